@@ -1,0 +1,1 @@
+"""The command line: one module per verb, its options and handler together."""

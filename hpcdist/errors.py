@@ -1,0 +1,58 @@
+"""Every error that hpcdist raises on purpose, and the exit code that each ends the command with.
+
+    HpcdistError                 1   anything below that has no code of its own
+    ├── UserError                2   the user's input is wrong: nothing was submitted, nothing was lost
+    │   ├── JobError             2   a job file, a job name, a script or a flag
+    │   └── RunNotFoundError     2   a run id that matches none or several
+    ├── RunDirectoryError        2   the directory for the runs cannot be written
+    └── SchedulerError           3   the scheduler refused, or cannot be reached
+
+A command that ends without an error ends with 0, with the run's own code where it waited for a run
+(`RUN_EXIT_CODES`), and with 130 where the user interrupted it.
+"""
+
+from __future__ import annotations
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USER = 2
+EXIT_SCHEDULER = 3
+EXIT_STOPPED = 75
+EXIT_INTERRUPTED = 130
+
+
+class HpcdistError(Exception):
+    """An error with one line that says what is wrong and one that says what to do."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UserError(HpcdistError):
+    """The user's input is wrong."""
+
+    exit_code = EXIT_USER
+
+
+class JobError(UserError):
+    """A job file, a job name, a script or a flag is wrong."""
+
+
+class RunNotFoundError(UserError):
+    """A run id matches no run, or several."""
+
+
+class RunDirectoryError(HpcdistError):
+    """The directory for the runs cannot be made or written."""
+
+    exit_code = EXIT_USER
+
+
+class SchedulerError(HpcdistError):
+    """The scheduler refused the job, or does not answer."""
+
+    exit_code = EXIT_SCHEDULER

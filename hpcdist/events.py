@@ -1,0 +1,89 @@
+"""What a rank records: one JSON object per line, one file per rank and attempt.
+
+`EventWriter` writes, `read_events` reads. The events and their fields are described in
+docs/events.md; units stand in the names. A killed rank leaves a torn last line: it is counted,
+never fatal. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class EventWriter:
+    """Appends events to one file, each line with one write call, so that lines never mix.
+
+    A disk that fills up must not end a training that is hours old: the first failed write is
+    reported on stderr, and recording stops.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Open `path` for appending; None makes a writer that drops everything."""
+        self.path = path
+        self._file: int | None = None
+        if path is not None:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event; `time_s` (unix time) is added."""
+        if self._file is None:
+            return
+        line = _encoder.encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
+        try:
+            os.write(self._file, line)
+        except OSError as error:
+            print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; later writes are dropped."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None
+
+
+class EventFile(msgspec.Struct):
+    """The events of one file, and how many of its lines could not be read."""
+
+    events: list[dict[str, Any]] = []
+    torn_lines: int = 0
+
+
+def read_events(path: Path) -> EventFile:
+    """Read one event file; lines that are torn or not events are counted and left out."""
+    result = EventFile()
+    for line in _lines(path):
+        event = _decode(line)
+        if event is None:
+            result.torn_lines += 1
+        else:
+            result.events.append(event)
+    return result
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield line
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return event if isinstance(event.get("event"), str) else None

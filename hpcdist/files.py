@@ -1,0 +1,57 @@
+"""Reading and writing the small files of a run: whole or not at all, and private to the user."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write aside, then rename: no reader, on no node, ever sees half a file."""
+    data = content.encode() if isinstance(content, str) else content
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_once(path: Path, content: str) -> bool:
+    """Write whole, unless the file is there already; True for the one writer that won."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    write_whole(aside, content)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as readable JSON, whole or not at all."""
+    write_whole(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """A value as readable JSON with a newline at its end."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_json(path: Path) -> Any | None:
+    """The value in a JSON file; None where it is missing, torn or not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,59 @@
+"""What one rank knows about itself: its place in the job, its run, and where it records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.events import EventWriter
+from hpcdist.progress import ProgressSlot
+from hpcdist.recording import StepRecorder
+from hpcdist.run import Run
+from hpcdist.spec import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """Given to the workload that this rank runs."""
+
+    run: Run
+    job: JobSpec
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    host: str
+    device: str
+    """`cpu`, or `cuda:<local rank>`."""
+    backend: str
+    """Process group backend: gloo or nccl."""
+    attempt: int
+    """Counts the starts of the run's ranks, from 0; a fencing token for what is written."""
+    restart_count: int
+    """How often the ranks were started again by this launch."""
+    cpus: tuple[int, ...]
+    """CPUs that this rank may use."""
+    num_threads: int
+    """CPU threads that this rank should use."""
+    events: EventWriter
+    progress: ProgressSlot | None = None
+    say: Callable[[str], None] = field(default=lambda line: print(line, flush=True))
+    """Print a line into the rank's log."""
+
+    def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:
+        """A step recorder as the job's `record` section says."""
+        return StepRecorder(
+            self.events,
+            self.progress,
+            window_s=self.job.record.window_s,
+            enabled=self.job.record.enabled,
+            first_step=first_step,
+            **options,
+        )
+
+    def is_current(self) -> bool:
+        """False once a newer attempt of the run has begun: then nothing shared may be written."""
+        return self.run.newest_attempt() <= self.attempt

@@ -1,0 +1,271 @@
+"""A run: the directory that holds all there is to know about one submission of a job.
+
+    <runs>/<id>/
+      spec.json               the job, its source, versions, git state, environment (no secrets)
+      submission.json         scheduler, job id, host and process of the submission
+      script.sh               what the scheduler was given
+      submitit/               submitit's pickle, result and logs
+      launch/                 where the agents meet; one file per node about its agent
+      attempts/NNNNN/         one folder per attempt: made by the agent that leads it
+      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
+      events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
+      errors/                 what a rank wrote about the exception that ended it
+      checkpoints/            what the run can go on from
+      verdict.json            why it ended; written once
+
+The directory is private to the user (mode 0700), and whole files are written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.verdict import Verdict
+
+DEFAULT_RUNS = "runs"
+RUNS_VARIABLE = "HPCDIST_RUNS"
+
+_FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
+_EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
+_LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
+_ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
+_SLUG_LENGTH = 40
+
+
+class Run:
+    """One run directory: its paths, and reading and writing its small files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.spec_file = path / "spec.json"
+        self.submission_file = path / "submission.json"
+        self.script_file = path / "script.sh"
+        self.verdict_file = path / "verdict.json"
+        self.submitit_folder = path / "submitit"
+        self.launch_folder = path / "launch"
+        self.attempts_folder = path / "attempts"
+        self.logs_folder = path / "logs"
+        self.events_folder = path / "events"
+        self.errors_folder = path / "errors"
+        self.checkpoints_folder = path / "checkpoints"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, runs: Path, job_name: str) -> Run:
+        """Make the directory of a new run in `runs`; two calls at one instant get two runs."""
+        path = _make_unique_folder(runs, slug(job_name))
+        run = cls(path)
+        try:
+            for folder in _FOLDERS:
+                (path / folder).mkdir(mode=files.PRIVATE_FOLDER)
+        except OSError as error:
+            raise cannot_write(runs, error) from None
+        return run
+
+    # Paths that depend on a rank or a node.
+
+    def log_file(self, rank: int, attempt: int = 0) -> Path:
+        """Output of one rank in one attempt."""
+        return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.log"
+
+    def event_file(self, rank: int, attempt: int = 0) -> Path:
+        """Events of one rank in one attempt."""
+        return self.events_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.jsonl"
+
+    def error_file(self, rank: int, attempt: int = 0) -> Path:
+        """Where a rank describes the exception that ends it."""
+        return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
+
+    def stacks_file(self, rank: int, attempt: int = 0) -> Path:
+        """Where a rank's stacks go when the run hangs."""
+        return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.stacks"
+
+    def agent_log_file(self, node: int) -> Path:
+        """What the agent of one node has to say."""
+        return self.logs_folder / f"agent-{node:05d}.log"
+
+    def agent_file(self, node: int) -> Path:
+        """Process, host and address of one node's agent."""
+        return self.launch_folder / f"agent-{node:05d}.json"
+
+    @property
+    def meeting_file(self) -> Path:
+        """Where the first node's agent says how to reach it."""
+        return self.launch_folder / "meeting.json"
+
+    def event_files(self) -> list[tuple[int, int, Path]]:
+        """(rank, attempt, path) of every event file, sorted."""
+        return _numbered(self.events_folder, _EVENT_FILE)
+
+    def log_files(self) -> list[tuple[int, int, Path]]:
+        """(rank, attempt, path) of every rank's log, sorted."""
+        return _numbered(self.logs_folder, _LOG_FILE)
+
+    # Small files.
+
+    def read_spec(self) -> dict[str, Any] | None:
+        """spec.json; None where it is missing or torn."""
+        return _object(files.read_json(self.spec_file))
+
+    def read_submission(self) -> dict[str, Any] | None:
+        """submission.json; None before the run was submitted."""
+        return _object(files.read_json(self.submission_file))
+
+    def read_verdict(self) -> Verdict | None:
+        """verdict.json; None while the run goes on, or where it is torn."""
+        value = files.read_json(self.verdict_file)
+        try:
+            return msgspec.convert(value, Verdict)
+        except msgspec.ValidationError:
+            return None
+
+    def write_verdict(self, verdict: Verdict) -> bool:
+        """Write the verdict unless there is one; True for the one writer that won."""
+        return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
+
+    # Attempts.
+
+    def claim_attempt(self) -> int:
+        """Take the next attempt number; whoever holds the newest leads the run."""
+        attempt = self.newest_attempt() + 1
+        while True:
+            try:
+                (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
+            except FileExistsError:
+                attempt += 1
+            else:
+                return attempt
+
+    def newest_attempt(self) -> int:
+        """The newest attempt number taken; -1 before the first."""
+        numbers = [int(name) for name in os.listdir(self.attempts_folder) if name.isdigit()]
+        return max(numbers, default=-1)
+
+
+def runs_folder(option: str | None = None) -> Path:
+    """The folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
+    return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
+
+
+def all_runs(runs: Path) -> list[Run]:
+    """Every run in the folder, oldest first; entries that are not runs are left out."""
+    try:
+        entries = list(os.scandir(runs))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{runs}: the runs cannot be read: {error.strerror}",
+            hint="name another folder with --runs or HPCDIST_RUNS",
+        ) from None
+    found = [Run(Path(entry.path)) for entry in entries if entry.is_dir() and _is_run(entry)]
+    return sorted(found, key=created_ns)
+
+
+def find_run(runs: Path, name: str) -> Run:
+    """The run that a run id, an unambiguous prefix of one, a path, or `last` names."""
+    if "/" in name and Path(name, "spec.json").is_file():
+        return Run(Path(name).absolute())
+    found = all_runs(runs)
+    if not found:
+        raise RunNotFoundError(
+            f"there are no runs in {runs}",
+            hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
+        )
+    if name == "last":
+        return found[-1]
+    exact = [run for run in found if run.id == name]
+    matches = exact or ([run for run in found if run.id.startswith(name)] if name else [])
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise RunNotFoundError(
+            f"no run in {runs} begins with {name!r}",
+            hint="list them with: hpcdist runs",
+        )
+    shown = ", ".join(run.id for run in matches[-5:])
+    raise RunNotFoundError(
+        f"{len(matches)} runs in {runs} begin with {name!r}",
+        hint=f"give more of the id; the newest are {shown}",
+    )
+
+
+def created_ns(run: Run) -> tuple[int, str]:
+    """When a run was made, as a sort key: the id's second, then the directory's own birth mark."""
+    spec = run.read_spec() or {}
+    created = spec.get("created_s")
+    if isinstance(created, int | float):
+        return int(created * 1e9), run.id
+    return int(run.path.stat().st_mtime * 1e9), run.id
+
+
+def slug(name: str) -> str:
+    """A job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_SLUG_LENGTH]
+    return text or "job"
+
+
+def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
+    """The error for a folder of runs that cannot be made or written."""
+    return RunDirectoryError(
+        f"{runs}: the run directory cannot be written: {error.strerror}",
+        hint="free some space, or name another folder with --runs or HPCDIST_RUNS",
+    )
+
+
+def _make_unique_folder(runs: Path, job_slug: str) -> Path:
+    while True:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
+        path = runs / f"{job_slug}-{stamp}-{tail}"
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=files.PRIVATE_FOLDER)
+        except FileExistsError:
+            if not runs.is_dir():
+                raise RunDirectoryError(
+                    f"{runs} is a file, not a folder for runs",
+                    hint="name another folder with --runs or HPCDIST_RUNS",
+                ) from None
+        except OSError as error:
+            raise cannot_write(runs, error) from None
+        else:
+            return path
+
+
+def _attempt_part(attempt: int) -> str:
+    return f".attempt-{attempt}" if attempt else ""
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    return os.path.isfile(os.path.join(entry.path, "spec.json"))
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:
+    def entries() -> Iterator[tuple[int, int, Path]]:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return
+        for name in names:
+            if match := pattern.fullmatch(name):
+                yield int(match[1]), int(match[2] or 0), folder / name
+
+    return sorted(entries())

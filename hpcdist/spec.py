@@ -1,0 +1,183 @@
+"""What a job is, as typed and frozen values: the sections and keys of a job file.
+
+Every struct here is a section of a job file; the line under a field says what the key means. The
+loader (`hpcdist.job`) makes them from YAML and flags; nothing else changes them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=1)]
+CountOrZero = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+PositiveOrZero = Annotated[float, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=1024, le=65535)]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every section: frozen, keyword-only, unknown keys refused."""
+
+
+class Resources(Section, frozen=True, kw_only=True):
+    """What the job asks of the scheduler."""
+
+    nodes: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    """Number of nodes."""
+    gpus: Annotated[int, Meta(ge=1, le=1_024)] = 1
+    """GPUs per node: one rank per GPU; without GPUs, one rank per share of the CPUs."""
+    cpus_per_gpu: Count | None = None
+    """CPUs per rank; unset: an equal share of what the node has."""
+    mem_gb: Positive | None = None
+    """Memory per node in GB (10**9 bytes); unset: what the scheduler gives."""
+    time_limit_min: Positive | None = None
+    """Time limit in minutes; unset: the scheduler's own."""
+
+
+class Model(Section, frozen=True, kw_only=True):
+    """Which model is trained."""
+
+    name: str = "fashion_cnn"
+    """fashion_cnn, mlp, or any torchvision classification model."""
+    args: dict[str, Any] = {}
+    """Keyword arguments for the model's constructor."""
+
+
+class Data(Section, frozen=True, kw_only=True):
+    """Which data are read, and how."""
+
+    name: str = "digits"
+    """digits (bundled), mnist, fashion_mnist."""
+    root: str | None = None
+    """Folder with the data set; not needed for bundled data."""
+    workers: CountOrZero = 0
+    """DataLoader workers per rank; data sets that fit in memory need none."""
+    download: bool = False
+    """Download into root before the job is submitted, where there is internet."""
+    train_samples: Count | None = None
+    """Use only the first so many training samples."""
+    test_samples: Count | None = None
+    """Use only the first so many test samples."""
+
+
+class Train(Section, frozen=True, kw_only=True):
+    """How the model is trained."""
+
+    epochs: Count = 10
+    """Passes over the training data."""
+    max_steps: Count | None = None
+    """Stop after so many optimizer steps, also in the middle of an epoch."""
+    batch_size: Count = 64
+    """Samples per rank and step."""
+    accumulate: Count = 1
+    """Batches per optimizer step (gradient accumulation)."""
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    """adamw, adam or sgd."""
+    lr: Positive = 1e-3
+    """Learning rate at the start of the schedule."""
+    weight_decay: PositiveOrZero = 0.0
+    """Weight decay."""
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    """Momentum; only sgd reads it."""
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    """constant, cosine (to 0 over the run), or step (times 0.1 after each third of the epochs)."""
+    warmup_steps: CountOrZero = 0
+    """Steps over which the learning rate rises linearly from 0."""
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    """Seed of the weights, of the order of the samples, and of dropout."""
+    precision: Literal["fp32", "bf16-mixed"] = "fp32"
+    """fp32 or bf16-mixed."""
+    evaluate_every_epochs: CountOrZero = 1
+    """Evaluate on the test data after so many epochs, and after the last; 0: never."""
+    channels_last: Literal["auto"] | bool = "auto"
+    """Memory format of convolutional models; auto: where it is faster."""
+    num_threads: Count | None = None
+    """CPU threads per rank; unset: the rank's share of the CPUs."""
+
+
+class Checkpoint(Section, frozen=True, kw_only=True):
+    """When checkpoints are saved, and what a run starts from."""
+
+    every_epochs: CountOrZero = 1
+    """Save after so many epochs; 0: not at epochs."""
+    every_steps: CountOrZero = 0
+    """Save after so many optimizer steps; 0: not at steps."""
+    keep: Count = 2
+    """How many of the newest checkpoints stay on disk."""
+    resume: str | None = None
+    """Start from this checkpoint file, or from the newest in this folder or run directory."""
+
+
+class Launch(Section, frozen=True, kw_only=True):
+    """How the ranks are started, watched and ended."""
+
+    max_restarts: CountOrZero = 0
+    """How often the ranks are started again after a failure."""
+    hang_timeout_s: PositiveOrZero | None = None
+    """End the run after so many seconds without a step; 0: never. Unset: 600 for trainers, never
+    for scripts, for which new output counts as a step too."""
+    port_range: tuple[Port, Port] | None = None
+    """First and last port to choose from; unset: 20000 to 29999 without the ephemeral range."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto takes GPUs where there are any."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
+    join_timeout_s: Positive = 300.0
+    """How long the agents of all nodes wait for each other."""
+    grace_s: PositiveOrZero = 0.5
+    """How long a rank has to end after SIGTERM before SIGKILL."""
+
+
+class Record(Section, frozen=True, kw_only=True):
+    """What the ranks record."""
+
+    enabled: bool = True
+    """Record step timings; the first and last event of a rank are always written."""
+    window_s: Positive = 0.25
+    """Shortest window of steps that one event sums up, in seconds."""
+
+
+class JobSpec(Section, frozen=True, kw_only=True):
+    """What every job has, whatever its workload."""
+
+    name: str
+    """Name of the job: the file's name without .yaml, or the script's."""
+    workload: str
+    """What every rank runs."""
+    description: str = ""
+    """One line for `hpcdist jobs`."""
+    resources: Resources = Resources()
+    launch: Launch = Launch()
+    record: Record = Record()
+
+
+class TrainJob(JobSpec, frozen=True, kw_only=True):
+    """The torch training loop (workload: train)."""
+
+    workload: Literal["train"] = "train"
+    strategy: Literal["single", "ddp"] = "ddp"
+    """How the model is spread over the ranks."""
+    model: Model = Model()
+    data: Data = Data()
+    train: Train = Train()
+    checkpoint: Checkpoint = Checkpoint()
+
+
+class ScriptJob(JobSpec, frozen=True, kw_only=True):
+    """A user's own Python script, as torchrun would run it (workload: script)."""
+
+    workload: Literal["script"] = "script"
+    script: str
+    """Path of the script; in a job file, relative to the file."""
+    args: list[str] = []
+    """Arguments of the script."""
+
+
+def job_to_dict(job: JobSpec) -> dict[str, Any]:
+    """The job as plain values, every key present, as it stands in spec.json."""
+    value = msgspec.to_builtins(job)
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,1 @@
+"""From the events of runs to figures, tables and pictures."""

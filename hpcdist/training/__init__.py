@@ -1,0 +1,1 @@
+"""The training loop, strategies, models and checkpoints."""

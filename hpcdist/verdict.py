@@ -1,0 +1,80 @@
+"""The verdict: the one answer to why a run ended, as it stands in verdict.json."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+State = Literal["pending", "running", "done", "failed", "cancelled", "preempted", "lost"]
+Kind = Literal[
+    "done",  # every rank ended with 0
+    "exception",  # a Python exception ended a rank
+    "exit",  # a rank left with an exit code of its own
+    "signal",  # a signal killed a rank
+    "out_of_memory",  # no memory, on the host or on the GPU
+    "hang",  # no step for hang_timeout_s
+    "agent_lost",  # a node's agent died or cannot be reached
+    "launch",  # the ranks could not be started
+    "cancelled",  # the user asked
+    "time_limit",  # the scheduler's limit
+]
+
+
+class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """How one rank ended."""
+
+    rank: int
+    local_rank: int
+    node: int
+    """Node rank."""
+    host: str
+    time_s: float
+    """Unix time of the end, in the clock of node 0."""
+    exit_code: int | None = None
+    """None where a signal ended it."""
+    signal: str | None = None
+    """SIGKILL and its like."""
+    exception: str | None = None
+    """Type of the exception, with its module where it is not a builtin."""
+    message: str | None = None
+    traceback: str | None = None
+    step: int | None = None
+    """Last finished step; None where none was recorded."""
+    finished: bool = False
+    """The workload returned by itself."""
+    out_of_memory: bool = False
+    """The kernel or the agent ended it for its memory."""
+    stopped: bool = False
+    """The agent had asked it to end."""
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Why a run ended; the sentence for people is `message`."""
+
+    kind: Kind
+    state: State
+    message: str
+    exit_code_of_run: int
+    """What `hpcdist submit --wait` ends with."""
+    rank: int | None = None
+    """The rank that failed first."""
+    local_rank: int | None = None
+    node: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    exception_message: str | None = None
+    traceback: str | None = None
+    step: int | None = None
+    victims: list[int] = []
+    """Ranks that ended only because the first one did."""
+    also_failed: list[int] = []
+    """Ranks that failed on their own, later."""
+    attempt: int = 0
+    restarts: int = 0
+    time_s: float | None = None
+    """Unix time of the first failure, or of the end."""
+    log: str | None = None
+    """Log of the rank that failed first, relative to the run directory."""

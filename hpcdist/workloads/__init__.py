@@ -1,0 +1,1 @@
+"""What every rank runs: one module per workload, and the table of them."""
