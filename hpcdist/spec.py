@@ -176,6 +176,13 @@ class ScriptJob(JobSpec, frozen=True, kw_only=True):
     """Arguments of the script."""
 
 
+JOB_TYPES: dict[str, type[JobSpec]] = {
+    "train": TrainJob,
+    "script": ScriptJob,
+}
+"""Workload, as the key `workload` names it -> what a job with that workload may say."""
+
+
 def job_to_dict(job: JobSpec) -> dict[str, Any]:
     """The job as plain values, every key present, as it stands in spec.json."""
     value = msgspec.to_builtins(job)
