@@ -1,0 +1,238 @@
+"""Loading a job: from a name, a job file or a script, with flags and --set, to one checked value.
+
+Precedence: what the struct says by default, then the job file, then flags and --set. Flags are
+short forms of keys (--nodes 2 is --set resources.nodes=2), so a flag and a --set that give one key
+two values contradict each other: an error, for the order between them is not known. The same flag
+or key given twice is not one: the last counts, as in other commands.
+
+A section without keys (`train:` and nothing below) is an empty one. A section given whole in --set
+replaces the file's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.errors import JobError
+from hpcdist.job_check import accepts, annotation_at, check_values, dotted, show
+from hpcdist.job_files import JobFile, check_script, find_job, named_jobs, read_job_file
+from hpcdist.nearest import nearest
+from hpcdist.spec import JOB_TYPES, JobSpec, ScriptJob
+
+
+class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked job, and where it came from."""
+
+    job: JobSpec
+    source: str
+    """Path of the job file or script as the user knows it, or the name of a shipped job."""
+    overrides: list[str] = []
+    """Flags and --set, each as key=value."""
+    script_args: list[str] = []
+    """What was given for the script after `--`."""
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """A value for one key, given outside of the job file."""
+
+    name: str
+    """What messages call it: --nodes, or --set train.lr=x."""
+    value: Any
+    text: str | None = None
+    """As the user typed it, where it was typed."""
+
+
+class JobListing(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `hpcdist jobs`."""
+
+    name: str
+    workload: str | None
+    description: str
+    path: str
+    error: str | None = None
+    """What is wrong with it, if it cannot be submitted."""
+
+
+def load_job(
+    name: str | os.PathLike[str],
+    *,
+    flags: Mapping[str, Flag] | None = None,
+    overrides: Sequence[str] = (),
+    script_args: Sequence[str] = (),
+) -> LoadedJob:
+    """Find, read and check a job; every mistake in it is a JobError.
+
+    `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
+    """
+    file = find_job(os.fspath(name))
+    given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
+    values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
+    origins = _Origins(file.shown, given)
+    for key, flag in given.items():
+        _put(values, key, flag.value, flag.name)
+    struct = _struct_for(values, origins)
+    for key, flag in given.items():
+        _retry_as_text(values, key, flag, struct)
+    _drop_empty_sections(values, struct)
+    check_values(values, struct, origins)
+    job = _finish(msgspec.convert(values, struct), file, origins, list(script_args))
+    return LoadedJob(
+        job=job,
+        source=file.shown,
+        overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
+        script_args=list(script_args),
+    )
+
+
+def list_jobs() -> list[JobListing]:
+    """Every job that has a name; a broken one is listed with what is wrong with it."""
+    return [_listing(name, file) for name, file in named_jobs().items()]
+
+
+def parse_flag(name: str, text: str) -> Flag:
+    """A flag's text as a value: YAML, or else the text itself."""
+    from hpcdist.yaml12 import YamlError, parse_yaml
+
+    try:
+        return Flag(name=name, value=parse_yaml(text), text=text)
+    except YamlError:
+        return Flag(name=name, value=text, text=text)
+
+
+def parse_override(text: str) -> tuple[str, Flag]:
+    """`key.path=value` as the key and its flag."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not all(key.split(".")):
+        raise JobError(
+            f"--set {text}: must be key.path=value",
+            hint="for example --set train.lr=0.01",
+        )
+    return key, parse_flag(f"--set {text}", value)
+
+
+class _Origins:
+    """Where the value of a key came from: the flag that set it or a part of it, or the file."""
+
+    def __init__(self, source: str, flags: Mapping[str, Flag]) -> None:
+        self._source = source
+        self._flags = flags
+
+    def __call__(self, path: tuple[str, ...]) -> str:
+        for end in range(len(path), 0, -1):
+            if flag := self._flags.get(dotted(path[:end])):
+                return flag.name
+        return self._source
+
+
+def _merge_flags(flags: dict[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:
+    merged = dict(flags)
+    for key, override in overrides:
+        flag = flags.get(key)
+        if flag is not None and flag.value != override.value:
+            raise JobError(
+                f"{flag.name} {flag.text or show(flag.value)} and {override.name} "
+                f"contradict each other",
+                hint=f"{flag.name} is short for --set {key}=...; give one of them",
+            )
+        merged[key] = override
+    # A section given whole comes before its keys, so that no flag is lost below it.
+    return dict(sorted(merged.items(), key=lambda item: item[0].count(".")))
+
+
+def _defaults(file: JobFile) -> dict[str, Any]:
+    values: dict[str, Any] = {"name": file.path.stem}
+    if file.kind == "script":
+        values |= {"workload": "script", "script": os.path.abspath(file.path)}
+    return values
+
+
+def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
+    """Set one key of nested sections, making those that are not there."""
+    *sections, last = key.split(".")
+    inner = values
+    for depth, section in enumerate(sections, start=1):
+        below = inner.get(section)
+        if below is None:
+            below = inner[section] = {}
+        elif not isinstance(below, dict):
+            shown = ".".join(sections[:depth])
+            raise JobError(
+                f"{origin}: {shown} is {show(below)}, not a section that could hold {key}",
+                hint=f"set {shown} itself, or choose another key",
+            )
+        inner = below
+    inner[last] = value
+
+
+def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
+    workload = values.get("workload")
+    if isinstance(workload, str) and workload in JOB_TYPES:
+        return JOB_TYPES[workload]
+    known = ", ".join(JOB_TYPES)
+    near = nearest(workload, JOB_TYPES) if isinstance(workload, str) else None
+    problem = (
+        f"is {show(workload)}, must be one of {known}" if workload is not None else "is missing"
+    )
+    raise JobError(
+        f"{origins(('workload',))}: workload {problem}",
+        hint=f"did you mean {near}?" if near else f"add the key workload with one of {known}",
+    )
+
+
+def _retry_as_text(values: dict[str, Any], key: str, flag: Flag, struct: type[JobSpec]) -> None:
+    """A flag that looks like a number is text where the key wants text: --set name=2024."""
+    annotation = annotation_at(struct, tuple(key.split(".")))
+    if flag.text is None or annotation is None or accepts(annotation, flag.value):
+        return
+    if accepts(annotation, flag.text):
+        _put(values, key, flag.text, flag.name)
+
+
+def _drop_empty_sections(values: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+    for key in [key for key, value in values.items() if value is None]:
+        annotation = annotation_at(struct, (key,))
+        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+            del values[key]
+
+
+def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
+    """Settle what a struct cannot know: paths are absolute, script arguments have a script."""
+    if isinstance(job, ScriptJob):
+        from_file = origins(("script",)) == file.shown
+        base = file.path.parent if from_file else Path()
+        script = os.path.abspath(base / os.path.expanduser(job.script))
+        shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
+        check_script(script, shown)
+        return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
+    if script_args:
+        raise JobError(
+            f"{job.name} is a {job.workload} job and takes no script arguments: "
+            f"{' '.join(script_args)}",
+            hint="change its keys with --set, for example --set train.lr=0.01",
+        )
+    return job
+
+
+def _shown_script(file: JobFile, job: ScriptJob) -> str:
+    return f"{file.shown}: script {job.script}"
+
+
+def _listing(name: str, file: JobFile) -> JobListing:
+    try:
+        job = load_job(name).job
+    except JobError as error:
+        return JobListing(
+            name=name, workload=None, description="", path=str(file.path), error=error.message
+        )
+    return JobListing(
+        name=name,
+        workload=job.workload,
+        description=" ".join(job.description.split()),
+        path=str(file.path),
+    )

@@ -1,0 +1,219 @@
+"""What is wrong with the plain values of a job, in the words of its user.
+
+`check_values` walks a job's values along its struct and raises for the first mistake: the key, the
+value, where it came from, and what it must be. What it lets through, msgspec converts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from hpcdist.errors import JobError
+from hpcdist.nearest import nearest, nearest_first
+
+Path = tuple[str, ...]
+Origin = Callable[[Path], str]
+"""Names the place that a key's value came from: the job file, a flag, or --set."""
+
+_SHOWN_LENGTH = 60
+
+
+def check_values(values: Mapping[str, Any], struct: type[msgspec.Struct], origin: Origin) -> None:
+    """Raise JobError for the first key of `values` that `struct` cannot take."""
+    _check_section(values, struct, (), struct, origin)
+
+
+def _check_section(
+    values: Mapping[str, Any],
+    struct: type[msgspec.Struct],
+    path: Path,
+    job_type: type[msgspec.Struct],
+    origin: Origin,
+) -> None:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    for key, value in values.items():
+        if key not in fields:
+            raise _unknown_key((*path, key), list(fields), job_type, origin)
+        if not _is_struct(hints[key]):
+            _check_leaf(value, hints[key], (*path, key), fields[key], origin)
+        elif isinstance(value, Mapping):
+            _check_section(value, hints[key], (*path, key), job_type, origin)
+        else:
+            raise _not_a_section((*path, key), value, hints[key], origin)
+    for field in fields.values():
+        if field.required and field.name not in values:
+            raise JobError(
+                f"{origin((*path, field.name))}: {dotted((*path, field.name))} is missing",
+                hint=f"add the key {field.name}: {_wanted(inspect.type_info(hints[field.name]))}",
+            )
+
+
+def _check_leaf(
+    value: Any, annotation: Any, path: Path, field: msgspec.structs.FieldInfo, origin: Origin
+) -> None:
+    if accepts(annotation, value):
+        return
+    wanted = inspect.type_info(annotation)
+    must = _broken_bound(wanted, value) or _wanted(wanted)
+    raise JobError(
+        f"{origin(path)}: {dotted(path)} is {show(value)}, must be {must}",
+        hint=_leaf_hint(wanted, value, path, field),
+    )
+
+
+def accepts(annotation: Any, value: Any) -> bool:
+    """Whether a field with this annotation takes the value; infinity and nan are never taken."""
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return not (isinstance(value, float) and not math.isfinite(value))
+
+
+def annotation_at(struct: type[msgspec.Struct], path: Path) -> Any | None:
+    """The annotation of the field that a dotted path leads to; None where there is none."""
+    found: Any = struct
+    for key in path:
+        if not _is_struct(found):
+            return None
+        found = typing.get_type_hints(found, include_extras=True).get(key)
+    return found
+
+
+def dotted(path: Path) -> str:
+    """A key as the user writes it: resources.nodes."""
+    return ".".join(path)
+
+
+def show(value: Any) -> str:
+    """A value in a message: as JSON, which YAML reads too, and not too long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
+
+
+def _is_struct(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+
+
+def _unknown_key(
+    path: Path, known: list[str], job_type: type[msgspec.Struct], origin: Origin
+) -> JobError:
+    near = nearest(path[-1], known)
+    elsewhere = [leaf for leaf in _leaves(job_type, ()) if leaf[-1] == path[-1]]
+    suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*path[:-1], near))
+    where = f"{dotted(path[:-1])} takes" if path[:-1] else "a job takes"
+    listed = f"{where}: {', '.join(nearest_first(path[-1], known) if near else known)}"
+    return JobError(
+        f"{origin(path)}: {dotted(path)} is not a key that is known",
+        hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
+    )
+
+
+def _leaves(struct: type[msgspec.Struct], path: Path) -> Iterator[Path]:
+    for key, annotation in typing.get_type_hints(struct, include_extras=True).items():
+        if _is_struct(annotation):
+            yield from _leaves(annotation, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def _not_a_section(
+    path: Path, value: Any, struct: type[msgspec.Struct], origin: Origin
+) -> JobError:
+    known = ", ".join(struct.__struct_fields__)
+    return JobError(
+        f"{origin(path)}: {dotted(path)} is {show(value)}, must be a section with keys",
+        hint=f"{dotted(path)} takes: {known}",
+    )
+
+
+def _leaf_hint(
+    wanted: inspect.Type, value: Any, path: Path, field: msgspec.structs.FieldInfo
+) -> str:
+    names = [name for name in _literals(wanted) if isinstance(name, str)]
+    near = nearest(value, names) if isinstance(value, str) else None
+    if near is not None:
+        return f"did you mean {near}?"
+    if field.required:
+        return f"give {dotted(path)} a value: {_wanted(wanted)}"
+    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return f"leave {dotted(path)} out for its default, {show(default)}"
+
+
+def _literals(wanted: inspect.Type) -> list[Any]:
+    if isinstance(wanted, inspect.LiteralType):
+        return list(wanted.values)
+    if isinstance(wanted, inspect.UnionType):
+        return [value for part in wanted.types for value in _literals(part)]
+    return []
+
+
+def _broken_bound(wanted: inspect.Type, value: Any) -> str | None:
+    """The one bound that a number of the right type breaks."""
+    if isinstance(wanted, inspect.UnionType):
+        return next((text for part in wanted.types if (text := _broken_bound(part, value))), None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not isinstance(wanted, inspect.FloatType | inspect.IntType):
+        return None
+    if isinstance(wanted, inspect.IntType) and isinstance(value, float):
+        return None
+    return next(
+        (text for bound, text, holds in _bounds(wanted) if not holds(value, bound)),
+        None,
+    )
+
+
+def _bounds(
+    wanted: inspect.FloatType | inspect.IntType,
+) -> list[tuple[float, str, Callable[[float, float], bool]]]:
+    table = [
+        (wanted.ge, "{} or more", lambda value, bound: value >= bound),
+        (wanted.gt, "more than {}", lambda value, bound: value > bound),
+        (wanted.le, "{} or less", lambda value, bound: value <= bound),
+        (wanted.lt, "less than {}", lambda value, bound: value < bound),
+    ]
+    return [
+        (bound, text.format(f"{bound:g}" if isinstance(bound, float) else bound), holds)
+        for bound, text, holds in table
+        if bound is not None
+    ]
+
+
+def _wanted(wanted: inspect.Type) -> str:
+    """What a value of this type is called."""
+    if isinstance(wanted, inspect.UnionType):
+        return " or ".join(_wanted(part) for part in wanted.types)
+    if isinstance(wanted, inspect.LiteralType):
+        return " or ".join(show(value).strip('"') for value in wanted.values)
+    if isinstance(wanted, inspect.IntType | inspect.FloatType):
+        return _wanted_number(wanted)
+    if isinstance(wanted, inspect.TupleType):
+        return f"a list of {len(wanted.item_types)} values, each {_wanted(wanted.item_types[0])}"
+    if isinstance(wanted, inspect.ListType):
+        return f"a list, each value {_wanted(wanted.item_type)}"
+    return _NOUNS[type(wanted)]
+
+
+def _wanted_number(wanted: inspect.IntType | inspect.FloatType) -> str:
+    noun = "a whole number" if isinstance(wanted, inspect.IntType) else "a finite number"
+    if wanted.ge is not None and wanted.le is not None:
+        return f"{noun} from {wanted.ge} to {wanted.le}"
+    return ", ".join([noun, *(text for _, text, _ in _bounds(wanted))])
+
+
+_NOUNS: dict[type[inspect.Type], str] = {
+    inspect.StrType: "text",
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "null",
+    inspect.DictType: "a section with keys",
+    inspect.AnyType: "any value",
+}

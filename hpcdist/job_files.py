@@ -1,0 +1,170 @@
+"""Where jobs are found, by name or path, and reading job files and scripts.
+
+A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
+(.yaml, .yml) or a Python script (.py).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hpcdist.errors import JobError
+from hpcdist.nearest import nearest, nearest_first
+
+LOCAL_JOBS = Path("jobs")
+YAML_SUFFIX = ".yaml"
+
+_KINDS: dict[str, Literal["yaml", "script"]] = {
+    YAML_SUFFIX: "yaml",
+    ".yml": "yaml",
+    ".py": "script",
+}
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that says what to submit."""
+
+    path: Path
+    shown: str
+    """What messages call it: the path as given, or the name of a shipped job."""
+    kind: Literal["yaml", "script"]
+
+
+def shipped_jobs() -> Path:
+    """The folder of the jobs that ship with hpcdist: in the package, or beside it in a checkout."""
+    package = Path(__file__).parent
+    inside = package / "jobs"
+    return inside if inside.is_dir() else package.parent / "jobs"
+
+
+def find_job(name: str) -> JobFile:
+    """The file that a job's name or path means; JobError with the nearest names where none does."""
+    kind = _KINDS.get(os.path.splitext(name)[1].lower())
+    if kind is not None and os.path.lexists(name):
+        return JobFile(path=Path(name), shown=name, kind=kind)
+    for folder, shown in (
+        (LOCAL_JOBS, f"{LOCAL_JOBS}/{name}{YAML_SUFFIX}"),
+        (shipped_jobs(), name),
+    ):
+        path = folder / f"{name}{YAML_SUFFIX}"
+        if name and "/" not in name and os.path.lexists(path):
+            return JobFile(path=path, shown=shown, kind="yaml")
+    raise _unknown_job(name, kind)
+
+
+def named_jobs() -> dict[str, JobFile]:
+    """Every job that has a name, sorted; local ones hide shipped ones of the same name."""
+    names = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_jobs())]
+    return {name: find_job(name) for name in sorted(set(names))}
+
+
+def read_job_file(file: JobFile) -> dict[str, Any]:
+    """The keys of a YAML job file."""
+    from hpcdist.yaml12 import YamlError, parse_yaml
+
+    try:
+        values = parse_yaml(_read_text(file))
+    except YamlError as error:
+        raise JobError(
+            f"{file.shown}: not valid YAML: {error}",
+            hint="check the indentation and the quotes there",
+        ) from None
+    if values is None:
+        raise JobError(
+            f"{file.shown} is empty",
+            hint="a job file has at least the key workload: train or script",
+        )
+    if not isinstance(values, dict):
+        raise JobError(
+            f"{file.shown}: the file holds a {type(values).__name__}, must be keys with values",
+            hint="a job file begins with keys such as workload: train",
+        )
+    return values
+
+
+def check_script(path: str, shown: str) -> None:
+    """Raise JobError unless `path` is a Python script without syntax errors; nothing is run."""
+    source = _read_bytes(path, shown)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own run will show them
+            compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        place = f"line {error.lineno}: " if error.lineno else ""
+        line = f": {error.text.strip()}" if error.text else ""
+        raise JobError(
+            f"{shown}: {place}{error.msg}{line}",
+            hint="correct the script; nothing was started",
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise JobError(
+            f"{shown} is not a Python script: {error}", hint="give the path of a Python script"
+        ) from None
+
+
+def _read_text(file: JobFile) -> str:
+    content = _read_bytes(str(file.path), file.shown)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise JobError(
+            f"{file.shown} is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}",
+            hint="save the file as UTF-8",
+        ) from None
+
+
+def _read_bytes(path: str, shown: str) -> bytes:
+    if os.path.isdir(path):
+        raise JobError(
+            f"{shown} is a directory, must be a file",
+            hint="give a job file (.yaml) or a Python script (.py)",
+        )
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise JobError(f"{shown} is not a regular file", hint="give the path of a file")
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise JobError(
+            f"{shown} cannot be read: {reason}", hint="check the path and its permissions"
+        ) from None
+
+
+def _yaml_names(folder: Path) -> list[str]:
+    try:
+        entries = os.listdir(folder)
+    except OSError:
+        return []
+    return [
+        name.removesuffix(YAML_SUFFIX)
+        for name in entries
+        if name.endswith(YAML_SUFFIX) and not name.startswith(".")
+    ]
+
+
+def _unknown_job(name: str, kind: str | None) -> JobError:
+    if os.path.isdir(name):
+        return JobError(
+            f"{name} is a directory, must be a job",
+            hint="give a job's name, a job file (.yaml) or a Python script (.py)",
+        )
+    if os.path.isfile(name):
+        return JobError(
+            f"{name} is neither a job file nor a Python script by its name",
+            hint="job files end in .yaml, scripts in .py",
+        )
+    if kind == "script":
+        return JobError(f"{name}: there is no such file", hint="check the path of the script")
+    known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_jobs())]
+    stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
+    near = nearest(stem, known)
+    listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
+    return JobError(
+        f"{name}: there is no such file" if kind else f"there is no job called {name!r}",
+        hint=f"did you mean {near}? {listed}" if near else listed,
+    )
