@@ -1,0 +1,162 @@
+"""Reading what a run directory holds, whatever state it is in: values out, and what was skipped.
+
+Torn, empty, missing and foreign files never stop a summary: each is left out and told in one
+sentence. A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.events import SCHEMA_VERSION, EventFile, read_events
+from hpcdist.run import Run
+from hpcdist.summary.records import EVENT_TYPES, JobFacts, RankRecord, RunRecord
+
+
+def foreign_entries(folder: Path) -> list[Run]:
+    """Entries of a folder of runs that hold no run; a summary tells that it skipped them."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    visible = (folder / name for name in names if not name.startswith("."))
+    return [Run(path) for path in visible if not os.path.isfile(path / "spec.json")]
+
+
+def read_run(run: Run) -> RunRecord | str:
+    """What a run directory says of itself; a sentence where it is none."""
+    spec = run.read_spec()
+    if spec is None:
+        return f"{shown_path(run.path)}: skipped, {_why_no_spec(run)}"
+    try:
+        facts = msgspec.convert(spec.get("job"), JobFacts)
+    except msgspec.ValidationError as error:
+        return f"{shown_path(run.spec_file)}: run skipped, its job is not as expected: {error}"
+    submission, torn_submission = _read_small(run.submission_file, run.read_submission)
+    verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
+    return RunRecord(
+        id=run.id,
+        facts=facts,
+        job=spec["job"],
+        torch_version=_text(_mapping(spec.get("versions")).get("torch")),
+        scheduler=_text(_mapping(submission).get("scheduler")),
+        verdict=verdict,
+        newest_attempt=_newest_attempt(run),
+        skipped=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
+    )
+
+
+def read_ranks(run: Run) -> Iterator[RankRecord]:
+    """What every rank recorded in every attempt, one after the other."""
+    for rank, attempt, path in run.event_files():
+        yield read_rank(path, rank=rank, attempt=attempt)
+
+
+def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
+    """What one event file holds."""
+    found: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
+    try:
+        file = read_events(path)
+    except OSError as error:
+        faults = [f"skipped, it cannot be read: {error.strerror}"]
+    else:
+        num_odd = _sort_events(file.events, found)
+        is_newer = any(start.schema > SCHEMA_VERSION for start in found["start"])
+        faults = _faults(file, num_odd=num_odd, is_newer=is_newer)
+    return RankRecord(
+        rank=rank,
+        attempt=attempt,
+        starts=found["start"],
+        resumes=found["resume"],
+        windows=found["steps"],
+        evaluations=found["evaluate"],
+        epochs=found["epoch"],
+        notes=found["note"],
+        ends=found["end"],
+        skipped=[f"{shown_path(path)}: {fault}" for fault in faults],
+    )
+
+
+def shown_path(path: Path) -> str:
+    """A path as the user would type it: relative to the working directory where it is below."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _sort_events(events: list[dict[str, Any]], found: dict[str, list[Any]]) -> int:
+    """Put each event to its kind; the number of those whose fields are not as they should be."""
+    num_odd = 0
+    for event in events:
+        kind = event["event"]
+        if kind in EVENT_TYPES:
+            try:
+                found[kind].append(msgspec.convert(event, EVENT_TYPES[kind], str_keys=True))
+            except msgspec.ValidationError:
+                num_odd += 1
+    return num_odd
+
+
+def _faults(file: EventFile, *, num_odd: int, is_newer: bool) -> list[str]:
+    torn = f"{_count(file.torn_lines, 'torn line')} skipped"
+    odd = f"{_count(num_odd, 'event')} skipped, fields are missing or of the wrong type"
+    faults = {
+        "skipped, it is empty": not file.events and not file.torn_lines,
+        torn: file.torn_lines > 0,
+        odd: num_odd > 0,
+        "written by a newer hpcdist, only what this one knows was read": is_newer,
+    }
+    return [fault for fault, is_so in faults.items() if is_so]
+
+
+def _why_no_spec(run: Run) -> str:
+    if not os.path.exists(run.path):
+        return "there is nothing"
+    if not os.path.exists(run.spec_file):
+        return "not a run: it has no spec.json"
+    return "spec.json is torn or cannot be read"
+
+
+def _read_small(path: Path, read: Any) -> tuple[Any, list[str]]:
+    # Asked in this order, a file that is written between the two is not taken for a torn one.
+    is_there = os.path.exists(path)
+    value = read()
+    torn = is_there and value is None
+    return value, [f"{shown_path(path)}: skipped, it is torn or cannot be read"] if torn else []
+
+
+def _newest_attempt(run: Run) -> int:
+    try:
+        return run.newest_attempt()
+    except OSError:
+        return -1
+
+
+def _foreign_event_files(run: Run) -> list[str]:
+    try:
+        names = set(os.listdir(run.events_folder))
+    except OSError as error:
+        return [f"{shown_path(run.events_folder)}: no events, {error.strerror}"]
+    foreign = names - {path.name for _, _, path in run.event_files()}
+    return [
+        f"{shown_path(run.events_folder / name)}: skipped, not an event file"
+        for name in sorted(foreign)
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,303 @@
+"""From what a run recorded to its `RunSummary`: pure, one rank's record at a time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from hpcdist.recording import PHASES
+from hpcdist.summary import timing
+from hpcdist.summary.records import Evaluation, RankRecord, RunRecord, Start
+from hpcdist.summary.timing import Span, StepTotals
+from hpcdist.summary.values import Final, RankPace, RunSummary, VerdictSummary
+from hpcdist.verdict import State, Verdict
+
+OTHER = "other"
+"""What is left of a step's time when all phases are taken away."""
+
+T = TypeVar("T")
+
+
+class RankFigures(Struct, frozen=True, kw_only=True):
+    """One rank in one attempt, small enough to keep for all ranks of a run."""
+
+    rank: int
+    attempt: int
+    start: Start
+    spans: list[Span]
+    """Windows without the warm-up."""
+    totals: StepTotals
+    """Over the same windows."""
+    first_step: int | None
+    """Finished steps when the attempt began."""
+    last_step: int | None
+    epochs: int | None
+    train_loss: float | None
+    evaluation: Evaluation | None
+    notes: list[str]
+    max_rss_bytes: int | None
+    max_cuda_bytes: int | None
+
+
+class MeasuredRun(Struct, frozen=True, kw_only=True):
+    """A run in figures, with what must be equal for a comparison to mean something."""
+
+    summary: RunSummary
+    conditions: dict[str, Any]
+    """By dotted key, as in the job file; lists whole."""
+    missing: str | None
+    """Why there is no throughput."""
+
+
+def measure_rank(record: RankRecord) -> RankFigures:
+    """Figures of one rank in one attempt."""
+    measured = timing.drop_warm_up(record.windows)
+    totals = StepTotals()
+    for window in measured:
+        totals.add(window)
+    return RankFigures(
+        rank=record.rank,
+        attempt=record.attempt,
+        start=record.starts[-1] if record.starts else Start(),
+        spans=[timing.to_span(window) for window in measured],
+        totals=totals,
+        first_step=_first_step(record),
+        last_step=_last_step(record),
+        epochs=_epochs(record),
+        train_loss=record.windows[-1].loss if record.windows else None,
+        evaluation=record.evaluations[-1] if record.evaluations else None,
+        notes=[note.message for note in record.notes],
+        max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
+        max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
+    )
+
+
+def measure_run(
+    record: RunRecord, ranks: Sequence[RankFigures], state: State | None
+) -> MeasuredRun:
+    """Figures of a run; `state` is the scheduler's word, which a verdict overrules.
+
+    Steps that were done again after a restart count as work (throughput, step time) and once as
+    progress (steps, epochs): progress is what the newest attempt that stepped says.
+    """
+    nodes, gpus, world_size = _size(record, ranks)
+    attempts = _by(ranks, lambda figures: figures.attempt)
+    newest = _newest_with_steps(attempts)
+    complete = _complete_attempts(attempts, world_size)
+    totals = _merge(ranks)
+    step_time_s = timing.step_time(totals)
+    paces = _paces(ranks) if world_size > 1 else []
+    summary = RunSummary(
+        run=record.id,
+        job=record.facts.name,
+        scheduler=record.scheduler,
+        state=record.verdict.state if record.verdict else state,
+        nodes=nodes,
+        gpus_per_node=gpus,
+        world_size=world_size,
+        samples_per_s=timing.throughput(complete),
+        step_time_s=step_time_s,
+        phase_s=_phase_s(totals) if step_time_s else None,
+        final=_final(ranks),
+        peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
+        peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
+        restarts=_restarts(record, ranks),
+        steps=_largest(figures.last_step for figures in newest),
+        lost_steps=_lost_steps(attempts),
+        epochs=_largest(figures.epochs for figures in newest),
+        train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
+        slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
+        fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
+        verdict=_verdict(record.verdict) if record.verdict else None,
+        notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
+    )
+    return MeasuredRun(
+        summary=summary,
+        conditions=_conditions(record, ranks),
+        missing=None if complete else _why_no_rate(ranks, world_size),
+    )
+
+
+# One rank.
+
+
+def _first_step(record: RankRecord) -> int | None:
+    if record.resumes:
+        return record.resumes[-1].step
+    if record.windows:
+        return record.windows[0].step - record.windows[0].steps
+    return None
+
+
+def _last_step(record: RankRecord) -> int | None:
+    ends = [end.step for end in record.ends]
+    windows = [window.step for window in record.windows[-1:]]
+    return _largest([*ends, *windows, _first_step(record)])
+
+
+def _epochs(record: RankRecord) -> int | None:
+    if record.epochs:
+        return record.epochs[-1].epoch
+    if record.resumes:
+        return record.resumes[-1].epoch
+    return 0 if any(window.epoch is not None for window in record.windows) else None
+
+
+# All ranks.
+
+
+def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
+    """Nodes, ranks per node and world size: those that ran, or else those asked for."""
+    asked = record.facts.resources
+    nodes = _largest(figures.start.num_nodes for figures in ranks) or asked.nodes
+    gpus = _largest(figures.start.local_world_size for figures in ranks) or asked.gpus
+    world_size = _largest(figures.start.world_size for figures in ranks) or nodes * gpus
+    return nodes, gpus, world_size
+
+
+def _complete_attempts(
+    attempts: dict[int, list[RankFigures]], world_size: int
+) -> list[list[list[Span]]]:
+    """Spans by rank of every attempt in which every rank recorded steps.
+
+    The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
+    """
+    stepped = [
+        [figures.spans for figures in attempts[number] if figures.spans]
+        for number in sorted(attempts)
+    ]
+    return [ranks for ranks in stepped if len(ranks) >= world_size]
+
+
+def _why_no_rate(ranks: Sequence[RankFigures], world_size: int) -> str:
+    num_stepped = len({figures.rank for figures in ranks if figures.spans})
+    if not num_stepped:
+        return "it recorded no steps"
+    return f"only {num_stepped} of {world_size} ranks recorded steps"
+
+
+def _newest_with_steps(attempts: dict[int, list[RankFigures]]) -> list[RankFigures]:
+    """The newest attempt that came as far as a step or a checkpoint: how far the run is."""
+    for number in sorted(attempts, reverse=True):
+        if any(figures.first_step is not None for figures in attempts[number]):
+            return attempts[number]
+    return attempts[max(attempts)] if attempts else []
+
+
+def _merge(ranks: Iterable[RankFigures]) -> StepTotals:
+    totals = StepTotals()
+    for figures in ranks:
+        totals.merge(figures.totals)
+    return totals
+
+
+def _phase_s(totals: StepTotals) -> dict[str, float]:
+    """Mean seconds per step by phase, in the order of a step, then what is in none of them."""
+    known = [phase for phase in PHASES if phase in totals.phases_s]
+    unknown = sorted(totals.phases_s.keys() - set(PHASES))
+    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in (*known, *unknown)}
+    other_s = totals.sum_s / totals.steps - sum(phase_s.values())
+    return {**phase_s, OTHER: max(0.0, other_s)}
+
+
+def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
+    paces = []
+    for rank, attempts in sorted(_by(ranks, lambda figures: figures.rank).items()):
+        totals = _merge(attempts)
+        if totals.steps:
+            start = attempts[-1].start
+            own_time_s = totals.own_time_s()
+            paces.append(
+                RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
+            )
+    return paces
+
+
+def _final(ranks: Sequence[RankFigures]) -> Final:
+    evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
+    if evaluation is None:
+        return Final()
+    return Final(loss=evaluation.loss, accuracy=evaluation.accuracy)
+
+
+def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
+    """Attempts after the first, by whichever of the folder, the events and the verdict knows."""
+    seen = [figures.attempt for figures in ranks]
+    told = record.verdict.restarts if record.verdict else 0
+    return max([0, record.newest_attempt, told, *seen])
+
+
+def _lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
+    lost = 0
+    reached = 0
+    for number in sorted(attempts):
+        begun = [figures.first_step for figures in attempts[number]]
+        first_step = min((step for step in begun if step is not None), default=reached)
+        lost += max(0, reached - first_step)
+        ended = _largest(figures.last_step for figures in attempts[number])
+        # A rank that ends while it starts up says step 0.
+        reached = max(first_step, ended or 0)
+    return lost
+
+
+def _verdict(verdict: Verdict) -> VerdictSummary:
+    return VerdictSummary(
+        kind=verdict.kind,
+        rank=verdict.rank,
+        node=verdict.node,
+        host=verdict.host,
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        exception=verdict.exception,
+        message=verdict.message,
+        step=verdict.step,
+        log=verdict.log,
+    )
+
+
+def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
+    """The job by dotted key, and what it really ran on: devices of one kind compare."""
+    devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
+    backends = {figures.start.backend for figures in ranks if figures.start.backend}
+    return {
+        **_flatten(record.job),
+        "scheduler": record.scheduler,
+        "device": ", ".join(sorted(devices)),
+        "backend": ", ".join(sorted(backends)),
+        "torch": record.torch_version,
+    }
+
+
+def _flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _by(ranks: Iterable[RankFigures], key: Callable[[RankFigures], int]) -> dict[int, Any]:
+    groups: dict[int, list[RankFigures]] = defaultdict(list)
+    for figures in ranks:
+        groups[key(figures)].append(figures)
+    return dict(groups)
+
+
+def _newest_of_lowest_rank(
+    ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]
+) -> T | None:
+    """What the newest attempt that has it says, by its lowest rank."""
+    for figures in sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank)):
+        value = read(figures)
+        if value is not None:
+            return value
+    return None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,150 @@
+"""What a run directory holds, as typed values: the fields of events that the summary reads.
+
+Events may carry more fields than these, and there are more kinds of events: docs/events.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from hpcdist.events import SCHEMA_VERSION
+from hpcdist.verdict import Verdict
+
+# The bounds keep every figure that is computed from damaged files finite.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
+Count = Annotated[int, Meta(ge=0)]
+Bucket = Annotated[int, Meta(ge=-2_000, le=2_000)]
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """First event of a rank: where it runs."""
+
+    schema: int = SCHEMA_VERSION
+    node: int | None = None
+    host: str | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    num_nodes: int | None = None
+    device: str | None = None
+    backend: str | None = None
+
+
+class Resume(Struct, frozen=True, kw_only=True):
+    """Training goes on from a checkpoint."""
+
+    step: Count
+    epoch: Count | None = None
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """Times of a window's steps, summed up."""
+
+    sum: Seconds
+    sumsq: SquareSeconds
+    min: Seconds
+    max: Seconds
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """A window of steps of one rank."""
+
+    step: Count
+    """Steps finished in all, at the window's end."""
+    steps: Count
+    samples: Count
+    wall_s: Seconds
+    step_time_s: Totals
+    phases_s: dict[str, Totals] = {}
+    histogram: dict[Bucket, Count] = {}
+    epoch: int | None = None
+    loss: float | None = None
+
+
+class Evaluation(Struct, frozen=True, kw_only=True):
+    """An evaluation over the test data."""
+
+    step: Count | None = None
+    epoch: Count | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+class Epoch(Struct, frozen=True, kw_only=True):
+    """An epoch is done."""
+
+    epoch: Count
+    """Finished epochs."""
+
+
+class Note(Struct, frozen=True, kw_only=True):
+    """Something that a reader of the summary should know."""
+
+    message: str
+
+
+class End(Struct, frozen=True, kw_only=True):
+    """Last event of a rank."""
+
+    step: Count | None = None
+    max_rss_bytes: Count | None = None
+    max_cuda_bytes: Count | None = None
+
+
+EVENT_TYPES: dict[str, type[Struct]] = {
+    "start": Start,
+    "resume": Resume,
+    "steps": Window,
+    "evaluate": Evaluation,
+    "epoch": Epoch,
+    "note": Note,
+    "end": End,
+}
+"""Events that the summary reads; others are no concern of it."""
+
+
+class RankRecord(Struct, frozen=True, kw_only=True):
+    """What one rank recorded in one attempt."""
+
+    rank: int
+    attempt: int
+    starts: list[Start]
+    resumes: list[Resume]
+    windows: list[Window]
+    evaluations: list[Evaluation]
+    epochs: list[Epoch]
+    notes: list[Note]
+    ends: list[End]
+    skipped: list[str]
+    """What could not be read, one sentence each."""
+
+
+class JobResources(Struct, frozen=True, kw_only=True):
+    """What the job asked for."""
+
+    nodes: int
+    gpus: int
+
+
+class JobFacts(Struct, frozen=True, kw_only=True):
+    """What the summary must know of a job; other keys may come and go."""
+
+    name: str
+    resources: JobResources
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """What a run directory says apart from its events."""
+
+    id: str
+    facts: JobFacts
+    job: dict[str, Any]
+    """The whole job, as it stands in spec.json."""
+    torch_version: str | None
+    scheduler: str | None
+    verdict: Verdict | None
+    newest_attempt: int
+    """-1 before the first."""
+    skipped: list[str]

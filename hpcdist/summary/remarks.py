@@ -1,0 +1,75 @@
+"""What is said about runs in words: the conclusion, and what figures do not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hpcdist.summary.text import decimals_for, format_number, format_percent, number_of, shown
+from hpcdist.summary.values import RunSummary
+
+
+def conclusion(runs: Sequence[RunSummary]) -> str:
+    """What the runs of one job say, in one sentence."""
+    job = shown(runs[0].job)
+    scaled = [run for run in runs if run.speedup is not None and not is_baseline(run)]
+    if scaled:
+        return f"{job}: {_scaling_sentence(max(scaled, key=lambda run: run.world_size), runs)}"
+    done = [run for run in runs if run.state == "done"]
+    if not done:
+        return f"{job}: no run is done yet ({_count_states(runs)})."
+    measured = [run for run in done if run.samples_per_s]
+    if not measured:
+        return f"{job}: {number_of(len(done), 'run')} done; no speed, as no steps were recorded."
+    best = max(measured, key=_rate)
+    rate = format_number(_rate(best), decimals_for([_rate(best)]))
+    return (
+        f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
+        " For a speed-up, submit it with other --nodes or --gpus too."
+    )
+
+
+def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
+    assert run.speedup is not None
+    assert run.efficiency is not None
+    baseline = next(other for other in runs if other.run in run.compared_with)
+    ranks = number_of(run.world_size, "rank")
+    verb = "is" if run.world_size == 1 else "are"
+    return (
+        f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
+        f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
+        f" {format_percent(run.efficiency)} % of the ideal speed-up."
+    )
+
+
+def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
+    """Why it failed, restarts, notes of the ranks, and why it is not compared.
+
+    `is_alone`: there is no other run of its job to compare it with.
+    """
+    told = []
+    if run.verdict and run.verdict.kind != "done":
+        log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
+        told.append(f"{run.verdict.kind}: {shown(run.verdict.message)}{log}")
+    if run.restarts:
+        again = f", {run.lost_steps:,} steps were done again" if run.lost_steps else ""
+        told.append(f"restarted {number_of(run.restarts, 'time')}{again}")
+    told += [shown(note) for note in run.notes]
+    if run.not_compared_because and run.state == "done" and not is_alone:
+        others = " with the others" if run.compared_with else ""
+        told.append(f"not compared{others}: {shown(run.not_compared_because)}")
+    return told
+
+
+def is_baseline(run: RunSummary) -> bool:
+    """The speed-up of others is against this run."""
+    return run.run in run.compared_with
+
+
+def _rate(run: RunSummary) -> float:
+    return run.samples_per_s.mean if run.samples_per_s else 0.0
+
+
+def _count_states(runs: Iterable[RunSummary]) -> str:
+    counts = Counter(run.state or "unknown" for run in runs)
+    return ", ".join(f"{count} {state}" for state, count in counts.items())

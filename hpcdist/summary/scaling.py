@@ -1,0 +1,151 @@
+"""Which runs can be compared, and how much faster the larger ones are: pure.
+
+Two runs are alike when their jobs differ only in resources. Everything else in the job, the torch
+version, the scheduler and the kind of device must be equal, except what changes no step:
+`NOT_COMPARED` lists it. Only done runs enter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.values import Group, RunSummary
+
+NOT_COMPARED = (
+    "name",  # the runs of one job are looked at together anyway
+    "description",
+    "resources",
+    "strategy",  # one rank needs no strategy; what a strategy costs is part of the speed-up
+    "launch",  # restarts and time limits; the device and backend that ran are compared
+    "record",
+    "train.seed",  # repeats
+    "data.download",
+    "checkpoint.keep",
+    "checkpoint.resume",
+)
+"""Keys, and sections, of a job that may differ between runs that are compared."""
+
+_SHOWN_DIFFERENCES = 3
+
+
+def compare(measured: Sequence[MeasuredRun]) -> tuple[list[RunSummary], list[Group]]:
+    """The summaries in the order given, with speed-up and efficiency, and the groups."""
+    jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in measured:
+        jobs[run.summary.job].append(run)
+    groups: list[Group] = []
+    compared: dict[int, RunSummary] = {}
+    for runs in jobs.values():
+        job_groups = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
+        groups += [_group(group) for group in job_groups]
+        for group in job_groups:
+            reason = _why_unlike(group, job_groups[0]) if group is not job_groups[0] else None
+            compared.update(zip(map(id, group), _with_speedup(group, reason), strict=True))
+        for run in runs:
+            if reason := _why_left_out(run):
+                summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
+                compared[id(run)] = summary
+    return [compared[id(run)] for run in measured], groups
+
+
+def _why_left_out(run: MeasuredRun) -> str | None:
+    if run.summary.state != "done":
+        return f"its state is {run.summary.state or 'not known'}, and only done runs are compared"
+    if run.summary.samples_per_s is None:
+        return run.missing
+    return "its samples/s are 0" if run.summary.samples_per_s.mean <= 0 else None
+
+
+def _alike(runs: Iterable[MeasuredRun]) -> list[list[MeasuredRun]]:
+    groups: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        groups[json.dumps(compared_conditions(run.conditions), sort_keys=True)].append(run)
+    return [sorted(group, key=_size) for group in groups.values()]
+
+
+def compared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Those conditions of a run that must be equal."""
+    return {key: value for key, value in conditions.items() if not _may_differ(key)}
+
+
+def _may_differ(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
+
+
+def _size(run: MeasuredRun) -> tuple[int, int]:
+    return run.summary.world_size, run.summary.nodes
+
+
+def _main_group_first(groups: Sequence[list[MeasuredRun]]) -> list[list[MeasuredRun]]:
+    """The group with most sizes, then with most runs, leads: the others are told against it."""
+    return sorted(groups, key=lambda group: (-len({_size(run) for run in group}), -len(group)))
+
+
+def _group(group: Sequence[MeasuredRun]) -> Group:
+    return Group(
+        job=group[0].summary.job,
+        runs=[run.summary.run for run in group],
+        baseline=[run.summary.run for run in _baseline(group)],
+    )
+
+
+def _baseline(group: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """Runs of the smallest size; none where there is nothing to compare them with."""
+    smallest = [run for run in group if _size(run) == _size(group[0])]
+    return smallest if len(smallest) < len(group) else []
+
+
+def _with_speedup(group: Sequence[MeasuredRun], reason: str | None) -> list[RunSummary]:
+    baseline = _baseline(group)
+    if not baseline:
+        reason = reason or "there is no done run like it of another size"
+        return [msgspec.structs.replace(run.summary, not_compared_because=reason) for run in group]
+    baseline_rate = sum(_rate(run) for run in baseline) / len(baseline)
+    baseline_size = baseline[0].summary.world_size
+    names = [run.summary.run for run in baseline]
+    summaries = []
+    for run in group:
+        speedup = _rate(run) / baseline_rate
+        summaries.append(
+            msgspec.structs.replace(
+                run.summary,
+                speedup=speedup,
+                efficiency=speedup * baseline_size / run.summary.world_size,
+                compared_with=names,
+                not_compared_because=reason,
+            )
+        )
+    return summaries
+
+
+def _rate(run: MeasuredRun) -> float:
+    assert run.summary.samples_per_s is not None
+    return run.summary.samples_per_s.mean
+
+
+def _why_unlike(group: Sequence[MeasuredRun], main: Sequence[MeasuredRun]) -> str:
+    """`train.batch_size is 32, but 64 in ddp-...`."""
+    other = main[0].summary.run
+    differences = _differences(group[0].conditions, main[0].conditions)
+    shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
+    more = len(differences) - _SHOWN_DIFFERENCES
+    return f"{shown} in {other}" + (f" (and {more} more differences)" if more > 0 else "")
+
+
+def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    mine, theirs = compared_conditions(mine), compared_conditions(theirs)
+    return [
+        f"{key} is {_shown(mine.get(key))}, but {_shown(theirs.get(key))}"
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key) != theirs.get(key)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)

@@ -1,0 +1,245 @@
+"""The summary as text for people: the conclusion first, then figures, then what went wrong.
+
+The only module of the summary that imports rich. Three narrow tables, tied by a number per run, fit
+into 80 columns where one wide table would not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hpcdist.summary.metrics import OTHER
+from hpcdist.summary.remarks import conclusion, is_baseline, remarks
+from hpcdist.summary.text import (
+    UNDEFINED,
+    decimals_for,
+    format_integer,
+    format_mean_sd,
+    format_number,
+    format_percent,
+    format_ranges,
+    shown,
+    time_unit,
+)
+from hpcdist.summary.values import RunSummary, Summary
+
+WIDTH_WITHOUT_TERMINAL = 120
+
+_MIB = 2**20
+_STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
+_PHASE_HEADERS = {
+    "data_wait": "data\nwait",
+    "host_to_device": "to\ndevice",
+    "forward_backward": "forward\nbackward",
+    "exposed_communication": "exposed\ncomm.",
+    "optimizer": "opti-\nmizer",
+    "checkpoint": "check-\npoint",
+}
+
+
+class Row(NamedTuple):
+    """One run in the tables, and the number that ties its rows together."""
+
+    number: int
+    run: RunSummary
+
+
+class Column(NamedTuple):
+    """A header with its unit, and the text of a run's cell."""
+
+    header: str
+    cell: Callable[[Row], str | Text]
+    is_number: bool = True
+
+
+def make_console() -> Console:
+    """A console on stdout; what is not a terminal gets no colour and a fixed width."""
+    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
+
+
+def print_tables(summary: Summary, console: Console) -> None:
+    """Print every job's part, then what could not be read."""
+    if not summary.runs:
+        _say(console, "There is no run to summarize.", style="bold")
+    rows = _rows(summary)
+    for _, of_job in itertools.groupby(rows, key=lambda row: row.run.job):
+        _print_job(console, list(of_job))
+    if summary.skipped:
+        _say(console, "What could not be read:", style="bold")
+        _say_each(console, summary.skipped)
+
+
+def _rows(summary: Summary) -> list[Row]:
+    """Job by job in the order given; within a job comparable runs together, smallest first."""
+    place = {
+        run: (number, index)
+        for number, group in enumerate(summary.groups)
+        for index, run in enumerate(group.runs)
+    }
+    jobs: dict[str, int] = {}
+    for run in summary.runs:
+        jobs.setdefault(run.job, len(jobs))
+    last = (len(summary.groups), 0)
+    ordered = sorted(summary.runs, key=lambda run: (jobs[run.job], place.get(run.run, last)))
+    return [Row(number, run) for number, run in enumerate(ordered, 1)]
+
+
+def _print_job(console: Console, rows: Sequence[Row]) -> None:
+    runs = [row.run for row in rows]
+    _say(console, conclusion(runs), style="bold")
+    console.print()
+    console.print(_table(rows, _speed_columns(runs)))
+    if any(run.speedup is not None for run in runs):
+        _say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
+    console.print()
+    stepped = [row for row in rows if row.run.step_time_s]
+    if stepped:
+        console.print(_table(stepped, _step_columns([row.run for row in stepped])))
+        console.print()
+        _say(console, "Share of step time by phase, in %")
+        console.print(_table(stepped, _phase_columns([row.run for row in stepped])))
+        console.print()
+    _print_remarks(console, rows)
+
+
+def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
+    decimals = decimals_for([run.samples_per_s.mean for run in runs if run.samples_per_s])
+
+    def samples_per_s(row: Row) -> str:
+        rate = row.run.samples_per_s
+        return format_mean_sd(rate.mean, rate.sd, decimals) if rate else UNDEFINED
+
+    def speedup(row: Row) -> str:
+        if row.run.speedup is None:
+            return UNDEFINED
+        return f"{row.run.speedup:.2f}{' *' if is_baseline(row.run) else '  '}"
+
+    return [
+        Column("#", lambda row: str(row.number)),
+        Column("run", lambda row: shown(row.run.run), is_number=False),
+        Column("state", _state, is_number=False),
+        Column("nodes\nx gpus", lambda row: f"{row.run.nodes} x {row.run.gpus_per_node}"),
+        Column("samples/s", samples_per_s),
+        Column("speed-\nup  ", speedup),
+        Column("effic.\n(%)", lambda row: format_percent(row.run.efficiency)),
+    ]
+
+
+def _step_columns(runs: Sequence[RunSummary]) -> list[Column]:
+    means = [run.step_time_s.mean for run in runs if run.step_time_s]
+    unit_s, unit = time_unit(max(means))
+    decimals = decimals_for([mean / unit_s for mean in means])
+
+    def mean_sd(row: Row) -> str:
+        time = row.run.step_time_s
+        if time is None:
+            return UNDEFINED
+        sd = None if time.sd is None else time.sd / unit_s
+        return format_mean_sd(time.mean / unit_s, sd, decimals)
+
+    def quantile(name: str) -> Callable[[Row], str]:
+        def cell(row: Row) -> str:
+            time_s: float | None = getattr(row.run.step_time_s, name)
+            return format_number(None if time_s is None else time_s / unit_s, decimals)
+
+        return cell
+
+    return [
+        Column("#", lambda row: str(row.number)),
+        Column(f"step time\n({unit})", mean_sd),
+        Column(f"median\n({unit})", quantile("p50")),
+        Column(f"p95\n({unit})", quantile("p95")),
+        Column("epochs", lambda row: format_integer(row.run.epochs)),
+        Column("test\nloss", lambda row: format_number(row.run.final.loss, 4)),
+        Column("accuracy\n(%)", lambda row: format_percent(row.run.final.accuracy, decimals=2)),
+        Column("peak mem.\n(MiB)", _memory),
+        Column("restarts", lambda row: str(row.run.restarts)),
+    ]
+
+
+def _phase_columns(runs: Sequence[RunSummary]) -> list[Column]:
+    phases = dict.fromkeys(phase for run in runs for phase in run.phase_s or {})
+    # Phases in the order of a step, those of other workloads after them, the rest last.
+    known = [phase for phase in _PHASE_HEADERS if phase in phases]
+    unknown = [phase for phase in phases if phase not in {*_PHASE_HEADERS, OTHER}]
+
+    def share(phase: str) -> Callable[[Row], str]:
+        def cell(row: Row) -> str:
+            assert row.run.step_time_s is not None
+            phase_s = (row.run.phase_s or {}).get(phase, 0.0)
+            mean_s = row.run.step_time_s.mean
+            return format_percent(phase_s / mean_s if mean_s else None)
+
+        return cell
+
+    return [
+        Column("#", lambda row: str(row.number)),
+        *(
+            Column(_PHASE_HEADERS.get(phase, shown(phase)), share(phase))
+            for phase in (*known, *unknown, OTHER)
+        ),
+        Column("slowest rank\nto fastest", _straggling),
+    ]
+
+
+def _straggling(row: Row) -> str:
+    slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
+    if slowest is None or fastest is None or not fastest.own_time_s:
+        return UNDEFINED
+    ratio = slowest.own_time_s / fastest.own_time_s
+    return f"{slowest.rank} / {fastest.rank}: {ratio:.2f}"
+
+
+def _memory(row: Row) -> str:
+    if row.run.peak_rss_bytes is None:
+        return UNDEFINED
+    return f"{row.run.peak_rss_bytes / _MIB:,.0f}"
+
+
+def _state(row: Row) -> Text:
+    state = row.run.state
+    return Text(state or UNDEFINED, style=_STATE_STYLES.get(state or "", "yellow"))
+
+
+def _table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for column in columns:
+        table.add_column(
+            Text(column.header),
+            justify="right" if column.is_number else "left",
+            vertical="bottom",
+            no_wrap=column.is_number,
+            overflow="fold",
+        )
+    for row in rows:
+        cells = (column.cell(row) for column in columns)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+    return table
+
+
+def _print_remarks(console: Console, rows: Sequence[Row]) -> None:
+    """What the figures do not say; what holds for several runs is said once."""
+    numbers: dict[str, list[int]] = {}
+    for row in rows:
+        for remark in remarks(row.run, is_alone=len(rows) == 1):
+            numbers.setdefault(remark, []).append(row.number)
+    _say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
+    if numbers:
+        console.print()
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style))
+
+
+def _say_each(console: Console, texts: Iterable[str]) -> None:
+    for text in texts:
+        console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))

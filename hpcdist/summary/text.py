@@ -1,0 +1,66 @@
+"""Values as text: numbers with sensible digits, and the words of others made harmless."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+UNDEFINED = "-"
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def shown(text: str) -> str:
+    """Text of others on one line, without codes that would act on the terminal."""
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else _escaped(char) for char in line)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def number_of(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_ranges(numbers: Sequence[int]) -> str:
+    """`1-3, 7` for 1, 2, 3, 7."""
+    known = set(numbers)
+    starts = [number for number in numbers if number - 1 not in known]
+    ends = [number for number in numbers if number + 1 not in known]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in pairs)
+
+
+def decimals_for(values: Sequence[float]) -> int:
+    """Decimals that show three digits of the smallest value, three at most."""
+    smallest = min((value for value in values if value > 0), default=1.0)
+    return min(3, max(0, 2 - math.floor(math.log10(smallest))))
+
+
+def time_unit(time_s: float) -> tuple[float, str]:
+    """The unit, in seconds and by name, in which a time is at least 1."""
+    return next((unit for unit in _TIME_UNITS if time_s >= unit[0]), _TIME_UNITS[-1])
+
+
+def format_number(value: float | None, decimals: int) -> str:
+    """A number, or a dash where it is not known."""
+    return UNDEFINED if value is None else f"{value:,.{decimals}f}"
+
+
+def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
+    """`12.3 ± 0.4`; the mean alone where the sd is not known."""
+    spread = "" if sd is None else f" ± {format_number(sd, decimals)}"
+    return format_number(mean, decimals) + spread
+
+
+def format_percent(share: float | None, decimals: int = 0) -> str:
+    """A share in percent, without the sign: units stand in headers."""
+    return format_number(None if share is None else 100 * share, decimals)
+
+
+def format_integer(value: int | None) -> str:
+    """A count, or a dash where it is not known."""
+    return UNDEFINED if value is None else f"{value:,}"

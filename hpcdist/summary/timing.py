@@ -1,0 +1,220 @@
+"""From windows of steps to rates and step times: warm-up, throughput, percentiles.
+
+Only lengths of time on one rank's own clock are used, and ranks are lined up by their step count,
+never by the time of day: clocks of nodes may differ by minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hpcdist.recording import HISTOGRAM_RATIO
+from hpcdist.summary.records import Window
+from hpcdist.summary.values import Rate, StepTime
+
+_WARM_UP_SHARE = 4
+"""At most one in so many windows (but always the first of several) is warm-up."""
+
+
+class Span(NamedTuple):
+    """A stretch of one rank's steps: what throughput is computed from."""
+
+    first_step: int
+    last_step: int
+    wall_s: float
+    samples: int
+
+
+class StepTotals:
+    """Step times of any number of windows, summed up; grows by `add` and `merge`."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sum_s = 0.0
+        self.sumsq_s2 = 0.0
+        self.min_s = math.inf
+        self.max_s = 0.0
+        self.phases_s: dict[str, float] = {}
+        self.histogram: dict[int, int] = {}
+
+    def add(self, window: Window) -> None:
+        """Take a window in."""
+        times = window.step_time_s
+        self.steps += window.steps
+        self.sum_s += times.sum
+        self.sumsq_s2 += times.sumsq
+        self.min_s = min(self.min_s, times.min)
+        self.max_s = max(self.max_s, times.max)
+        for phase, phase_times in window.phases_s.items():
+            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + phase_times.sum
+        _add_counts(self.histogram, window.histogram)
+
+    def merge(self, other: StepTotals) -> None:
+        """Take the steps of another rank or attempt in."""
+        self.steps += other.steps
+        self.sum_s += other.sum_s
+        self.sumsq_s2 += other.sumsq_s2
+        self.min_s = min(self.min_s, other.min_s)
+        self.max_s = max(self.max_s, other.max_s)
+        for phase, sum_s in other.phases_s.items():
+            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + sum_s
+        _add_counts(self.histogram, other.histogram)
+
+    def own_time_s(self) -> float:
+        """Mean seconds per step without the wait for other ranks."""
+        return (self.sum_s - self.phases_s.get("exposed_communication", 0.0)) / self.steps
+
+
+def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
+    """The windows of one rank and attempt that hold steps, without those of the warm-up.
+
+    The first window is warm-up, and so is each next one whose mean step time is outside the range
+    of all later ones, up to a quarter of the windows. A single window stays.
+    """
+    filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
+    if len(filled) < 2:
+        return filled
+    times_s = [window.wall_s / window.steps for window in filled]
+    limit = max(1, len(filled) // _WARM_UP_SHARE)
+    ranges = _ranges_of_the_rest(times_s)
+    for index in range(1, limit):
+        low_s, high_s = ranges[index]
+        if low_s <= times_s[index] <= high_s:
+            return filled[index:]
+    return filled[limit:]
+
+
+def _ranges_of_the_rest(values: Sequence[float]) -> list[tuple[float, float]]:
+    """For each value the smallest and the largest of those after it."""
+    ranges = []
+    low, high = math.inf, -math.inf
+    for value in reversed(values):
+        ranges.append((low, high))
+        low, high = min(low, value), max(high, value)
+    return ranges[::-1]
+
+
+def to_span(window: Window) -> Span:
+    """The stretch of steps that a window covers."""
+    return Span(window.step - window.steps, window.step, window.wall_s, window.samples)
+
+
+def mean_rate(spans: Sequence[Span]) -> float:
+    """Samples per second of one rank: all its samples in all its time."""
+    return sum(span.samples for span in spans) / sum(span.wall_s for span in spans)
+
+
+def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
+    """Samples per second of all ranks together, from the spans of every rank in every attempt.
+
+    Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
+    rank's rate needs its own clock only, and a missing window takes its samples and its time away.
+    Sd: over the windows of the lowest rank. The other ranks' windows begin and end elsewhere, so
+    their time and samples for the same steps are interpolated; windows that not every rank covers
+    are left out. Windows count by their length.
+    """
+    weighted = 0.0
+    total_s = 0.0
+    rates: list[tuple[float, float]] = []
+    for ranks in attempts:
+        stepped_s = sum(span.wall_s for spans in ranks for span in spans) / len(ranks)
+        weighted += stepped_s * sum(mean_rate(spans) for spans in ranks)
+        total_s += stepped_s
+        rates += rates_by_window(ranks)
+    if not total_s:
+        return None
+    return Rate(mean=weighted / total_s, sd=_weighted_sd(rates))
+
+
+def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]]:
+    """(samples per second of all ranks, seconds) for each window of the first rank."""
+    reference, *others = ranks
+    rates = [span.samples / span.wall_s for span in reference]
+    is_covered = [True] * len(reference)
+    for spans in others:
+        for index, rate in enumerate(_rates_over(reference, spans)):
+            if rate is None:
+                is_covered[index] = False
+            else:
+                rates[index] += rate
+    return [
+        (rate, span.wall_s)
+        for rate, span, covered in zip(rates, reference, is_covered, strict=True)
+        if covered
+    ]
+
+
+def _rates_over(reference: Sequence[Span], spans: Sequence[Span]) -> list[float | None]:
+    """Rate of one rank over the steps of each reference span; None where it lacks some of them."""
+    rates: list[float | None] = []
+    start = 0
+    for span in reference:
+        while start < len(spans) and spans[start].last_step <= span.first_step:
+            start += 1
+        rates.append(_rate_between(span.first_step, span.last_step, spans, start))
+    return rates
+
+
+def _rate_between(
+    first_step: int, last_step: int, spans: Sequence[Span], start: int
+) -> float | None:
+    wall_s = samples = 0.0
+    covered = 0
+    for index in range(start, len(spans)):
+        span = spans[index]
+        if span.first_step >= last_step:
+            break
+        steps = min(span.last_step, last_step) - max(span.first_step, first_step)
+        part = steps / (span.last_step - span.first_step)
+        covered += steps
+        wall_s += part * span.wall_s
+        samples += part * span.samples
+    return samples / wall_s if covered == last_step - first_step else None
+
+
+def _weighted_sd(rates: Sequence[tuple[float, float]]) -> float | None:
+    """Standard deviation with weights; with equal weights that of a sample (n - 1)."""
+    if len(rates) < 2:
+        return None
+    total_s = sum(weight_s for _, weight_s in rates)
+    mean = sum(rate * weight_s for rate, weight_s in rates) / total_s
+    squares = sum(weight_s * (rate - mean) ** 2 for rate, weight_s in rates) / total_s
+    return math.sqrt(squares * len(rates) / (len(rates) - 1))
+
+
+def step_time(totals: StepTotals) -> StepTime | None:
+    """Mean and sd, exact from the sums; percentiles from the histogram, within 1 %."""
+    if not totals.steps:
+        return None
+    mean_s = totals.sum_s / totals.steps
+    return StepTime(
+        mean=mean_s,
+        sd=_sd_from_sums(totals, mean_s),
+        p50=percentile(totals, 0.50),
+        p95=percentile(totals, 0.95),
+    )
+
+
+def _sd_from_sums(totals: StepTotals, mean_s: float) -> float | None:
+    if totals.steps < 2:
+        return None
+    squares = totals.sumsq_s2 - totals.sum_s * mean_s  # may be -0.0000001 where all are equal
+    return math.sqrt(max(0.0, squares) / (totals.steps - 1))
+
+
+def percentile(totals: StepTotals, share: float) -> float | None:
+    """The step time that `share` of the steps do not exceed; None without a histogram."""
+    rank = math.ceil(share * sum(totals.histogram.values()))
+    counted = 0
+    for bucket in sorted(totals.histogram):
+        counted += totals.histogram[bucket]
+        if counted >= rank > 0:
+            return min(max(HISTOGRAM_RATIO**bucket, totals.min_s), totals.max_s)
+    return None
+
+
+def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:
+    for bucket, count in more.items():
+        counts[bucket] = counts.get(bucket, 0) + count

@@ -1,0 +1,139 @@
+"""The values that a summary consists of; as JSON, what `hpcdist summary --json` prints.
+
+What is not known is None (null). Units stand in the names; times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.verdict import Kind, State
+
+
+class Rate(Struct, frozen=True, kw_only=True):
+    """Samples per second of all ranks together, while they step."""
+
+    mean: float
+    sd: float | None = None
+    """Over windows, weighted by their length; None with fewer than two."""
+
+
+class StepTime(Struct, frozen=True, kw_only=True):
+    """Seconds per optimizer step, over the steps of all ranks."""
+
+    mean: float
+    sd: float | None = None
+    """None with fewer than two steps."""
+    p50: float | None = None
+    """Median, within 1 %."""
+    p95: float | None = None
+    """95 of 100 steps took no longer, within 1 %."""
+
+
+class Final(Struct, frozen=True, kw_only=True):
+    """The last evaluation on the test data."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+class RankPace(Struct, frozen=True, kw_only=True):
+    """How long one rank needs for its own part of a step."""
+
+    rank: int
+    node: int | None = None
+    host: str | None = None
+    own_time_s: float
+    """Mean seconds per step without the wait for other ranks (`exposed_communication`): with ddp
+    all ranks have the same step time, and the slowest is the one that waits least."""
+
+
+class VerdictSummary(Struct, frozen=True, kw_only=True):
+    """Why the run ended: the part of verdict.json that fits into a line."""
+
+    kind: Kind
+    rank: int | None = None
+    node: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str | None = None
+    message: str
+    """The sentence for people."""
+    step: int | None = None
+    log: str | None = None
+    """Log of the rank that failed first, relative to the run directory."""
+
+
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """One run in figures."""
+
+    run: str
+    """Run id."""
+    job: str
+    scheduler: str | None = None
+    state: State | None = None
+    nodes: int
+    gpus_per_node: int
+    """Ranks per node."""
+    world_size: int
+    samples_per_s: Rate | None = None
+    """None where no rank, or not every rank, recorded steps."""
+    step_time_s: StepTime | None = None
+    phase_s: dict[str, float] | None = None
+    """Mean seconds per step by phase; with `other` they add up to the mean step time."""
+    final: Final = Final()
+    peak_rss_bytes: int | None = None
+    """Largest resident memory of a rank."""
+    peak_cuda_bytes: int | None = None
+    """Largest GPU memory of a rank."""
+    restarts: int = 0
+    steps: int | None = None
+    """Finished steps: those that were lost with a failure count once."""
+    lost_steps: int = 0
+    """Steps that were done again after restarts."""
+    epochs: int | None = None
+    """Finished epochs."""
+    train_loss: float | None = None
+    """Loss of the last training window of the lowest rank."""
+    slowest_rank: RankPace | None = None
+    """None with a single rank."""
+    fastest_rank: RankPace | None = None
+    speedup: float | None = None
+    """Samples/s against the mean of the runs in `compared_with`."""
+    efficiency: float | None = None
+    """Speed-up for each rank that the run has for one of the baseline's: 1.0 is ideal."""
+    compared_with: list[str] = []
+    """The baseline: the runs of the smallest size among those like this one."""
+    not_compared_because: str | None = None
+    verdict: VerdictSummary | None = None
+    notes: list[str] = []
+    """What the ranks wanted known."""
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """Runs of one job that differ only in resources, and so can be compared."""
+
+    job: str
+    runs: list[str]
+    """Run ids, smallest world size first."""
+    baseline: list[str]
+    """Those of the smallest size; empty where all runs have the same."""
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """Runs in figures, which of them can be compared, and what could not be read."""
+
+    runs: list[RunSummary]
+    groups: list[Group]
+    skipped: list[str]
+
+
+def to_json(summary: Summary) -> list[dict[str, Any]]:
+    """One object of plain values per run."""
+    value = msgspec.to_builtins(summary.runs)
+    assert isinstance(value, list)
+    return value

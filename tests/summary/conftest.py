@@ -1,0 +1,149 @@
+"""Run directories as the launcher and the ranks leave them, with events of known content."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcdist import files
+from hpcdist.recording import HISTOGRAM_RATIO
+from hpcdist.run import Run
+from hpcdist.spec import Checkpoint, Data, Resources, Train, TrainJob, job_to_dict
+from hpcdist.verdict import Verdict
+
+DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Make a run directory; by default a done one without events."""
+
+    def make(
+        name: str,
+        *,
+        job: str = "ddp",
+        nodes: int = 1,
+        gpus: int = 1,
+        verdict: Verdict | None = DONE,
+        scheduler: str | None = "local",
+        torch: str = "2.15.0",
+        train: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+        checkpoint: dict[str, Any] | None = None,
+        strategy: str = "ddp",
+    ) -> Run:
+        run = Run(tmp_path / "runs" / name)
+        for folder in (run.events_folder, run.attempts_folder, run.logs_folder):
+            folder.mkdir(parents=True)
+        spec = TrainJob(
+            name=job,
+            strategy=strategy,
+            resources=Resources(nodes=nodes, gpus=gpus),
+            train=Train(**(train or {})),
+            data=Data(**(data or {})),
+            checkpoint=Checkpoint(**(checkpoint or {})),
+        )
+        files.write_json(
+            run.spec_file,
+            {
+                "version": 1,
+                "id": run.id,
+                "created_s": 1.7e9,
+                "job": job_to_dict(spec),
+                "versions": {"torch": torch},
+            },
+        )
+        if scheduler:
+            files.write_json(run.submission_file, {"scheduler": scheduler, "job_id": "1"})
+        if verdict:
+            run.write_verdict(verdict)
+        return run
+
+    return make
+
+
+def start(rank: int, *, world_size: int, num_nodes: int = 1, **fields: Any) -> dict[str, Any]:
+    local = world_size // num_nodes
+    return {
+        "event": "start",
+        "time_s": 0.0,
+        "schema": 1,
+        "rank": rank,
+        "node": rank // local,
+        "host": f"host{rank // local}",
+        "world_size": world_size,
+        "local_world_size": local,
+        "num_nodes": num_nodes,
+        "device": "cpu",
+        "backend": "gloo",
+        **fields,
+    }
+
+
+def window(
+    *,
+    step: int,
+    times_s: Iterable[float],
+    samples: int,
+    phases_s: dict[str, Iterable[float]] | None = None,
+    **fields: Any,
+) -> dict[str, Any]:
+    """A window that ends at `step`, from the time of each of its steps."""
+    times = list(times_s)
+    buckets = [str(round(math.log(time) / math.log(HISTOGRAM_RATIO))) for time in times]
+    return {
+        "event": "steps",
+        "time_s": 0.0,
+        "epoch": 0,
+        "step": step,
+        "steps": len(times),
+        "samples": samples,
+        "wall_s": sum(times),
+        "step_time_s": totals(times),
+        "phases_s": {phase: totals(list(own)) for phase, own in (phases_s or {}).items()},
+        "histogram": {bucket: buckets.count(bucket) for bucket in buckets},
+        "loss": 1.0,
+        **fields,
+    }
+
+
+def totals(times: list[float]) -> dict[str, float]:
+    return {
+        "sum": sum(times),
+        "sumsq": sum(time * time for time in times),
+        "min": min(times),
+        "max": max(times),
+    }
+
+
+def steady(
+    rates: Iterable[float], *, steps: int = 10, samples: int = 100, first_step: int = 0
+) -> list[dict[str, Any]]:
+    """Windows of `steps` steps and `samples` samples each, at the given samples/s."""
+    return [
+        window(
+            step=first_step + index * steps,
+            times_s=[samples / rate / steps] * steps,
+            samples=samples,
+        )
+        for index, rate in enumerate(rates, 1)
+    ]
+
+
+def write(
+    run: Run, rank: int, events: Iterable[dict[str, Any]], *, attempt: int = 0, torn: bytes = b""
+) -> None:
+    (run.attempts_folder / f"{attempt:05d}").mkdir(exist_ok=True)
+    lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+    run.event_file(rank, attempt).write_bytes(lines + torn)
+
+
+def end(**fields: Any) -> dict[str, Any]:
+    return {"event": "end", "time_s": 0.0, "status": "done", "by": "rank", **fields}
