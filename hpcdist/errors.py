@@ -1,14 +1,13 @@
 """Every error that hpcdist raises on purpose, and the exit code that each ends the command with.
 
     HpcdistError                 1   anything below that has no code of its own
-    ├── UserError                2   the user's input is wrong: nothing was submitted, nothing was lost
+    ├── UserError                2   the user's input is wrong: nothing was submitted
     │   ├── JobError             2   a job file, a job name, a script or a flag
     │   └── RunNotFoundError     2   a run id that matches none or several
     ├── RunDirectoryError        2   the directory for the runs cannot be written
     └── SchedulerError           3   the scheduler refused, or cannot be reached
 
-A command that ends without an error ends with 0, with the run's own code where it waited for a run
-(`RUN_EXIT_CODES`), and with 130 where the user interrupted it.
+A command that ends without an error ends with 0, with the run's own code where it waited for a run, and with 130 where the user interrupted it.
 """
 
 from __future__ import annotations

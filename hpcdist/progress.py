@@ -65,6 +65,10 @@ class ProgressSlot:
         """The rank is alive and has not finished a step."""
         self._store(0, 0)
 
+    def alive(self) -> None:
+        """Something other than a step goes on, such as an evaluation."""
+        self._store(self._step, 0)
+
     def step(self, step: int) -> None:
         """`step` steps are finished."""
         self._store(step + 1, 0)

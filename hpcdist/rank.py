@@ -57,3 +57,17 @@ class RankContext:
     def is_current(self) -> bool:
         """False once a newer attempt of the run has begun: then nothing shared may be written."""
         return self.run.newest_attempt() <= self.attempt
+
+
+_current: RankContext | None = None
+
+
+def set_current(context: RankContext) -> None:
+    """Called once in each rank, before its workload runs."""
+    global _current  # noqa: PLW0603 - a process is one rank, or none
+    _current = context
+
+
+def current() -> RankContext | None:
+    """The rank that this process is; None outside a run."""
+    return _current

@@ -1,1 +1,45 @@
-"""What every rank runs: one module per workload, and the table of them."""
+"""What every rank runs: one module per workload, and the table of them.
+
+A workload's module offers `run(context)`, called in every rank; `check(job)` and `prepare(job)`,
+called once where the job is submitted (they import no torch); and `preload(job)`, the modules that
+an agent's forkserver imports once for all ranks of its node.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from hpcdist.rank import RankContext
+from hpcdist.spec import JobSpec
+
+WORKLOADS = {
+    "train": "hpcdist.workloads.train",
+    "script": "hpcdist.workloads.script",
+}
+"""Workload -> its module."""
+
+
+def run(context: RankContext) -> None:
+    """Run the job's workload in this rank."""
+    _module(context.job).run(context)
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for what the workload can know to be wrong where the job is submitted."""
+    _module(job).check(job)
+
+
+def prepare(job: JobSpec) -> None:
+    """Do what must be done once, before any rank starts: downloads, for example."""
+    _module(job).prepare(job)
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Modules to import once per node, before the ranks are forked; they start no threads."""
+    modules: list[str] = _module(job).preload(job)
+    return modules
+
+
+def _module(job: JobSpec) -> ModuleType:
+    return importlib.import_module(WORKLOADS[job.workload])

@@ -1,0 +1,318 @@
+"""The coordinator: leads the agents of a run through its attempts, and decides the verdict.
+
+It lives in the agent of node 0 and is pure state: messages and the passing of time go in, messages
+to the agents come out through `send`, the verdict through `finish`. Node 0's own agent is a member
+like the others.
+
+From an agent:  join {node, host}, ended {end}, gone {attempt}, silent {rank, silent_s},
+                stacks {attempt, ranks}, failed {sentence, traceback}, cancel {signal}
+To an agent:    start {meeting}, end {attempt, grace_s}, dump {attempt}, close
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcdist.launch import failure
+from hpcdist.launch.channel import Message
+from hpcdist.launch.node import Meeting
+from hpcdist.verdict import RankEnd, Verdict
+
+SETTLE_S = 0.2
+"""After a first failure, how long others that failed at the same moment have to be heard."""
+
+_GONE_S = 5.0
+"""Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
+
+_DUMP_S = 2.0
+"""How long agents have to collect stacks from ranks that hang."""
+
+
+class Stage(enum.Enum):
+    """Where an attempt is."""
+
+    JOINING = "joining"
+    STARTING = "starting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    DUMPING = "dumping"
+    ENDING = "ending"
+    FINISHED = "finished"
+
+
+class HangReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent saw of one rank when the run hung."""
+
+    end: RankEnd
+    silent_s: float
+    """Since its last step."""
+    where: str | None = None
+    """Innermost line of its main thread; None where it did not answer."""
+    is_waiting: bool = False
+    """It waits for other ranks, in a collective or in the backward pass."""
+    state: str = "?"
+    """State letter of the process: T is stopped."""
+
+
+@dataclass
+class Coordinator:
+    """See the module."""
+
+    num_nodes: int
+    ranks_per_node: int
+    max_restarts: int
+    grace_s: float
+    join_timeout_s: float
+    send: Callable[[int, Message], None]
+    """(node, message); must not fail: a lost agent is told by `on_lost`."""
+    open_store: Callable[[], None]
+    """Ask for a fresh store; `on_store` is the answer."""
+    claim_attempt: Callable[[], int]
+    finish: Callable[[Verdict], None]
+    now: Callable[[], float]
+    """Monotonic seconds."""
+    unix_now: Callable[[], float]
+
+    stage: Stage = Stage.JOINING
+    attempt: int = 0
+    restarts: int = 0
+    _deadline: float | None = None
+    _hosts: dict[int, str] = field(default_factory=dict)
+    _lost: set[int] = field(default_factory=set)
+    _ends: dict[int, RankEnd] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
+    _hang_reports: dict[int, HangReport] = field(default_factory=dict)
+    _dumped: set[int] = field(default_factory=set)
+    _decided: Verdict | None = None
+
+    def begin(self) -> None:
+        """Start to wait for the agents."""
+        self._deadline = self.now() + self.join_timeout_s
+
+    def next_deadline(self) -> float | None:
+        """When `on_time` must be called next; None: only messages matter."""
+        return self._deadline
+
+    def on_message(self, node: int, message: Message) -> None:
+        """A message from a node's agent."""
+        handler = getattr(self, f"_on_{message['type']}")
+        handler(node, message)
+
+    def on_store(self, address: str, port: int | None, error: str | None) -> None:
+        """The store of the next attempt listens, or could not."""
+        if self.stage is not Stage.STARTING:
+            return
+        if port is None:
+            self._decide_and_end(self._verdict_without_rank("launch", f"no store: {error}", 0))
+            return
+        meeting = Meeting(
+            attempt=self.attempt,
+            restart_count=self.restarts,
+            master_addr=address,
+            master_port=port,
+        )
+        self.stage = Stage.RUNNING
+        self._deadline = None
+        self._broadcast({"type": "start", "meeting": msgspec.to_builtins(meeting)})
+
+    def on_lost(self, node: int, reason: str) -> None:
+        """A node's agent is gone."""
+        if self.stage is Stage.FINISHED or node in self._lost:
+            return
+        self._lost.add(node)
+        if self._decided is None:
+            host = self._hosts.get(node, "unknown host")
+            sentence = f"the agent of node {node} (host {host}) was lost: {reason}"
+            self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
+        self._check_gone()
+
+    def on_time(self) -> None:
+        """The deadline has passed."""
+        if self._deadline is None or self.now() < self._deadline:
+            return
+        self._deadline = None
+        if self.stage is Stage.JOINING:
+            missing = [node for node in range(self.num_nodes) if node not in self._hosts]
+            sentence = (
+                f"the agents of {failure.listed(missing).replace('rank', 'node')} did not join "
+                f"within {self.join_timeout_s:g} s"
+            )
+            self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
+        elif self.stage is Stage.SETTLING:
+            self._end_ranks()
+        elif self.stage is Stage.DUMPING:
+            self._decide_hang()
+        elif self.stage is Stage.ENDING:
+            for node in self._members() - self._gone:
+                self.on_lost(node, "it did not end its ranks in time")
+
+    # Messages.
+
+    def _on_join(self, node: int, message: Message) -> None:
+        self._hosts[node] = message["host"]
+        if self.stage is Stage.JOINING and len(self._hosts) == self.num_nodes:
+            self._start_attempt()
+
+    def _on_ended(self, _node: int, message: Message) -> None:
+        end = msgspec.convert(message["end"], RankEnd)
+        if message["attempt"] != self.attempt or self.stage is Stage.FINISHED:
+            return
+        self._ends[end.rank] = end
+        if self.stage is not Stage.RUNNING:
+            return
+        if failure.is_failure(end):
+            self.stage = Stage.SETTLING
+            self._deadline = self.now() + SETTLE_S
+        if len(self._ends) == self.num_nodes * self.ranks_per_node:
+            self._end_ranks()
+
+    def _on_gone(self, node: int, message: Message) -> None:
+        if message["attempt"] == self.attempt and self.stage is Stage.ENDING:
+            self._gone.add(node)
+            self._check_gone()
+
+    def _on_silent(self, _node: int, message: Message) -> None:
+        if self.stage is Stage.RUNNING and message["attempt"] == self.attempt:
+            self.stage = Stage.DUMPING
+            self._deadline = self.now() + _DUMP_S
+            self._broadcast({"type": "dump", "attempt": self.attempt})
+
+    def _on_stacks(self, node: int, message: Message) -> None:
+        if self.stage is not Stage.DUMPING:
+            return
+        for report in msgspec.convert(message["ranks"], list[HangReport]):
+            self._hang_reports[report.end.rank] = report
+        self._dumped.add(node)
+        if self._dumped >= self._members():
+            self._decide_hang()
+
+    def _on_failed(self, node: int, message: Message) -> None:
+        if self._decided is None:
+            verdict = self._verdict_without_rank(
+                "launch", message["sentence"], node, traceback=message.get("traceback")
+            )
+            self._decide_and_end(verdict)
+
+    def _on_cancel(self, _node: int, message: Message) -> None:
+        if self._decided is None or self._decided.state != "cancelled":
+            self._decided = failure.cancelled(
+                message["signal"],
+                attempt=self.attempt,
+                restarts=self.restarts,
+                time_s=self.unix_now(),
+            )
+            self._end_ranks()
+
+    # Stages.
+
+    def _start_attempt(self) -> None:
+        self.stage = Stage.STARTING
+        self._deadline = None
+        self.attempt = self.claim_attempt()
+        self._ends.clear()
+        self._gone.clear()
+        self._hang_reports.clear()
+        self._dumped.clear()
+        self._decided = None
+        self.open_store()
+
+    def _end_ranks(self) -> None:
+        """Have every agent end what it has; `gone` is the answer."""
+        if self.stage in {Stage.ENDING, Stage.FINISHED}:
+            return
+        self.stage = Stage.ENDING
+        self._deadline = self.now() + self.grace_s + _GONE_S
+        self._broadcast({"type": "end", "attempt": self.attempt, "grace_s": self.grace_s})
+        self._check_gone()
+
+    def _decide_and_end(self, verdict: Verdict) -> None:
+        self._decided = verdict
+        self._end_ranks()
+
+    def _decide_hang(self) -> None:
+        reports = [r for r in self._hang_reports.values() if r.end.rank not in self._ends]
+        if reports:
+            self._decided = hang_verdict(reports, attempt=self.attempt, restarts=self.restarts)
+        self._end_ranks()
+
+    def _check_gone(self) -> None:
+        if self.stage is not Stage.ENDING or not self._members() <= self._gone:
+            return
+        verdict = self._decided or self._verdict_from_ends()
+        if self._may_restart(verdict):
+            self.restarts += 1
+            self._start_attempt()
+            return
+        self.stage = Stage.FINISHED
+        self._deadline = None
+        self._broadcast({"type": "close"})
+        self.finish(verdict)
+
+    def _verdict_from_ends(self) -> Verdict:
+        ends = [self._ends[rank] for rank in sorted(self._ends)]
+        return failure.decide(ends, attempt=self.attempt, restarts=self.restarts)
+
+    def _may_restart(self, verdict: Verdict) -> bool:
+        if self._lost or verdict.state != "failed" or verdict.kind == "launch":
+            return False
+        return self.restarts < self.max_restarts
+
+    def _members(self) -> set[int]:
+        return set(self._hosts) - self._lost
+
+    def _broadcast(self, message: Message) -> None:
+        for node in sorted(self._members()):
+            self.send(node, message)
+
+    def _verdict_without_rank(
+        self,
+        kind: str,
+        sentence: str,
+        node: int,
+        traceback: str | None = None,
+    ) -> Verdict:
+        return failure.without_rank(
+            kind,  # type: ignore[arg-type]
+            sentence,
+            time_s=self.unix_now(),
+            attempt=self.attempt,
+            restarts=self.restarts,
+            node=node,
+            host=self._hosts.get(node),
+            traceback=traceback,
+        )
+
+
+def hang_verdict(reports: list[HangReport], *, attempt: int, restarts: int) -> Verdict:
+    """Which rank makes the others wait: one that does not answer or is not waiting itself comes
+    before one that is; then the one with the fewest steps; then the one that was silent longest."""
+    first, *others = sorted(
+        reports,
+        key=lambda report: (
+            report.is_waiting,
+            -1 if report.end.step is None else report.end.step,
+            -report.silent_s,
+            report.end.rank,
+        ),
+    )
+    where = f"in {first.where}" if first.where else "and does not answer"
+    if first.state == "T":
+        where = "and is stopped (SIGSTOP?)"
+    sentence = (
+        f"{failure.place(first.end)} hangs{failure.at_step(first.end)}: no step for "
+        f"{first.silent_s:.0f} s, {where}"
+    )
+    if first.is_waiting:
+        sentence += "; all ranks wait for each other, see logs/*.stacks"
+    return failure.verdict_on(
+        first.end,
+        kind="hang",
+        sentence=sentence,
+        victims=sorted(report.end.rank for report in others),
+        attempt=attempt,
+        restarts=restarts,
+    )

@@ -1,0 +1,150 @@
+"""How one rank ended, put together from what its process left: status, report, progress, log."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.events import EventWriter, read_events
+from hpcdist.launch.node import RankOrder
+from hpcdist.launch.rank_process import ErrorReport
+from hpcdist.progress import RankProgress
+from hpcdist.run import Run
+from hpcdist.verdict import RankEnd
+
+_CRASH_MARK = "Fatal Python error:"
+_LOG_TAIL_BYTES = 1 << 16
+
+
+def rank_end(
+    run: Run,
+    order: RankOrder,
+    progress: RankProgress,
+    *,
+    status: int,
+    time_s: float,
+    clock_offset_s: float,
+    stopped: bool,
+    out_of_memory: str | None,
+) -> RankEnd:
+    """How a rank ended.
+
+    `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
+    node 0's; `out_of_memory` is the sentence of whoever killed it for its memory.
+    """
+    report = read_error_report(run.error_file(order.rank, order.attempt))
+    killed = os.WIFSIGNALED(status)
+    if killed:
+        report = None  # what it raised was not what ended it
+    return RankEnd(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        node=order.node_rank,
+        host=order.host,
+        time_s=(report.time_s if report else time_s) + clock_offset_s,
+        exit_code=None if killed else os.WEXITSTATUS(status),
+        signal=_signal_name(os.WTERMSIG(status)) if killed else None,
+        exception=report.exception if report else None,
+        message=report.text if report else out_of_memory,
+        traceback=report.traceback if report else _crash_report(run, order, killed=killed),
+        step=progress.step,
+        finished=progress.finished,
+        out_of_memory=out_of_memory is not None,
+        stopped=stopped,
+    )
+
+
+def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
+    """A rank that has not ended, in the form of one that has: for the report on a hang."""
+    return RankEnd(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        node=order.node_rank,
+        host=order.host,
+        time_s=time_s,
+        step=progress.step,
+    )
+
+
+def close_event_file(run: Run, order: RankOrder, end: RankEnd, *, max_rss_bytes: int) -> None:
+    """Add the last event for a rank that could not write it itself."""
+    path = run.event_file(order.rank, order.attempt)
+    if _is_closed(path):
+        return
+    writer = EventWriter(path)
+    if not _ends_with_newline(path):
+        with path.open("ab") as file:
+            file.write(b"\n")
+    writer.write(
+        "end",
+        status="killed" if end.signal else "failed",
+        exit_code=end.exit_code,
+        signal=end.signal,
+        exception=None,
+        message=None,
+        step=end.step,
+        max_rss_bytes=max_rss_bytes,
+        max_cuda_bytes=None,
+        by="agent",
+    )
+    writer.close()
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove a file that nobody wrote to."""
+    try:
+        if path.stat().st_size == 0:
+            path.unlink()
+    except OSError:
+        pass
+
+
+def read_error_report(path: Path) -> ErrorReport | None:
+    """What a rank left about the exception that ended it; None where there was none."""
+    value: Any = files.read_json(path)
+    try:
+        return msgspec.convert(value, ErrorReport)
+    except msgspec.ValidationError:
+        return None
+
+
+def _crash_report(run: Run, order: RankOrder, *, killed: bool) -> str | None:
+    """What faulthandler wrote into the log at a crash."""
+    if not killed:
+        return None
+    try:
+        text = _tail(run.log_file(order.rank, order.attempt)).decode(errors="replace")
+    except OSError:
+        return None
+    start = text.rfind(_CRASH_MARK)
+    return text[start:] if start >= 0 else None
+
+
+def _is_closed(path: Path) -> bool:
+    try:
+        events = read_events(path).events
+    except OSError:
+        return False
+    return bool(events) and events[-1]["event"] == "end"
+
+
+def _ends_with_newline(path: Path) -> bool:
+    return _tail(path)[-1:] in {b"", b"\n"}
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+        return file.read()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,248 @@
+"""From how the ranks ended to the verdict: which rank failed first, and which are its victims.
+
+A rank whose collective broke because a peer was gone is a victim, although its exception may come
+before the death of its peer is seen. Of the others, the earliest is the cause.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from hpcdist.verdict import Kind, RankEnd, Verdict
+
+_PEER_IS_GONE = re.compile(
+    r"connection closed by peer|connection reset by peer|connection refused|broken pipe"
+    r"|gloo/transport|read timeout|timed out waiting|socket timeout"
+    r"|remote process exited|ncclremoteerror|ncclinternalerror|nccl communicator was aborted"
+    r"|watchdog caught collective operation timeout"
+    r"|recvvalue failed|sendbytes failed|failed to recv",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the store say where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
+TCPStore of torch 2.6 to 2.15)."""
+
+_TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
+_OUT_OF_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
+)
+
+
+def is_failure(end: RankEnd) -> bool:
+    """Whether this end, by itself, means that the run cannot go on."""
+    return end.exit_code != 0 or not end.finished
+
+
+def is_victim(end: RankEnd) -> bool:
+    """Whether a rank ended only because others did."""
+    if end.out_of_memory:
+        return False
+    if end.stopped and (end.signal in {"SIGTERM", "SIGKILL"} or end.exception is None):
+        return True
+    if end.exception is None:
+        return False
+    if end.exception.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:
+        return True
+    is_runtime_error = end.exception in {"RuntimeError", "ConnectionError", "TimeoutError"}
+    return is_runtime_error and bool(_PEER_IS_GONE.search(end.message or ""))
+
+
+def decide(ends: Sequence[RankEnd], *, attempt: int, restarts: int) -> Verdict:
+    """The verdict on an attempt from how all its ranks ended."""
+    failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
+    if not failures:
+        return done(attempt=attempt, restarts=restarts, time_s=max(end.time_s for end in ends))
+    causes = [end for end in failures if not is_victim(end)]
+    first = (causes or failures)[0]
+    also_failed = [end.rank for end in causes[1:]]
+    victims = sorted(end.rank for end in failures if end is not first and end not in causes[1:])
+    early = [end.rank for end in ends if not is_failure(end)] if not causes else []
+    return verdict_on(
+        first,
+        kind=_kind(first),
+        sentence=_sentence(first, early),
+        victims=victims,
+        also_failed=sorted(also_failed),
+        attempt=attempt,
+        restarts=restarts,
+    )
+
+
+def verdict_on(
+    first: RankEnd,
+    *,
+    kind: Kind,
+    sentence: str,
+    victims: Sequence[int],
+    also_failed: Sequence[int] = (),
+    attempt: int,
+    restarts: int,
+) -> Verdict:
+    """A failed run's verdict that names one rank."""
+    part = f".attempt-{attempt}" if attempt else ""
+    return Verdict(
+        kind=kind,
+        state="failed",
+        message=sentence + _others(victims, also_failed),
+        exit_code_of_run=EXIT_FAILED,
+        rank=first.rank,
+        local_rank=first.local_rank,
+        node=first.node,
+        host=first.host,
+        exit_code=first.exit_code,
+        signal=first.signal,
+        exception=first.exception,
+        exception_message=first.message,
+        traceback=first.traceback,
+        step=first.step,
+        victims=list(victims),
+        also_failed=list(also_failed),
+        attempt=attempt,
+        restarts=restarts,
+        time_s=first.time_s,
+        log=f"logs/rank-{first.rank:05d}{part}.log",
+    )
+
+
+def done(*, attempt: int, restarts: int, time_s: float) -> Verdict:
+    """The verdict on a run whose ranks all ended well."""
+    again = f" after {count(restarts, 'restart')}" if restarts else ""
+    return Verdict(
+        kind="done",
+        state="done",
+        message=f"every rank ended well{again}",
+        exit_code_of_run=EXIT_DONE,
+        exit_code=0,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s,
+    )
+
+
+def cancelled(signal_name: str, *, attempt: int, restarts: int, time_s: float) -> Verdict:
+    """The verdict on a run that its user ended."""
+    return Verdict(
+        kind="cancelled",
+        state="cancelled",
+        message=f"cancelled ({signal_name})",
+        exit_code_of_run=EXIT_INTERRUPTED,
+        signal=signal_name,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s,
+    )
+
+
+def without_rank(
+    kind: Kind,
+    sentence: str,
+    *,
+    time_s: float,
+    attempt: int = 0,
+    restarts: int = 0,
+    **where: object,
+) -> Verdict:
+    """A failed run's verdict where no rank is to blame: `where` may give node, host, traceback."""
+    return Verdict(
+        kind=kind,
+        state="failed",
+        message=sentence,
+        exit_code_of_run=EXIT_FAILED,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s,
+        **where,  # type: ignore[arg-type]
+    )
+
+
+def place(end: RankEnd) -> str:
+    """A rank and where it ran, for a sentence."""
+    return f"rank {end.rank} (node {end.node}, host {end.host})"
+
+
+def at_step(end: RankEnd) -> str:
+    """Where the rank was in its training, for a sentence."""
+    return "" if end.step is None else f" after step {end.step}"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; long lists as ranges."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts = _ranges(sorted(ranks))
+    return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
+
+
+def _kind(end: RankEnd) -> Kind:
+    if end.out_of_memory or _looks_out_of_memory(end):
+        return "out_of_memory"
+    if end.signal is not None:
+        return "signal"
+    return "exit" if end.exception is None else "exception"
+
+
+def _looks_out_of_memory(end: RankEnd) -> bool:
+    if end.exception is None:
+        return False
+    name = end.exception.rpartition(".")[2]
+    if name in {"MemoryError", "OutOfMemoryError"}:
+        return True
+    return name in {"RuntimeError", "OSError"} and bool(_OUT_OF_MEMORY.search(end.message or ""))
+
+
+def _sentence(first: RankEnd, early: Sequence[int]) -> str:
+    what = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
+    if early and is_victim(first):
+        what += (
+            f"; {listed(early)} had already ended well, so the ranks do not take part in the same "
+            "collectives"
+        )
+    return what
+
+
+def _cause(end: RankEnd) -> str:
+    if end.signal == "SIGKILL":
+        return _sigkill(end)
+    if end.signal is not None:
+        return f"killed by {end.signal}"
+    if end.exception is not None:
+        first_line = (end.message or "").strip().partition("\n")[0]
+        memory = "out of memory: " if _kind(end) == "out_of_memory" else ""
+        return f"{memory}{end.exception}: {first_line}" if first_line else memory + end.exception
+    if end.exit_code == 0:
+        return "left with exit code 0 before its workload was done (os._exit?)"
+    return f"left with exit code {end.exit_code}"
+
+
+def _sigkill(end: RankEnd) -> str:
+    if end.out_of_memory:
+        return f"out of memory: {end.message or 'killed by the kernel'}"
+    return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for want of memory)"
+
+
+def _others(victims: Sequence[int], also_failed: Sequence[int]) -> str:
+    text = ""
+    if also_failed:
+        text += f"; {listed(also_failed)} failed too, later"
+    if victims:
+        text += f"; {listed(victims)} ended because of it"
+    return text
+
+
+def _ranges(ranks: Sequence[int]) -> list[str]:
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    shown: list[str] = []
+    for part in parts:
+        shown.extend([f"{part[0]}-{part[-1]}"] if len(part) > 3 else [str(rank) for rank in part])
+    return shown

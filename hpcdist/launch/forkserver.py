@@ -1,0 +1,272 @@
+"""The forkserver: imports what ranks need once per node, forks them, reaps them, ends them.
+
+It is forked from the agent before the agent opens any socket, and is the only process of a node
+that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
+children of a process that has. It is one thread; a library that starts threads while it is imported
+is named in the agent's log, since a thread that holds a lock during a fork can block the child.
+
+Messages to it:      fork {orders}, store {address, port_range}, end {grace_s}, signal {signal}
+Messages from it:    ready, store {port} or {error}, started {local_rank, pid},
+                     exited {local_rank, status, time_s, max_rss_bytes}, gone, store_lost, failed {message}
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+import msgspec
+
+from hpcdist.launch.channel import Channel, ChannelClosedError, Message
+from hpcdist.launch.node import RankOrder
+from hpcdist.launch.ports import NoFreePortError, listen
+from hpcdist.launch.process import (
+    adopt_orphans,
+    children,
+    descendants,
+    die_with_parent,
+    send_signal,
+)
+from hpcdist.launch.rank_process import become_rank
+from hpcdist.progress import ProgressBoard
+from hpcdist.spec import JobSpec
+
+_STRAYS_GRACE_S = 0.3
+"""How long what a rank left behind has to end by itself: multiprocessing's resource tracker frees
+shared memory in that time."""
+
+_IDLE_S = 3600.0
+_BUSY_S = 0.01
+
+
+def start_forkserver(
+    job: JobSpec, board: ProgressBoard, preload: Callable[[], list[str]]
+) -> tuple[int, Channel]:
+    """Fork the forkserver from the calling agent; returns its pid and the agent's end."""
+    agent_end, server_end = socket.socketpair()
+    agent_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        server_end.close()
+        return pid, Channel(agent_end)
+    agent_end.close()
+    code = 1
+    try:
+        die_with_parent(agent_pid)
+        adopt_orphans()
+        _ignore_signals()
+        Forkserver(job, board, Channel(server_end)).serve(preload)
+        code = 0
+    except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+class Forkserver:
+    """The state of the forkserver: which child is which rank, and what is being ended."""
+
+    def __init__(self, job: JobSpec, board: ProgressBoard, channel: Channel) -> None:
+        self._job = job
+        self._board = board
+        self._channel = channel
+        self._ranks: dict[int, int] = {}  # pid -> local rank
+        self._store_pid: int | None = None
+        self._kill_at: float | None = None  # when SIGTERM was not enough
+        self._strays_at: float | None = None  # when what ranks left behind is killed
+        self._ending = False
+
+    def serve(self, preload: Callable[[], list[str]]) -> None:
+        """Import, then answer until the agent is gone."""
+        wake_up = _wake_on_child()
+        channel = self._channel.fileno()
+        if not self._import(preload):
+            return
+        while True:
+            timeout = _BUSY_S if self._ending else _IDLE_S
+            ready, _, _ = select.select([channel, wake_up], [], [], timeout)
+            if wake_up in ready:
+                os.read(wake_up, 4096)
+            self._reap()
+            if channel in ready:
+                try:
+                    messages = self._channel.receive()
+                except ChannelClosedError:
+                    self._kill(descendants(os.getpid()))
+                    return
+                for message in messages:
+                    self._handle(message)
+            if self._ending:
+                self._go_on_ending()
+
+    def _import(self, preload: Callable[[], list[str]]) -> bool:
+        try:
+            for module in preload():
+                importlib.import_module(module)
+        except BaseException as error:  # noqa: BLE001 - whatever an import raises ends the run
+            self._channel.send(
+                {
+                    "type": "failed",
+                    "message": f"{type(error).__name__}: {error}",
+                    "traceback": traceback.format_exc(),
+                }
+            )
+            return False
+        # Objects that the collector never visits again stay in pages that the ranks share.
+        gc.collect()
+        gc.freeze()
+        threads = len(os.listdir("/proc/self/task"))
+        self._channel.send({"type": "ready", "threads": threads})
+        return True
+
+    def _handle(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "fork":
+            for order in msgspec.convert(message["orders"], list[RankOrder]):
+                self._fork_rank(order)
+        elif kind == "store":
+            self._fork_store(message["address"], message["port_range"])
+        elif kind == "end":
+            self._begin_ending(message["grace_s"])
+        elif kind == "signal":
+            for pid in self._ranks:
+                send_signal(pid, message["signal"])
+
+    def _fork_rank(self, order: RankOrder) -> None:
+        slot = self._board.slot(order.local_rank)
+        parent = os.getpid()
+        pid = self._fork(lambda: become_rank(order, slot, parent, self._job))
+        self._ranks[pid] = order.local_rank
+        self._channel.send({"type": "started", "local_rank": order.local_rank, "pid": pid})
+
+    def _fork_store(self, address: str, port_range: tuple[int, int] | None) -> None:
+        try:
+            listener = listen(address, port_range)
+        except NoFreePortError as error:
+            self._channel.send({"type": "store", "error": str(error)})
+            return
+        port = listener.getsockname()[1]
+        parent = os.getpid()
+        self._store_pid = self._fork(lambda: _serve_store(listener, address, parent))
+        listener.close()
+        self._channel.send({"type": "store", "port": port})
+
+    def _fork(self, child: Callable[[], NoReturn]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            self._channel.close()
+            child()
+        except BaseException:  # noqa: BLE001 - as above
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            now_s = time.time()
+            if pid == self._store_pid:
+                self._store_pid = None
+                if not self._ending:
+                    self._channel.send({"type": "store_lost"})
+            local_rank = self._ranks.pop(pid, None)
+            if local_rank is not None:
+                self._channel.send(
+                    {
+                        "type": "exited",
+                        "local_rank": local_rank,
+                        "status": status,
+                        "time_s": now_s,
+                        "max_rss_bytes": usage.ru_maxrss * 1024,
+                    }
+                )
+
+    def _begin_ending(self, grace_s: float) -> None:
+        self._ending = True
+        self._kill_at = time.monotonic() + grace_s
+        self._strays_at = None
+        # To the ranks alone: their DataLoader workers end with them, and must not end before.
+        for pid in self._ranks:
+            send_signal(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGCONT)
+
+    def _go_on_ending(self) -> None:
+        now = time.monotonic()
+        if self._ranks:
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill(self._ranks)
+            return
+        strays = [pid for pid in children(os.getpid()) if pid != self._store_pid]
+        if strays:
+            self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
+            if now >= self._strays_at:
+                for stray in strays:
+                    self._kill([stray, *descendants(stray)])
+            return
+        if self._store_pid is not None:
+            self._kill([self._store_pid])
+            return
+        self._ending = False
+        self._channel.send({"type": "gone"})
+
+    def _kill(self, pids: Iterable[int]) -> None:
+        for pid in list(pids):
+            send_signal(pid, signal.SIGKILL)
+
+
+def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
+    """Serve the attempt's key-value store until killed: a process of its own, since it has threads,
+    and one per attempt, since a store that knew the last attempt's ranks would mislead the next."""
+    die_with_parent(parent_pid)
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
+
+    signal.set_wakeup_fd(-1)
+    store = TCPStore(
+        address,
+        listener.getsockname()[1],
+        world_size=None,
+        is_master=True,
+        timeout=timedelta(seconds=30),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    while store is not None:
+        signal.pause()
+    os._exit(0)
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _ignore_signals() -> None:
+    """The agent decides; a Ctrl-C or a scheduler's signal to all processes must not end the ranks
+    before it does."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)

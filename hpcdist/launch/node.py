@@ -1,0 +1,167 @@
+"""What an agent knows about its node, and what a rank is told about its place."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from hpcdist.launch.cpus import share_cpus, usable_cpus
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as the scheduler's plan has it; stands in spec.json."""
+
+    address: str | None = None
+    """Where the others reach it; None: its host name."""
+    rank_cpus: list[list[int]] | None = None
+    """CPUs of each rank; None: an equal share of those that the agent may use."""
+    gpus: list[str] | None = None
+    """UUIDs of its GPUs; None: as CUDA_VISIBLE_DEVICES says."""
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks are laid out over the nodes; stands in spec.json as `plan`."""
+
+    nodes: list[NodePlan]
+    device: str
+    """cpu or cuda."""
+    backend: str
+    """gloo or nccl."""
+    num_threads: int | None = None
+    """CPU threads per rank; None: the rank's share of the CPUs."""
+    limit_memory: bool = False
+    """The agents see to resources.mem_gb themselves, since no scheduler does."""
+    interface: str | None = None
+    """Network interface for gloo and NCCL; None: their own choice."""
+
+
+class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent asks its forkserver to start: one rank."""
+
+    run_path: str
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    attempt: int
+    restart_count: int
+    host: str
+    device: str
+    backend: str
+    cpus: list[int]
+    num_threads: int
+    environment: dict[str, str]
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the ranks of one attempt meet."""
+
+    attempt: int
+    restart_count: int
+    master_addr: str
+    master_port: int
+
+
+def rank_orders(
+    *,
+    run_path: str,
+    run_id: str,
+    plan: LaunchPlan,
+    node_rank: int,
+    ranks_per_node: int,
+    cpus_per_rank: int | None,
+    num_threads: int,
+    max_restarts: int,
+    host: str,
+    meeting: Meeting,
+) -> list[RankOrder]:
+    """The ranks that one node starts for one attempt."""
+    num_nodes = len(plan.nodes)
+    shares = plan.nodes[node_rank].rank_cpus or share_cpus(
+        usable_cpus(), ranks_per_node, per_share=cpus_per_rank
+    )
+    return [
+        RankOrder(
+            run_path=run_path,
+            rank=node_rank * ranks_per_node + local_rank,
+            local_rank=local_rank,
+            world_size=num_nodes * ranks_per_node,
+            local_world_size=ranks_per_node,
+            node_rank=node_rank,
+            num_nodes=num_nodes,
+            attempt=meeting.attempt,
+            restart_count=meeting.restart_count,
+            host=host,
+            device=f"cuda:{local_rank}" if plan.device == "cuda" else "cpu",
+            backend=plan.backend,
+            cpus=shares[local_rank],
+            num_threads=num_threads,
+            environment=rank_environment(
+                node_rank=node_rank,
+                num_nodes=num_nodes,
+                local_rank=local_rank,
+                ranks_per_node=ranks_per_node,
+                meeting=meeting,
+                run_id=run_id,
+                max_restarts=max_restarts,
+                interface=plan.interface,
+            ),
+        )
+        for local_rank in range(ranks_per_node)
+    ]
+
+
+def rank_environment(
+    *,
+    node_rank: int,
+    num_nodes: int,
+    local_rank: int,
+    ranks_per_node: int,
+    meeting: Meeting,
+    run_id: str,
+    max_restarts: int,
+    interface: str | None,
+) -> dict[str, str]:
+    """The variables that torchrun sets for its workers, by the same names and meanings
+    (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
+
+    TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
+    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0.
+    """
+    rank = str(node_rank * ranks_per_node + local_rank)
+    world_size = str(num_nodes * ranks_per_node)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(ranks_per_node),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(num_nodes),
+        "NODE_RANK": str(node_rank),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": meeting.master_addr,
+        "MASTER_PORT": str(meeting.master_port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(meeting.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+    }
+    if interface is not None:
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return variables
+
+
+def node_environment(plan: NodePlan, num_threads: int) -> dict[str, str]:
+    """Variables that must stand before torch is imported: libraries read them as they load.
+
+    What the user has set stays. CUDA_VISIBLE_DEVICES is set only where the plan chose GPUs.
+    """
+    variables = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(num_threads)}
+    if plan.gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
+    return variables

@@ -1,0 +1,83 @@
+"""Ports for the agents and the store: never a constant, never one the kernel hands out itself."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+_DEFAULT_RANGE = (20_000, 29_999)
+_MOST_TRIES = 1_000
+_BACKLOG = 1_024
+
+
+class NoFreePortError(OSError):
+    """Every port of the range is taken."""
+
+
+def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
+    """Ports to try, in random order, so that two jobs on one node seldom try the same.
+
+    Ports of the kernel's ephemeral range are left out unless the user names the range: any
+    outgoing connection of any process may take them at any moment.
+    """
+    first, last = port_range or _DEFAULT_RANGE
+    ports = range(first, last + 1)
+    if port_range is None:
+        low, high = _ephemeral_range()
+        ports_outside = [port for port in ports if not low <= port <= high]
+        return random.sample(ports_outside, min(_MOST_TRIES, len(ports_outside)))
+    return random.sample(ports, min(_MOST_TRIES, len(ports)))
+
+
+def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
+    """A socket that listens on a free port; the port is held from the probe on.
+
+    Raises NoFreePortError.
+    """
+    for port in candidate_ports(port_range):
+        with contextlib.suppress(OSError):
+            return _listen_on(address, port)
+    first, last = port_range or _DEFAULT_RANGE
+    raise NoFreePortError(f"no port from {first} to {last} is free on {address or 'this host'}")
+
+
+def port_is_free(address: str, port_range: tuple[int, int] | None) -> bool:
+    """Whether at least one port of the range can be taken now."""
+    try:
+        listen(address, port_range).close()
+    except NoFreePortError:
+        return False
+    return True
+
+
+def _listen_on(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # Without it, the port of a run that ended a moment ago would count as taken; Linux still
+        # refuses a port on which somebody listens.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32_768, 60_999
+
+
+def local_addresses() -> Iterator[str]:
+    """Loopback addresses for simulated nodes: 127.0.0.1, 127.0.0.2 and so on."""
+    for third in range(256):
+        for fourth in range(1, 255):
+            yield f"127.0.{third}.{fourth}"

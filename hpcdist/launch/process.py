@@ -1,0 +1,110 @@
+"""What Linux offers to keep a tree of processes together: death signals, reaping, start times."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+from pathlib import Path
+
+import msgspec
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that can be told from a later one with the same pid."""
+
+    host: str
+    boot_id: str
+    pid: int
+    start_ticks: int
+    """Start time in clock ticks since boot, from /proc/<pid>/stat."""
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel SIGKILL this process when its parent ends, however that ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before the call
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none gets away."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process, by all its threads."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            text = Path(f"/proc/{pid}/task/{task}/children").read_text()
+            found.extend(int(child) for child in text.split())
+    except OSError:
+        pass
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below a process, parents before children."""
+    found: list[int] = []
+    waiting = children(pid)
+    while waiting:
+        child = waiting.pop()
+        found.append(child)
+        waiting.extend(children(child))
+    return found
+
+
+def identify(pid: int) -> ProcessId | None:
+    """What tells this process from a later one with the same pid; None where it has ended."""
+    start_ticks = _start_ticks(pid)
+    if start_ticks is None:
+        return None
+    return ProcessId(
+        host=socket.gethostname(), boot_id=_boot_id(), pid=pid, start_ticks=start_ticks
+    )
+
+
+def is_alive(process: ProcessId) -> bool | None:
+    """Whether the very process still runs; None where it is on another machine."""
+    if process.host != socket.gethostname():
+        return None
+    return process.boot_id == _boot_id() and _start_ticks(process.pid) == process.start_ticks
+
+
+def send_signal(pid: int, signum: int) -> None:
+    """Send a signal to a process that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def state_letter(pid: int) -> str:
+    """State of a process as /proc gives it: R, S, D, T, Z ...; `?` where it has ended."""
+    fields = _stat_fields(pid)
+    return fields[0] if fields else "?"
+
+
+def _start_ticks(pid: int) -> int | None:
+    fields = _stat_fields(pid)
+    if not fields or fields[0] in {"Z", "X"}:
+        return None
+    return int(fields[19])
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/<pid>/stat from the third on; the second may hold spaces and brackets."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,347 @@
+"""The local scheduler: this machine as a cluster of simulated nodes, through submitit.
+
+submitit's own local executor knows one node only, so N nodes are N tasks of it. Each has its own
+agent, its own loopback address and its own share of the CPUs and GPUs, so that what runs here is
+what runs on a cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.errors import EXIT_INTERRUPTED, JobError, SchedulerError
+from hpcdist.gpus import Gpu, list_gpus
+from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
+from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.launch.ports import local_addresses, port_is_free
+from hpcdist.launch.process import ProcessId, identify, is_alive, send_signal
+from hpcdist.run import Run
+from hpcdist.schedulers import Plan
+from hpcdist.schedulers.script import comment, python_flags, render
+from hpcdist.spec import JobSpec
+from hpcdist.verdict import State, Verdict
+
+_AGENT_BYTES = 300e6
+_RANK_BYTES = 100e6
+"""What an agent with its forkserver, and a forked rank, need at least before any model or data."""
+
+_PATIENCE_S = 1.2
+"""How long agents have to end a run in order before they are killed."""
+
+_KILL_PATIENCE_S = 5.0
+_POLL_S = 0.02
+_NO_LIMIT_MIN = 60 * 24 * 365
+_STARTING_S = 60.0
+
+
+class LocalScheduler:
+    """See the module."""
+
+    name = "local"
+
+    def plan(self, job: JobSpec, run: Run) -> Plan:
+        """Lay the ranks out over this machine.
+
+        Raises JobError where the machine has not enough memory or GPUs, or no free port.
+        """
+        resources = job.resources
+        _check_memory(resources.nodes, resources.gpus)
+        _check_ports(job)
+        gpus = [] if job.launch.device == "cpu" else list_gpus()
+        launch = _on_gpus(job, gpus) if gpus else _on_cpus(job)
+        script = render(
+            "local.sh.j2",
+            job_comment=comment(job.name),
+            num_nodes=resources.nodes,
+            cwd=os.getcwd(),
+            python=sys.executable,
+            python_flags=python_flags(),
+            submitit_folder=str(run.submitit_folder),
+        )
+        return Plan(script=script, notes=_notes(job, launch), details=msgspec.to_builtins(launch))
+
+    def submit(self, job: JobSpec, run: Run, plan: Plan) -> None:
+        """Start the agents in the background, in a session of their own."""
+        from submitit.local.local import LocalExecutor, LocalJob
+
+        from hpcdist.launch.task import AgentTask
+
+        class SimulatedNodes(LocalExecutor):
+            """submitit's local executor, its tasks being nodes: run our script, and stay out of
+            reach of the terminal's Ctrl-C, so that the agents can end their ranks in order."""
+
+            @property
+            def _submitit_command_str(self) -> str:
+                return shlex.join(["/bin/bash", str(run.script_file)])
+
+            def _submit_command(self, command: str) -> Any:
+                process = _start_controller(run, command, job)
+                return LocalJob(
+                    folder=self.folder,
+                    job_id=str(process.pid),
+                    tasks=list(range(job.resources.nodes)),
+                    process=process,
+                )
+
+        files.write_whole(run.script_file, plan.script)
+        executor = SimulatedNodes(folder=run.submitit_folder)
+        executor.update_parameters(tasks_per_node=job.resources.nodes)
+        submitted = executor.submit(AgentTask(str(run.path)))
+        files.write_json(
+            run.submission_file,
+            {
+                "scheduler": self.name,
+                "job_id": submitted.job_id,
+                "submitted_s": time.time(),
+                "process": msgspec.to_builtins(identify(int(submitted.job_id))),
+            },
+        )
+
+    def states(self, runs: Sequence[Run]) -> dict[str, State]:
+        """From the processes: running while an agent lives, pending while only submitit does."""
+        return {run.id: _state(run) for run in runs}
+
+    def cancel(self, run: Run) -> None:
+        """Ask the agents to end the run; kill what does not obey."""
+        submission = run.read_submission() or {}
+        controller = _process(submission.get("process"))
+        for agent in _living(_agents(run)):
+            send_signal(agent.pid, signal.SIGTERM)
+        _wait_until(lambda: not _living(_agents(run)), _PATIENCE_S)
+        _kill_all(run, controller)
+        _wait_until(lambda: not _living([*_agents(run), *_listed(controller)]), _KILL_PATIENCE_S)
+        _refuse_remote([*_agents(run), *_listed(controller)])
+        run.write_verdict(
+            Verdict(
+                kind="cancelled",
+                state="cancelled",
+                message="cancelled",
+                exit_code_of_run=EXIT_INTERRUPTED,
+                time_s=time.time(),
+            )
+        )
+
+
+scheduler = LocalScheduler()
+
+
+# Laying out the ranks.
+
+
+def _on_cpus(job: JobSpec) -> LaunchPlan:
+    resources = job.resources
+    cpus = usable_cpus()
+    num_ranks = resources.nodes * resources.gpus
+    shares = share_cpus(cpus, num_ranks, per_share=resources.cpus_per_gpu)
+    if job.launch.device == "cuda":
+        raise JobError(
+            "launch.device is cuda, but this machine shows no GPU (NVML finds none)",
+            hint="use launch.device=auto or cpu, or submit to a cluster with GPUs",
+        )
+    if job.launch.backend == "nccl":
+        raise JobError(
+            "launch.backend is nccl, which needs GPUs, and this machine shows none",
+            hint="use launch.backend=auto or gloo",
+        )
+    return LaunchPlan(
+        nodes=[
+            NodePlan(
+                address=address,
+                rank_cpus=shares[node * resources.gpus : (node + 1) * resources.gpus],
+            )
+            for node, address in enumerate(islice(local_addresses(), resources.nodes))
+        ],
+        device="cpu",
+        backend="gloo",
+        num_threads=threads_per_rank(len(cpus), num_ranks, cpus_per_rank=resources.cpus_per_gpu),
+        limit_memory=True,
+        interface="lo",
+    )
+
+
+def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
+    on_cpus = _on_cpus(msgspec.structs.replace(job, launch=_auto_device(job)))
+    per_node = job.resources.gpus
+    chosen = choose_gpus(gpus, job.resources.nodes * per_node)
+    nodes = [
+        msgspec.structs.replace(
+            node, gpus=[gpu.uuid for gpu in chosen[index * per_node : (index + 1) * per_node]]
+        )
+        for index, node in enumerate(on_cpus.nodes)
+    ]
+    backend = "nccl" if job.launch.backend == "auto" else job.launch.backend
+    return msgspec.structs.replace(on_cpus, nodes=nodes, device="cuda", backend=backend)
+
+
+def _auto_device(job: JobSpec) -> Any:
+    return msgspec.structs.replace(job.launch, device="auto", backend="auto")
+
+
+def choose_gpus(gpus: Sequence[Gpu], number: int) -> list[Gpu]:
+    """So many idle GPUs; busy ones are never taken.
+
+    Raises JobError that says what is free and who holds the rest.
+    """
+    idle = [gpu for gpu in gpus if gpu.is_idle]
+    if len(idle) >= number:
+        return idle[:number]
+    in_use = [gpu for gpu in gpus if not gpu.is_idle]
+    busy = "; ".join(f"GPU {gpu.index} ({gpu.name}): {_use(gpu)}" for gpu in in_use)
+    free = ", ".join(f"GPU {gpu.index}" for gpu in idle) or "none"
+    raise JobError(
+        f"{number} GPUs are asked for (nodes x gpus), {len(idle)} of {len(gpus)} are idle: {free}"
+        + (f"; in use: {busy}" if busy else ""),
+        hint="ask for fewer with --nodes and --gpus, or run on the CPUs: --set launch.device=cpu",
+    )
+
+
+def _use(gpu: Gpu) -> str:
+    used = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB in use"
+    return f"{used} by {', '.join(gpu.holders) or 'a process that cannot be seen from here'}"
+
+
+def _notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
+    ranks = job.resources.nodes * job.resources.gpus
+    threads = launch.num_threads
+    if launch.device == "cuda":
+        return []
+    why = "as launch.device says" if job.launch.device == "cpu" else "no GPU here"
+    note = (
+        f"{why}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {len(usable_cpus())} CPUs, "
+        f"{threads} {'thread' if threads == 1 else 'threads'} each, with gloo"
+    )
+    return [note]
+
+
+def _check_memory(nodes: int, ranks_per_node: int) -> None:
+    import psutil
+
+    needed = nodes * _AGENT_BYTES + nodes * ranks_per_node * _RANK_BYTES
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise JobError(
+            f"{nodes} nodes x {ranks_per_node} gpus are {nodes * ranks_per_node} ranks on this "
+            f"machine: they need at least {needed / 1e9:.0f} GB of memory, "
+            f"{available / 1e9:.0f} GB are free",
+            hint="ask for fewer with --nodes and --gpus",
+        )
+
+
+def _check_ports(job: JobSpec) -> None:
+    port_range = job.launch.port_range
+    if not port_is_free(next(local_addresses()), port_range):
+        first, last = port_range or (0, 0)
+        raise JobError(
+            f"launch.port_range is {first} to {last}: every port of it is taken on this machine",
+            hint="name a wider range, or leave launch.port_range out",
+        )
+
+
+# Processes.
+
+
+def _start_controller(run: Run, command: str, job: JobSpec) -> subprocess.Popen[bytes]:
+    """Start submitit's controller as its own start_controller does, but in a new session."""
+    environment = os.environ | {
+        "SUBMITIT_LOCAL_NTASKS": str(job.resources.nodes),
+        "SUBMITIT_LOCAL_COMMAND": command,
+        "SUBMITIT_LOCAL_TIMEOUT_S": str(_NO_LIMIT_MIN * 60),
+        "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "30",
+        "SUBMITIT_LOCAL_NODEID": "0",
+        "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+        "SUBMITIT_STDERR_TO_STDOUT": "1",
+        "SUBMITIT_EXECUTOR": "local",
+        "SUBMITIT_LOCAL_WITH_SHELL": "",
+    }
+    with (run.submitit_folder / "controller.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "submitit.local._local", str(run.submitit_folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _state(run: Run) -> State:
+    submission = run.read_submission()
+    agents = _agents(run)
+    if _living(agents):
+        return "running"
+    if submission is None:
+        # Being submitted now, or left behind by a submission that was killed.
+        return "pending" if time.time() - run.path.stat().st_mtime < _STARTING_S else "lost"
+    if not agents and _living(_listed(_process(submission.get("process")))):
+        return "pending"
+    return "lost"
+
+
+def _agents(run: Run) -> list[ProcessId]:
+    found: list[ProcessId] = []
+    try:
+        paths = list(run.launch_folder.glob("agent-*.json"))
+    except OSError:
+        return found
+    for path in paths:
+        value = files.read_json(path)
+        if isinstance(value, dict):
+            found.extend(_listed(_process(value.get("process"))))
+    return found
+
+
+def _process(value: Any) -> ProcessId | None:
+    try:
+        return msgspec.convert(value, ProcessId)
+    except msgspec.ValidationError:
+        return None
+
+
+def _listed(process: ProcessId | None) -> list[ProcessId]:
+    return [] if process is None else [process]
+
+
+def _living(processes: Iterable[ProcessId]) -> list[ProcessId]:
+    return [process for process in processes if is_alive(process)]
+
+
+def _refuse_remote(processes: Iterable[ProcessId]) -> None:
+    for process in processes:
+        if is_alive(process) is None:
+            raise SchedulerError(
+                f"the run is on host {process.host}, and cannot be seen from here",
+                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+            )
+
+
+def _kill_all(run: Run, controller: ProcessId | None) -> None:
+    """SIGKILL: ranks and forkservers go with their agents, by the kernel's parent-death signal."""
+    for process in _living([*_agents(run), *_listed(controller)]):
+        send_signal(process.pid, signal.SIGKILL)
+    if controller is not None and is_alive(controller) is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(controller.pid, signal.SIGKILL)  # tasks that have not yet become agents
+
+
+def _wait_until(condition: Any, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def submitit_log_files(run: Run) -> list[Path]:
+    """What submitit and the agents printed: where to look when a run was lost."""
+    return sorted(run.submitit_folder.glob("*.log")) + sorted(run.submitit_folder.glob("*.out"))

@@ -1,0 +1,46 @@
+"""Rendering of the scripts that a scheduler executes: templates and values in, text out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of templates/; a value that is missing is an error."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(shipped_folder("templates")),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - the text is bash: values are quoted by the filter `quote`
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment.get_template(template).render(**values)
+
+
+def comment(text: str) -> str:
+    """Text that may stand behind a # in a script: one line, nothing that ends or escapes it."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def python_flags() -> str:
+    """Flags for the interpreter of the agents.
+
+    -P (Python 3.11) keeps the working directory off sys.path, so that a user's random.py does not
+    stand in for the standard library's.
+    """
+    return "-P" if sys.version_info >= (3, 11) else ""
+
+
+def shipped_folder(name: str) -> Path:
+    """A folder of data that ships with hpcdist: inside the package in a wheel, beside it in a
+    checkout."""
+    package = Path(__file__).parent.parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name

@@ -1,0 +1,30 @@
+"""Which environment variables may be written down: a few that results depend on, and no secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_KEPT = re.compile(
+    r"^(?:"
+    r"(?:OMP|MKL|OPENBLAS|KMP|GOMP|CUDA|NCCL|GLOO|TORCH|TORCHELASTIC|PYTORCH|SLURM|LSB|LSF|LS|CONDA"
+    r"|HPCDIST)_\w+"
+    r"|PATH|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|PYTHONHASHSEED|VIRTUAL_ENV|HOSTNAME|LANG|LC_ALL|TZ"
+    r"|LOADEDMODULES|MODULEPATH"
+    r")$"
+)
+_SECRET = re.compile(
+    r"token|secret|passw|passphrase|passwd|api_?key|access_?key|private|credential|auth|cookie"
+    r"|session|jwt|signature|_key$|_pwd$",
+    re.IGNORECASE,
+)
+_PASSWORD_IN_URL = re.compile(r"(\w+://[^/\s:@]*):[^/\s@]*@")
+
+
+def redact(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables worth keeping; those that may hold a secret are left out altogether."""
+    return {
+        name: _PASSWORD_IN_URL.sub(r"\1:***@", value)
+        for name, value in sorted(environment.items())
+        if _KEPT.match(name) and not _SECRET.search(name)
+    }

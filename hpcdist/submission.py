@@ -1,0 +1,159 @@
+"""Submitting: from a loaded job to a run that a scheduler knows. The one place with the effects."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hpcdist import files, workloads
+from hpcdist.errors import HpcdistError
+from hpcdist.job import LoadedJob
+from hpcdist.run import Run, cannot_write
+from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
+from hpcdist.secrets import redact
+from hpcdist.spec import JobSpec, job_to_dict
+from hpcdist.verdict import Verdict
+
+SPEC_VERSION = 1
+_PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
+_GIT_TIMEOUT_S = 5.0
+_PLACEHOLDER_ID = "RUN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSubmission:
+    """What would be submitted."""
+
+    job: JobSpec
+    scheduler: Scheduler
+    plan: Plan
+
+
+def plan_submission(loaded: LoadedJob, *, scheduler: str, runs: Path) -> PlannedSubmission:
+    """Check the job and render what would be executed, without any effect.
+
+    The script names the run directory with RUN in place of an id that does not exist yet.
+    """
+    return _plan(loaded.job, scheduler, Run(runs / _PLACEHOLDER_ID))
+
+
+def submit(loaded: LoadedJob, *, scheduler: str, runs: Path, command: Sequence[str]) -> Run:
+    """Check, make the run directory, and submit; the run is the scheduler's from then on.
+
+    `command` is how the user asked for it, for spec.json. Raises UserError before anything exists,
+    SchedulerError with nothing left behind.
+    """
+    planned = _plan(loaded.job, scheduler, Run(runs / _PLACEHOLDER_ID))
+    workloads.prepare(loaded.job)
+    run = Run.create(runs, loaded.job.name)
+    try:
+        plan = planned.scheduler.plan(loaded.job, run)
+        write_spec(run, loaded, plan=plan, command=command)
+        planned.scheduler.submit(loaded.job, run, plan)
+    except OSError as error:
+        _remove(run)
+        raise cannot_write(runs, error) from None
+    except HpcdistError:
+        _remove(run)
+        raise
+    return run
+
+
+def debug(loaded: LoadedJob, *, runs: Path, command: Sequence[str]) -> Verdict:
+    """Run the job as one rank in this very process: no fork, so breakpoints and pdb work."""
+    from hpcdist.launch.debug import run_here
+
+    workloads.check(loaded.job)
+    workloads.prepare(loaded.job)
+    run = Run.create(runs, loaded.job.name)
+    write_spec(run, loaded, plan=Plan(script=""), command=command)
+    return run_here(run, loaded.job)
+
+
+def write_spec(run: Run, loaded: LoadedJob, *, plan: Plan, command: Sequence[str]) -> None:
+    """Write spec.json: all that was decided, and what it was decided with."""
+    files.write_json(
+        run.spec_file,
+        {
+            "version": SPEC_VERSION,
+            "id": run.id,
+            "created_s": time.time(),
+            "job": job_to_dict(loaded.job),
+            "plan": plan.details,
+            "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
+            "cwd": os.getcwd(),
+            "command": list(command),
+            "user": getpass.getuser(),
+            "host": socket.gethostname(),
+            "versions": versions(),
+            "git": git_state(),
+            "environment": redact(os.environ),
+        },
+    )
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, hpcdist and the packages that results depend on; imports none of them."""
+    from hpcdist.version import __version__
+
+    found: dict[str, str | None] = {"python": sys.version.split()[0], "hpcdist": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and branch of the working directory, and whether it has changes; None outside git."""
+    text = _git("status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if text is None:
+        return None
+    lines = text.splitlines()
+    headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    changed = [line for line in lines if not line.startswith("#")]
+    return {
+        "commit": headers.get("branch.oid"),
+        "branch": headers.get("branch.head"),
+        "dirty": bool(changed),
+    }
+
+
+def _plan(job: JobSpec, scheduler: str, run: Run) -> PlannedSubmission:
+    name = detect_scheduler() if scheduler == "auto" else scheduler
+    chosen = load_scheduler(name)
+    workloads.check(job)
+    return PlannedSubmission(job=job, scheduler=chosen, plan=chosen.plan(job, run))
+
+
+def _remove(run: Run) -> None:
+    """Leave nothing half made."""
+    import shutil
+
+    shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,115 @@
+"""The user's own script, run in every rank as `python script.py args` would run it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import types
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+from hpcdist.errors import JobError
+from hpcdist.rank import RankContext
+from hpcdist.spec import JobSpec, ScriptJob
+
+_PRELOADED_PACKAGES = frozenset(
+    (
+        "torch",
+        "torchvision",
+        "torchmetrics",
+        "pytorch_lightning",
+        "lightning",
+        "numpy",
+        "scipy",
+        "sklearn",
+        "pandas",
+        "PIL",
+    )
+)
+"""Packages that can be imported before the fork: importing them starts no thread of their own and
+reads nothing of a rank's environment."""
+
+_NEEDS_DYNAMO = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel", "optim")
+"""Names whose first use imports torch._dynamo, which takes as long as torch itself."""
+
+
+def check(job: JobSpec) -> None:
+    """The script must be there and must compile: found here, not on the nodes."""
+    path = _script(job)
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError as error:
+        raise JobError(
+            f"{path}: the script cannot be read: {error.strerror}", hint="check the path"
+        ) from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{path}:{line}" if line else str(path)
+        raise JobError(
+            f"{place}: the script does not compile: {getattr(error, 'msg', error)}",
+            hint=f"try it with: {Path(sys.executable).name} -m py_compile {path.name}",
+        ) from None
+
+
+def prepare(job: JobSpec) -> None:
+    """Nothing: what a script needs is the script's own business."""
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Heavy modules that the script imports, found without running it."""
+    path = _script(job)
+    source = path.read_bytes()
+    modules = sorted(
+        {
+            name
+            for name in _imported_names(ast.parse(source))
+            if name.partition(".")[0] in _PRELOADED_PACKAGES
+            and not _shadows(path.parent, name.partition(".")[0])
+        }
+    )
+    if "torch" in {name.partition(".")[0] for name in modules}:
+        modules.append("torch.distributed")
+        if any(name.encode() in source for name in _NEEDS_DYNAMO):
+            modules.append("torch._dynamo")
+    return modules
+
+
+def run(context: RankContext) -> None:
+    """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
+    job = context.job
+    assert isinstance(job, ScriptJob)
+    path = _script(job)
+    set_path(path)
+    sys.argv = [str(path), *job.args]
+    main = types.ModuleType("__main__")
+    main.__file__ = str(path)
+    main.__loader__ = SourceFileLoader("__main__", str(path))
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+
+
+def set_path(path: Path) -> None:
+    """Put the script's folder where python puts it: first on sys.path, links resolved."""
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+
+
+def _script(job: JobSpec) -> Path:
+    assert isinstance(job, ScriptJob)
+    return Path(job.script)
+
+
+def _imported_names(tree: ast.Module) -> Iterator[str]:
+    """Dotted names of all modules that the source names in import statements."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def _shadows(folder: Path, package: str) -> bool:
+    """Whether the script's folder has a module of its own by the package's name."""
+    return (folder / f"{package}.py").exists() or (folder / package).is_dir()
