@@ -1,0 +1,45 @@
+"""What `runs` and `status` say about a run: plain values, null where something is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcdist.run import Run
+from hpcdist.verdict import State
+
+
+def describe_run(run: Run, state: State) -> dict[str, Any]:
+    """A run's submission and state; a run directory that is damaged has nulls."""
+    spec = run.read_spec() or {}
+    job = _section(spec, "job")
+    resources = _section(job, "resources")
+    verdict = run.read_verdict()
+    return {
+        "run": run.id,
+        "job": job.get("name"),
+        "workload": job.get("workload"),
+        "scheduler": (run.read_submission() or {}).get("scheduler"),
+        "state": state,
+        "nodes": resources.get("nodes"),
+        "gpus_per_node": resources.get("gpus"),
+        "created_s": _number(spec.get("created_s")),
+        "path": str(run.path),
+        "message": None if verdict is None else verdict.message,
+        "exit_code": None if verdict is None else verdict.exit_code_of_run,
+    }
+
+
+def size(described: Mapping[str, Any]) -> str:
+    """Nodes x GPUs per node, in words."""
+    nodes, gpus = described["nodes"], described["gpus_per_node"]
+    return "-" if nodes is None or gpus is None else f"{nodes} x {gpus}"
+
+
+def _section(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    section = value.get(key)
+    return section if isinstance(section, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,75 @@
+"""`hpcdist logs`: what the ranks of a run printed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from hpcdist.cli.options import run_argument, runs_option
+from hpcdist.cli.printing import note
+from hpcdist.errors import UserError
+from hpcdist.run import Run, find_run
+
+
+@click.command
+@run_argument
+@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="Only this rank.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
+@runs_option
+def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
+    r"""Print what the ranks of a run printed, each line with its rank if there are several.
+
+    \b
+    hpcdist logs last --rank 0
+    hpcdist logs last --follow
+    """
+    run = find_run(runs, run_name)
+    if follow:
+        _follow(run, rank)
+    else:
+        _print(run, rank)
+
+
+def _print(run: Run, rank: int | None) -> None:
+    from hpcdist.screen import Screen
+    from hpcdist.tail import TailedFile, shown_line
+
+    files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
+    if not files:
+        _explain_nothing(run, rank)
+        return
+    with closing(Screen(prefixed=len({found for found, _ in files}) > 1)) as screen:
+        for found, path in files:
+            for line in TailedFile(path).lines(finish=True):
+                screen.line(found, shown_line(line))
+
+
+def _follow(run: Run, rank: int | None) -> None:
+    from hpcdist.follow import POLL_S, end_sentence
+    from hpcdist.screen import Screen
+    from hpcdist.states import EndWatch
+    from hpcdist.tail import LogTail
+
+    end = EndWatch(run)
+    tail = LogTail(run, lambda found: rank in {None, found})
+    with closing(Screen(prefixed=rank is None)) as screen:
+        while (verdict := end.poll()) is None:
+            for found, line in tail.lines():
+                screen.line(found, line)
+            time.sleep(POLL_S)
+        for found, line in tail.lines(finish=True):
+            screen.line(found, line)
+        screen.say(end_sentence(run, verdict))
+
+
+def _explain_nothing(run: Run, rank: int | None) -> None:
+    ranks = sorted({found for found, _, _ in run.log_files()})
+    if rank is None or not ranks:
+        note(f"the ranks of run {run.id} have not printed anything")
+        return
+    raise UserError(
+        f"run {run.id} has no log of rank {rank}", hint=f"its ranks are {ranks[0]} to {ranks[-1]}"
+    )

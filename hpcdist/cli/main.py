@@ -1,0 +1,146 @@
+"""The command `hpcdist`: finds the verb, and turns every expected error into two lines on stderr.
+
+Only bugs show a traceback. A verb returns the exit code, or None for 0; the codes are in
+`hpcdist.errors`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from hpcdist.cli.printing import one_line
+from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.version import __version__
+
+VERBS = {
+    "submit": "Submit a job: to Slurm, to LSF, or on this machine.",
+    "jobs": "List the jobs that can be submitted.",
+    "runs": "List the runs that were submitted.",
+    "status": "Show the state of runs, and how far they have come.",
+    "logs": "Print what the ranks of a run print.",
+    "cancel": "End runs.",
+    "summary": "Compare runs: throughput, speed-up, where the time went.",
+    "render": "Print what would be executed, without executing it.",
+}
+"""Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
+
+
+class LazyGroup(click.Group):
+    """Imports the module of a verb when the verb is used, and not for the list of verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's interface
+        return list(VERBS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's interface
+        cmd_name: str,
+    ) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"hpcdist.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's interface
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            raise _unknown_verb(name)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 the run failed, 2 wrong input, 3 the scheduler refused, "
+    "75 stopped with a checkpoint saved, 130 interrupted.",
+)
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def hpcdist() -> None:
+    r"""Take a PyTorch job from a laptop to Slurm or LSF with one command.
+
+    \b
+    hpcdist submit ddp --nodes 2 --gpus 2 --local    2 simulated nodes, here, now
+    hpcdist submit ddp --nodes 2 --gpus 2            on the cluster
+    hpcdist submit train.py --gpus 4 -- --lr 0.1     any script written for torchrun
+    hpcdist summary                                  speed-up, efficiency, where the time went
+
+    A RUN is a run's id, the beginning of one, or `last`.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    _never_fail_to_print()
+    try:
+        code = hpcdist.main(
+            args=None if args is None else list(args), prog_name="hpcdist", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except HpcdistError as error:
+        return _report(error.message, error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USER
+    except click.UsageError as error:
+        return _report(error.format_message(), _usage_hint(error), EXIT_USER)
+    except (click.Abort, KeyboardInterrupt):
+        return _report("interrupted", "", EXIT_INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _report(message: str, hint: str, exit_code: int) -> int:
+    print(_red("error:"), one_line(message), file=sys.stderr)
+    if hint:
+        print("hint:", one_line(hint), file=sys.stderr)
+    return exit_code
+
+
+def _red(text: str) -> str:
+    plain = (
+        not sys.stderr.isatty()
+        or os.environ.get("NO_COLOR")
+        or "dumb" in os.environ.get("TERM", "")
+    )
+    return text if plain else click.style(text, fg="red", bold=True)
+
+
+def _usage_hint(error: click.UsageError) -> str:
+    command = error.ctx.command_path if error.ctx is not None else "hpcdist"
+    if isinstance(error, click.NoSuchOption):
+        return f"see {command} --help; options of a script go after --"
+    return f"see {command} --help"
+
+
+def _unknown_verb(name: str) -> click.UsageError:
+    from hpcdist.nearest import nearest
+
+    near = nearest(name, VERBS)
+    suggestion = f"; did you mean {near}?" if near else ""
+    return click.UsageError(f"there is no command {name!r}{suggestion}")
+
+
+def _never_fail_to_print() -> None:
+    """Names of files may hold bytes that no encoding takes: print them escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

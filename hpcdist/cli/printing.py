@@ -1,0 +1,43 @@
+"""How verbs print: JSON, aligned columns, and times as people read them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist import files
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout."""
+    sys.stdout.write(files.to_json(value))
+
+
+def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows beneath their header, columns aligned; the last column is as long as it likes."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        print("  ".join([*cells, line[-1]]).rstrip())
+
+
+def one_line(text: str) -> str:
+    """Text that prints as one line: newlines and other control characters are escaped."""
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
+
+
+def note(text: str) -> None:
+    """Something the user should know, on stderr."""
+    print(f"note: {one_line(text)}", file=sys.stderr)
+
+
+def local_time(time_s: float | None) -> str:
+    """Unix time as this machine's date and time."""
+    if time_s is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))

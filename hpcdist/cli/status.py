@@ -1,0 +1,81 @@
+"""`hpcdist status`: the state of runs, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.cli.described import describe_run, size
+from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.printing import local_time, note, one_line, print_json
+from hpcdist.run import Run
+from hpcdist.verdict import State
+
+if TYPE_CHECKING:
+    from hpcdist.live import Progress
+
+
+@click.command
+@run_arguments
+@runs_option
+@json_option
+def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
+    """Show the state of runs, and how far they have come.
+
+    Without RUN: the runs that have not ended, or else the last one.
+    """
+    import msgspec
+
+    from hpcdist.live import LiveProgress
+    from hpcdist.states import run_states
+
+    found = named_runs(runs, run_names)
+    states = run_states(found, warn=note)
+    shown = found if run_names else _of_interest(found, states)
+    progress = {run.id: LiveProgress(run).read() for run in shown}
+    if as_json:
+        print_json(
+            [
+                describe_run(run, states[run.id])
+                | {"progress": msgspec.to_builtins(progress[run.id])}
+                for run in shown
+            ]
+        )
+        return
+    if not shown:
+        note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
+    for run in shown:
+        _print(describe_run(run, states[run.id]), progress[run.id])
+
+
+def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
+    from hpcdist.states import OPEN_STATES
+
+    return [run for run in found if states[run.id] in OPEN_STATES] or list(found[-1:])
+
+
+def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
+    lines = {
+        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {run['scheduler'] or '-'}",
+        "submitted": local_time(run["created_s"]),
+        "progress": _place(progress),
+        "directory": run["path"],
+        "verdict": run["message"],
+    }
+    print(f"{one_line(run['run'])}: {run['state']}")
+    for name, value in lines.items():
+        if value is not None:
+            print(f"  {name:<10} {one_line(value)}")
+
+
+def _place(progress: Progress | None) -> str | None:
+    from hpcdist.screen import progress_figures, progress_place
+
+    if progress is None or progress.step is None:
+        return None
+    return ", ".join(
+        part for part in (progress_place(progress), progress_figures(progress)) if part
+    )

@@ -1,0 +1,165 @@
+"""`hpcdist submit`: from a job to a run, and on request to its end."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.cli.options import choose_scheduler, job_options, json_option, load_from_options
+from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.errors import EXIT_INTERRUPTED
+from hpcdist.interrupts import Interrupted, Interrupts
+from hpcdist.run import Run
+
+if TYPE_CHECKING:
+    from hpcdist.job import LoadedJob
+    from hpcdist.verdict import Verdict
+
+
+@click.command
+@job_options
+@click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
+@click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
+@json_option
+def submit(
+    *,
+    job_name: str,
+    script_args: tuple[str, ...],
+    nodes: str | None,
+    gpus: str | None,
+    local: bool,
+    scheduler: str | None,
+    overrides: tuple[str, ...],
+    max_restarts: str | None,
+    runs: Path,
+    wait: bool,
+    debug: bool,
+    as_json: bool,
+) -> int:
+    r"""Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
+
+    \b
+    hpcdist submit ddp --nodes 2 --gpus 2 --local
+        2 simulated nodes with 2 ranks each on this machine, followed to the end
+    hpcdist submit ddp --nodes 2 --gpus 2
+        the same on the cluster, Slurm or LSF; returns at once, --wait follows it
+    hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
+        any key of the job file, changed for this run
+    hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
+        a script as torchrun would run it; what follows -- is for the script
+
+    Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
+    ends it.
+    """
+    loaded = load_from_options(
+        job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
+    )
+    if debug:
+        return _debug(loaded, runs)
+    name = choose_scheduler(scheduler, local=local)
+    follows = local or wait
+    interrupts = Interrupts()
+    with interrupts.handled():
+        run = _submit(loaded, name, runs, interrupts)
+        if not follows:
+            interrupts.check()
+            _report_submitted(run, name, as_json=as_json)
+            return 0
+        verdict, code = _follow(run, interrupts, as_json=as_json, owned=local)
+        if as_json:
+            print_json(_described(run, name, verdict, code))
+        return code
+
+
+def _debug(loaded: LoadedJob, runs: Path) -> int:
+    from hpcdist import submission
+
+    verdict = submission.debug(loaded, runs=runs, command=sys.argv)
+    print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
+    return verdict.exit_code_of_run
+
+
+def _submit(loaded: LoadedJob, scheduler: str, runs: Path, interrupts: Interrupts) -> Run:
+    from hpcdist import workloads
+    from hpcdist.submission import plan_submission, submit
+
+    planned = plan_submission(loaded, scheduler=scheduler, runs=runs)
+    for text in planned.plan.notes:
+        note(text)
+    workloads.prepare(loaded.job)  # may download for long, and may be interrupted
+    with interrupts.deferred():
+        return submit(loaded, scheduler=scheduler, runs=runs, command=sys.argv)
+
+
+def _follow(
+    run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
+) -> tuple[Verdict | None, int]:
+    """Follow the run to its end; `owned` is a run that must not outlive this command."""
+    from hpcdist.follow import end_sentence, follow
+    from hpcdist.screen import Screen
+
+    with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
+        screen.say(f"run {run.id} in {one_line(str(run.path))}")
+        try:
+            interrupts.check()
+            verdict = follow(run, screen)
+        except Interrupted:
+            screen.close()
+            return _interrupted(run, owned=owned), EXIT_INTERRUPTED
+        except BaseException:  # such as a closed pipe: the run has lost its reader
+            if owned:
+                _cancel(run)
+            raise
+        screen.say(one_line(end_sentence(run, verdict)))
+    return verdict, verdict.exit_code_of_run
+
+
+def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
+    if not owned:
+        _say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
+        return None
+    _cancel(run)
+    _say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
+    return run.read_verdict()
+
+
+def _cancel(run: Run) -> None:
+    from hpcdist.schedulers import load_scheduler
+
+    load_scheduler("local").cancel(run)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the terminal may have gone, which is why we were interrupted
+        print(text, file=sys.stderr, flush=True)
+
+
+def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_described(run, scheduler, None, None))
+        return
+    print(run.id)
+    print(f"submitted to {scheduler}; its directory is {one_line(str(run.path))}", file=sys.stderr)
+    for verb in ("status", "logs --follow", "cancel"):
+        print(f"  hpcdist {verb} {run.id}", file=sys.stderr)
+
+
+def _described(
+    run: Run, scheduler: str, verdict: Verdict | None, exit_code: int | None
+) -> dict[str, Any]:
+    import msgspec
+
+    from hpcdist.states import run_states
+
+    return {
+        "run": run.id,
+        "path": str(run.path),
+        "scheduler": scheduler,
+        "state": run_states([run])[run.id] if verdict is None else verdict.state,
+        "exit_code": exit_code,
+        "verdict": None if verdict is None else msgspec.to_builtins(verdict),
+    }

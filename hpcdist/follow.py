@@ -1,0 +1,85 @@
+"""Following a run in the foreground: its ranks' output, live progress, and its end.
+
+Up to 8 ranks' logs are shown, each line with its rank. Of larger runs, where hundreds of ranks say
+the same, rank 0 is shown, and the last lines of the rank that failed first.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from hpcdist.live import LiveProgress
+from hpcdist.run import Run
+from hpcdist.screen import Screen
+from hpcdist.states import EndWatch
+from hpcdist.tail import LogTail, last_lines
+from hpcdist.verdict import Verdict
+
+POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
+
+_ALL_RANKS_UP_TO = 8
+_TAIL_LINES = 20
+
+
+def follow(run: Run, screen: Screen) -> Verdict:
+    """Show what the run's ranks print until it has ended; the verdict is not shown."""
+    end = EndWatch(run)
+    shown = _shown_ranks(run)
+    logs = LogTail(run, lambda rank: rank in shown)
+    progress = LiveProgress(run) if screen.is_live else None
+    while (verdict := end.poll()) is None:
+        _show(logs, screen)
+        if progress is not None:
+            screen.show_progress(progress.read())
+        time.sleep(POLL_S)
+    _show(logs, screen, finish=True)
+    screen.close()
+    _show_unseen(run, verdict, shown, screen)
+    return verdict
+
+
+def end_sentence(run: Run, verdict: Verdict) -> str:
+    """How a run ended, in one sentence."""
+    if verdict.state == "done":
+        return f"run {run.id}: done{_duration(run, verdict)}"
+    return f"run {run.id} {verdict.state}: {verdict.message}"
+
+
+def _show(logs: LogTail, screen: Screen, *, finish: bool = False) -> None:
+    for rank, line in logs.lines(finish=finish):
+        screen.line(rank, line)
+
+
+def _shown_ranks(run: Run) -> range:
+    resources = ((run.read_spec() or {}).get("job") or {}).get("resources") or {}
+    world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
+    return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
+
+
+def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
+    """What explains the end and has not been on the screen yet."""
+    if verdict.kind == "agent_lost":
+        for path in sorted([*run.logs_folder.glob("agent-*.log"), *_submitit_logs(run)]):
+            _show_tail(run, path, screen)
+    elif verdict.rank is not None and verdict.rank not in shown:
+        _show_tail(run, run.path / (verdict.log or run.log_file(verdict.rank)), screen)
+
+
+def _submitit_logs(run: Run) -> list[Path]:
+    return [*run.submitit_folder.glob("*.out"), *run.submitit_folder.glob("*.err")]
+
+
+def _show_tail(run: Run, path: Path, screen: Screen) -> None:
+    lines = last_lines(path, _TAIL_LINES)
+    if lines:
+        screen.say(f"the last lines of {path.relative_to(run.path)}:")
+    for line in lines:
+        screen.say(f"  {line}")
+
+
+def _duration(run: Run, verdict: Verdict) -> str:
+    created_s = (run.read_spec() or {}).get("created_s")
+    if verdict.time_s is None or not isinstance(created_s, int | float):
+        return ""
+    return f" in {verdict.time_s - created_s:.1f} s"

@@ -1,0 +1,125 @@
+"""What state runs are in, and when they have ended: the verdict, else what the scheduler says."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
+from hpcdist.run import Run
+from hpcdist.schedulers import load_scheduler
+from hpcdist.verdict import State, Verdict
+
+OPEN_STATES: tuple[State, ...] = ("pending", "running")
+"""States of a run that has not ended."""
+
+_SUBMITTING_S = 60.0  # a run may stand without submission.json while its scheduler takes it
+_STATE_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
+_STATE_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
+_LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
+
+
+def run_states(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, State]:
+    """State of each run by its id; each scheduler is asked once, and only for runs without verdict.
+
+    A run that cannot be read is lost. Where a scheduler does not answer its runs count as lost too,
+    and `warn` is told why.
+    """
+    states: dict[str, State] = {}
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        verdict = run.read_verdict()
+        if verdict is not None:
+            states[run.id] = verdict.state
+        elif (scheduler := _scheduler_of(run)) is not None:
+            by_scheduler[scheduler].append(run)
+        else:
+            states[run.id] = "pending" if _is_being_submitted(run) else "lost"
+    for scheduler, theirs in by_scheduler.items():
+        states |= _ask(scheduler, theirs, warn)
+    return states
+
+
+def end_state(state: State) -> Verdict:
+    """The verdict on a run that left none: all that is known is the scheduler's word."""
+    if state == "cancelled":
+        return Verdict(
+            kind="cancelled",
+            state=state,
+            message="the scheduler says it was cancelled",
+            exit_code_of_run=EXIT_INTERRUPTED,
+        )
+    return Verdict(
+        kind="agent_lost",
+        state="lost" if state in (*OPEN_STATES, "done") else state,
+        message=_LOST_MESSAGE,
+        exit_code_of_run=EXIT_FAILED,
+    )
+
+
+class EndWatch:
+    """Watches one run for its end, without asking its scheduler too often."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        scheduler = _scheduler_of(run) or ""
+        self._interval_s = _STATE_INTERVAL_S.get(scheduler, _STATE_INTERVAL_ELSEWHERE_S)
+        self._next_s = time.monotonic() + self._interval_s
+        self._ended_before = False
+
+    def poll(self) -> Verdict | None:
+        """The verdict once the run has ended; where it left none, one that says so.
+
+        The scheduler must say twice that the run ended: a verdict may be on its way through a
+        shared file system.
+        """
+        verdict = self._run.read_verdict()
+        if verdict is not None or time.monotonic() < self._next_s:
+            return verdict
+        self._next_s = time.monotonic() + self._interval_s
+        state = run_states([self._run])[self._run.id]
+        if state in OPEN_STATES:
+            self._ended_before = False
+            return None
+        if self._ended_before:
+            return self._run.read_verdict() or end_state(state)
+        self._ended_before = True
+        return None
+
+
+def _ask(
+    scheduler: str, runs: Sequence[Run], warn: Callable[[str], None] | None
+) -> dict[str, State]:
+    try:
+        answers = load_scheduler(scheduler).states(runs)
+    except SchedulerError as error:
+        if warn is not None:
+            warn(f"the states of {len(runs)} runs are not known: {error.message}")
+        answers = {}
+    return {run.id: _settled(run, answers.get(run.id, "lost")) for run in runs}
+
+
+def _settled(run: Run, state: State) -> State:
+    """A verdict that was written while the scheduler was asked has the last word."""
+    if state in OPEN_STATES:
+        return state
+    verdict = run.read_verdict()
+    return state if verdict is None else verdict.state
+
+
+def _scheduler_of(run: Run) -> str | None:
+    submission = run.read_submission() or {}
+    scheduler = submission.get("scheduler")
+    return scheduler if isinstance(scheduler, str) else None
+
+
+def _is_being_submitted(run: Run) -> bool:
+    created_s = (run.read_spec() or {}).get("created_s")
+    return (
+        not run.submission_file.exists()
+        and isinstance(created_s, int | float)
+        and 0 <= time.time() - created_s < _SUBMITTING_S
+    )
