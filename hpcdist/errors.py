@@ -7,7 +7,8 @@
     ├── RunDirectoryError        2   the directory for the runs cannot be written
     └── SchedulerError           3   the scheduler refused, or cannot be reached
 
-A command that ends without an error ends with 0, with the run's own code where it waited for a run, and with 130 where the user interrupted it.
+A command that ends without an error ends with 0, with the run's own code where it waited for a
+run, and with 130 where the user interrupted it.
 """
 
 from __future__ import annotations

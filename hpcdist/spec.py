@@ -44,6 +44,9 @@ class Model(Section, frozen=True, kw_only=True):
     """fashion_cnn, mlp, or any torchvision classification model."""
     args: dict[str, Any] = {}
     """Keyword arguments for the model's constructor."""
+    image_size: Count | None = None
+    """Scale images to so many pixels square before the model; unset: as they are, or the least that
+    the model takes."""
 
 
 class Data(Section, frozen=True, kw_only=True):
@@ -188,3 +191,8 @@ def job_to_dict(job: JobSpec) -> dict[str, Any]:
     value = msgspec.to_builtins(job)
     assert isinstance(value, dict)
     return value
+
+
+def job_from_dict(value: dict[str, Any]) -> JobSpec:
+    """The job that `job_to_dict` made; msgspec.ValidationError where it is not one."""
+    return msgspec.convert(value, JOB_TYPES[value["workload"]])

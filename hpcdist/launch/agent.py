@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from hpcdist import files, workloads
+from hpcdist.gpus import claim
 from hpcdist.launch import failure, memory
 from hpcdist.launch.channel import ChannelClosedError, Message
 from hpcdist.launch.coordinator import Coordinator, HangReport
@@ -29,6 +30,7 @@ from hpcdist.launch.ends import close_event_file, living_end, rank_end, remove_i
 from hpcdist.launch.forkserver import start_forkserver
 from hpcdist.launch.meeting import HostedMeeting, join_meeting
 from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import (
     adopt_orphans,
     descendants,
@@ -47,6 +49,10 @@ _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
 _TRAINER_HANG_TIMEOUT_S = 600.0
 _CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class CannotLaunchError(Exception):
+    """The ranks of this node cannot be started, and why."""
 
 
 class Agent:
@@ -78,6 +84,7 @@ class Agent:
         self._kernel_kills = memory.kernel_kills()
         self._clock_offset_s = 0.0
         self._was_silent = False
+        self._begin_s = time.monotonic()
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -90,16 +97,33 @@ class Agent:
         self._announce()
         self._selector.register(self._server, selectors.EVENT_READ, self._on_server)
         try:
+            self._claim_gpus()
             if self.node_rank == 0:
                 self._lead()
             else:
                 self._join()
             while not self._closing:
                 self._turn()
+        except CannotLaunchError as error:
+            self.verdict = failure.without_rank(
+                "launch", str(error), time_s=time.time(), node=self.node_rank, host=self.host
+            )
         finally:
             self._kill_everything()
+        # Last of all: whoever sees a verdict may count on it that the ranks are gone.
+        if self.verdict is not None:
+            self.run.write_verdict(self.verdict)
 
     # Set-up.
+
+    def _claim_gpus(self) -> None:
+        try:
+            self._claims = claim(self.node.gpus or [])
+        except OSError:
+            raise CannotLaunchError(
+                f"another run took one of the GPUs chosen for node {self.node_rank} at the same "
+                "moment; submit again"
+            ) from None
 
     def _num_threads(self) -> int:
         if self.plan.num_threads is not None:
@@ -144,15 +168,18 @@ class Agent:
             unix_now=time.time,
         )
         self._coordinator.begin()
-        self._meeting = HostedMeeting(
-            self.run,
-            address=self.address,
-            bind_to=self.node.address or "",
-            port_range=launch.port_range,
-            selector=self._selector,
-            on_message=self._coordinator.on_message,
-            on_lost=self._coordinator.on_lost,
-        )
+        try:
+            self._meeting = HostedMeeting(
+                self.run,
+                address=self.address,
+                bind_to=self.node.address or "",
+                port_range=launch.port_range,
+                selector=self._selector,
+                on_message=self._coordinator.on_message,
+                on_lost=self._coordinator.on_lost,
+            )
+        except NoFreePortError as error:
+            raise CannotLaunchError(f"node 0 (host {self.host}): {error}") from None
         self._tell({"type": "join", "host": self.host})
 
     def _join(self) -> None:
@@ -206,6 +233,7 @@ class Agent:
         if self._ending_attempt is not None or not self._pids:
             return
         self._watch_memory()
+        self._watch_time()
         silent = self._most_silent()
         if silent is not None and not self._was_silent:
             self._was_silent = True
@@ -241,14 +269,12 @@ class Agent:
         if self._closing:
             return
         self._closing = True
-        self.run.write_verdict(
-            failure.without_rank(
-                "agent_lost",
-                f"the agent of node 0 was lost: {reason}",
-                time_s=time.time(),
-                attempt=self._attempt,
-                node=0,
-            )
+        self.verdict = failure.without_rank(
+            "agent_lost",
+            f"the agent of node 0 was lost: {reason}",
+            time_s=time.time(),
+            attempt=self._attempt,
+            node=0,
         )
 
     def _obey(self, message: Message) -> None:
@@ -307,7 +333,6 @@ class Agent:
     def _finish(self, verdict: Verdict) -> None:
         newest = self.run.newest_attempt()
         if newest <= verdict.attempt:
-            self.run.write_verdict(verdict)
             self.verdict = verdict
         else:
             self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
@@ -451,13 +476,20 @@ class Agent:
 
     def _watch_memory(self) -> None:
         limit_gb = self.job.resources.mem_gb
-        if limit_gb is None or not self.plan.limit_memory or self._over_memory:
+        if limit_gb is None or not self.plan.enforces_limits or self._over_memory:
             return
         over = memory.over_limit(self._pids, limit_gb * 1e9)
         if over is not None:
             local_rank, sentence = over
             self._over_memory[local_rank] = sentence
             send_signal(self._pids[local_rank], signal.SIGKILL)
+
+    def _watch_time(self) -> None:
+        limit_min = self.job.resources.time_limit_min
+        if limit_min is None or not self.plan.enforces_limits or self._coordinator is None:
+            return
+        if time.monotonic() - self._begin_s > limit_min * 60:
+            self._tell({"type": "limit", "limit_min": limit_min})
 
     def _out_of_memory(self, local_rank: int, status: int) -> str | None:
         if local_rank in self._over_memory:

@@ -5,7 +5,8 @@ to the agents come out through `send`, the verdict through `finish`. Node 0's ow
 like the others.
 
 From an agent:  join {node, host}, ended {end}, gone {attempt}, silent {rank, silent_s},
-                stacks {attempt, ranks}, failed {sentence, traceback}, cancel {signal}
+                stacks {attempt, ranks}, failed {sentence, traceback}, limit {limit_min},
+                cancel {signal}
 To an agent:    start {meeting}, end {attempt, grace_s}, dump {attempt}, close
 """
 
@@ -153,8 +154,11 @@ class Coordinator:
     # Messages.
 
     def _on_join(self, node: int, message: Message) -> None:
+        if self.stage is not Stage.JOINING:  # cancelled before all were there
+            self.send(node, {"type": "close"})
+            return
         self._hosts[node] = message["host"]
-        if self.stage is Stage.JOINING and len(self._hosts) == self.num_nodes:
+        if len(self._hosts) == self.num_nodes:
             self._start_attempt()
 
     def _on_ended(self, _node: int, message: Message) -> None:
@@ -196,6 +200,10 @@ class Coordinator:
                 "launch", message["sentence"], node, traceback=message.get("traceback")
             )
             self._decide_and_end(verdict)
+
+    def _on_limit(self, node: int, message: Message) -> None:
+        sentence = f"the time limit of {message['limit_min']:g} minutes was reached"
+        self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
 
     def _on_cancel(self, _node: int, message: Message) -> None:
         if self._decided is None or self._decided.state != "cancelled":
@@ -257,7 +265,7 @@ class Coordinator:
         return failure.decide(ends, attempt=self.attempt, restarts=self.restarts)
 
     def _may_restart(self, verdict: Verdict) -> bool:
-        if self._lost or verdict.state != "failed" or verdict.kind == "launch":
+        if self._lost or verdict.state != "failed" or verdict.kind in {"launch", "time_limit"}:
             return False
         return self.restarts < self.max_restarts
 

@@ -7,7 +7,8 @@ is named in the agent's log, since a thread that holds a lock during a fork can 
 
 Messages to it:      fork {orders}, store {address, port_range}, end {grace_s}, signal {signal}
 Messages from it:    ready, store {port} or {error}, started {local_rank, pid},
-                     exited {local_rank, status, time_s, max_rss_bytes}, gone, store_lost, failed {message}
+                     exited {local_rank, status, time_s, max_rss_bytes}, gone, store_lost,
+                     failed {message, traceback}
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gloo or nccl."""
     num_threads: int | None = None
     """CPU threads per rank; None: the rank's share of the CPUs."""
-    limit_memory: bool = False
-    """The agents see to resources.mem_gb themselves, since no scheduler does."""
+    enforces_limits: bool = False
+    """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     interface: str | None = None
     """Network interface for gloo and NCCL; None: their own choice."""
 

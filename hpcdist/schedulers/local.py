@@ -167,7 +167,7 @@ def _on_cpus(job: JobSpec) -> LaunchPlan:
         device="cpu",
         backend="gloo",
         num_threads=threads_per_rank(len(cpus), num_ranks, cpus_per_rank=resources.cpus_per_gpu),
-        limit_memory=True,
+        enforces_limits=True,
         interface="lo",
     )
 

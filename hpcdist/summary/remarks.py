@@ -50,7 +50,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     told = []
     if run.verdict and run.verdict.kind != "done":
         log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
-        told.append(f"{run.verdict.kind}: {shown(run.verdict.message)}{log}")
+        told.append(f"{run.state}: {shown(run.verdict.message)}{log}")
     if run.restarts:
         again = f", {run.lost_steps:,} steps were done again" if run.lost_steps else ""
         told.append(f"restarted {number_of(run.restarts, 'time')}{again}")

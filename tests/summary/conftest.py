@@ -69,81 +69,98 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def start(rank: int, *, world_size: int, num_nodes: int = 1, **fields: Any) -> dict[str, Any]:
-    local = world_size // num_nodes
-    return {
-        "event": "start",
-        "time_s": 0.0,
-        "schema": 1,
-        "rank": rank,
-        "node": rank // local,
-        "host": f"host{rank // local}",
-        "world_size": world_size,
-        "local_world_size": local,
-        "num_nodes": num_nodes,
-        "device": "cpu",
-        "backend": "gloo",
-        **fields,
-    }
+class Events:
+    """Makes events of known content, and writes them as a rank would."""
+
+    @staticmethod
+    def start(rank: int, *, world_size: int, num_nodes: int = 1, **fields: Any) -> dict[str, Any]:
+        local = world_size // num_nodes
+        return {
+            "event": "start",
+            "time_s": 0.0,
+            "schema": 1,
+            "rank": rank,
+            "node": rank // local,
+            "host": f"host{rank // local}",
+            "world_size": world_size,
+            "local_world_size": local,
+            "num_nodes": num_nodes,
+            "device": "cpu",
+            "backend": "gloo",
+            **fields,
+        }
+
+    @staticmethod
+    def window(
+        *,
+        step: int,
+        times_s: Iterable[float],
+        samples: int,
+        phases_s: dict[str, Iterable[float]] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """A window that ends at `step`, from the time of each of its steps."""
+        times = list(times_s)
+        buckets = [str(round(math.log(time) / math.log(HISTOGRAM_RATIO))) for time in times]
+        return {
+            "event": "steps",
+            "time_s": 0.0,
+            "epoch": 0,
+            "step": step,
+            "steps": len(times),
+            "samples": samples,
+            "wall_s": sum(times),
+            "step_time_s": Events.totals(times),
+            "phases_s": {
+                phase: Events.totals(list(own)) for phase, own in (phases_s or {}).items()
+            },
+            "histogram": {bucket: buckets.count(bucket) for bucket in buckets},
+            "loss": 1.0,
+            **fields,
+        }
+
+    @staticmethod
+    def totals(times: list[float]) -> dict[str, float]:
+        return {
+            "sum": sum(times),
+            "sumsq": sum(time * time for time in times),
+            "min": min(times),
+            "max": max(times),
+        }
+
+    @staticmethod
+    def steady(
+        rates: Iterable[float], *, steps: int = 10, samples: int = 100, first_step: int = 0
+    ) -> list[dict[str, Any]]:
+        """Windows of `steps` steps and `samples` samples each, at the given samples/s."""
+        return [
+            Events.window(
+                step=first_step + index * steps,
+                times_s=[samples / rate / steps] * steps,
+                samples=samples,
+            )
+            for index, rate in enumerate(rates, 1)
+        ]
+
+    @staticmethod
+    def write(
+        run: Run,
+        rank: int,
+        events: Iterable[dict[str, Any]],
+        *,
+        attempt: int = 0,
+        torn: bytes = b"",
+    ) -> None:
+        (run.attempts_folder / f"{attempt:05d}").mkdir(exist_ok=True)
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+        run.event_file(rank, attempt).write_bytes(lines + torn)
+
+    @staticmethod
+    def end(**fields: Any) -> dict[str, Any]:
+        return {"event": "end", "time_s": 0.0, "status": "done", "by": "rank", **fields}
 
 
-def window(
-    *,
-    step: int,
-    times_s: Iterable[float],
-    samples: int,
-    phases_s: dict[str, Iterable[float]] | None = None,
-    **fields: Any,
-) -> dict[str, Any]:
-    """A window that ends at `step`, from the time of each of its steps."""
-    times = list(times_s)
-    buckets = [str(round(math.log(time) / math.log(HISTOGRAM_RATIO))) for time in times]
-    return {
-        "event": "steps",
-        "time_s": 0.0,
-        "epoch": 0,
-        "step": step,
-        "steps": len(times),
-        "samples": samples,
-        "wall_s": sum(times),
-        "step_time_s": totals(times),
-        "phases_s": {phase: totals(list(own)) for phase, own in (phases_s or {}).items()},
-        "histogram": {bucket: buckets.count(bucket) for bucket in buckets},
-        "loss": 1.0,
-        **fields,
-    }
-
-
-def totals(times: list[float]) -> dict[str, float]:
-    return {
-        "sum": sum(times),
-        "sumsq": sum(time * time for time in times),
-        "min": min(times),
-        "max": max(times),
-    }
-
-
-def steady(
-    rates: Iterable[float], *, steps: int = 10, samples: int = 100, first_step: int = 0
-) -> list[dict[str, Any]]:
-    """Windows of `steps` steps and `samples` samples each, at the given samples/s."""
-    return [
-        window(
-            step=first_step + index * steps,
-            times_s=[samples / rate / steps] * steps,
-            samples=samples,
-        )
-        for index, rate in enumerate(rates, 1)
-    ]
-
-
-def write(
-    run: Run, rank: int, events: Iterable[dict[str, Any]], *, attempt: int = 0, torn: bytes = b""
-) -> None:
-    (run.attempts_folder / f"{attempt:05d}").mkdir(exist_ok=True)
-    lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
-    run.event_file(rank, attempt).write_bytes(lines + torn)
-
-
-def end(**fields: Any) -> dict[str, Any]:
-    return {"event": "end", "time_s": 0.0, "status": "done", "by": "rank", **fields}
+@pytest.fixture
+def events() -> type[Events]:
+    """The makers of events."""
+    return Events
