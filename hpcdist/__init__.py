@@ -1,8 +1,26 @@
 """hpcdist: PyTorch jobs from a laptop to Slurm or LSF with one command.
 
-Importing hpcdist imports no torch: what is heavy is imported where it is used.
+Importing hpcdist imports no torch, and next to nothing else: what is heavy is imported where it is
+used.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from hpcdist.api import SubmittedRun, load, submit
+
+__all__ = ["SubmittedRun", "__version__", "load", "submit"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hpcdist import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

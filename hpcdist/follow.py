@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcdist.live import LiveProgress
 from hpcdist.run import Run
 from hpcdist.screen import Screen
-from hpcdist.states import EndWatch
+from hpcdist.states import EndWatch, wait_until_gone
 from hpcdist.tail import LogTail, last_lines
 from hpcdist.verdict import Verdict
 
@@ -33,6 +33,7 @@ def follow(run: Run, screen: Screen) -> Verdict:
         if progress is not None:
             screen.show_progress(progress.read())
         time.sleep(POLL_S)
+    wait_until_gone(run)
     _show(logs, screen, finish=True)
     screen.close()
     _show_unseen(run, verdict, shown, screen)

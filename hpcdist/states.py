@@ -17,6 +17,8 @@ OPEN_STATES: tuple[State, ...] = ("pending", "running")
 _SUBMITTING_S = 60.0  # a run may stand without submission.json while its scheduler takes it
 _STATE_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
 _STATE_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
+_POLL_S = 0.02
+_GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
 
 
@@ -88,6 +90,18 @@ class EndWatch:
             return self._run.read_verdict() or end_state(state)
         self._ended_before = True
         return None
+
+
+def wait_until_gone(run: Run) -> None:
+    """Wait for the last processes of a run that has a verdict, where they are on this machine."""
+    if _scheduler_of(run) != "local":
+        return
+    scheduler = load_scheduler("local")
+    deadline_s = time.monotonic() + _GONE_LIMIT_S
+    while time.monotonic() < deadline_s:
+        if scheduler.states([run])[run.id] not in OPEN_STATES:
+            return
+        time.sleep(_POLL_S)
 
 
 def _ask(
