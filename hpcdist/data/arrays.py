@@ -1,0 +1,89 @@
+"""Images and labels in memory: what every data set is loaded into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Images and their labels, on one device."""
+
+    images: Tensor
+    """float32, [samples, channels, height, width], normalised."""
+    labels: Tensor
+    """int64, [samples]."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def at(self, indices: Tensor) -> Samples:
+        """The samples with these indices, as one copy."""
+        return Samples(
+            images=self.images.index_select(0, indices), labels=self.labels.index_select(0, indices)
+        )
+
+    def between(self, begin: int, end: int) -> Samples:
+        """The samples from `begin` up to `end`, without a copy."""
+        return Samples(images=self.images[begin:end], labels=self.labels[begin:end])
+
+    def to(
+        self,
+        device: torch.device,
+        *,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> Samples:
+        """The same samples on a device; images in a memory format."""
+        return Samples(
+            images=self.images.to(device, non_blocking=non_blocking, memory_format=memory_format),
+            labels=self.labels.to(device, non_blocking=non_blocking),
+        )
+
+    def pin_memory(self) -> Samples:
+        """The same samples in page-locked memory; called by torch's DataLoader."""
+        return Samples(images=self.images.pin_memory(), labels=self.labels.pin_memory())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set, whole in memory."""
+
+    train: Samples
+    test: Samples
+    num_classes: int
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
+    def first(self, train_samples: int | None, test_samples: int | None) -> DataSet:
+        """Only the first samples of each part; None: all."""
+        return replace(
+            self,
+            train=self.train.between(0, train_samples or len(self.train)),
+            test=self.test.between(0, test_samples or len(self.test)),
+        )
+
+
+def make_data_set(
+    train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int
+) -> DataSet:
+    """A data set from grayscale uint8 images [samples, height, width] and their labels.
+
+    Pixels are brought to mean 0 and deviation 1 over the training images, once for all epochs.
+    """
+    train_pixels = train[0].float()
+    mean, deviation = train_pixels.mean(), train_pixels.std()
+
+    def samples(images: Tensor, labels: Tensor) -> Samples:
+        return Samples(
+            images=images.float().sub_(mean).div_(deviation).unsqueeze(1), labels=labels.long()
+        )
+
+    return DataSet(train=samples(*train), test=samples(*test), num_classes=num_classes)

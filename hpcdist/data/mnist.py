@@ -1,0 +1,173 @@
+"""mnist and fashion_mnist: IDX files under a root that the user names, in torchvision's layout.
+
+    <root>/MNIST/raw/train-images-idx3-ubyte          60,000 images of 28 x 28 pixels
+    <root>/MNIST/raw/train-labels-idx1-ubyte
+    <root>/MNIST/raw/t10k-images-idx3-ubyte           10,000
+    <root>/MNIST/raw/t10k-labels-idx1-ubyte
+
+and the same under FashionMNIST/raw. Each may also be there as .gz only. Checking needs no torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdist.data import idx
+from hpcdist.data.sizes import SplitSizes
+from hpcdist.errors import JobError
+from hpcdist.spec import Data
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcdist.data.arrays import DataSet
+
+_NUM_CLASSES = 10
+_PARTS = {"train": "train", "test": "t10k"}
+_DOWNLOAD = "import sys, torchvision; {call}(sys.argv[1], download=True)"
+
+
+@dataclass(frozen=True)
+class IdxDataSet:
+    """A data set that torchvision reads from four IDX files."""
+
+    torchvision_class: str
+    """Name of the class in torchvision.datasets, and of the folder under root."""
+
+    def check(self, data: Data) -> SplitSizes:
+        """The sizes of the two parts; JobError where a file is missing or not what it must be."""
+        root = self._root(data)
+        if not root.is_dir():
+            raise self._error(data, f"{root} is not a folder")
+        return SplitSizes(**{part: self._check_part(data, part) for part in _PARTS})
+
+    def is_complete(self, data: Data) -> bool:
+        """Whether all files are there, whatever is in them."""
+        root = self._root(data)
+        return all(self._find(root, name) for part in _PARTS for name in _names(part))
+
+    def load(self, data: Data) -> DataSet:
+        """The whole data set, through torchvision's class."""
+        from hpcdist.data.arrays import make_data_set
+
+        with tempfile.TemporaryDirectory(prefix="hpcdist-") as aside:
+            root = self._unpacked_root(data, Path(aside))
+            return make_data_set(
+                self._load_part(root, train=True),
+                self._load_part(root, train=False),
+                num_classes=_NUM_CLASSES,
+            )
+
+    def download(self, data: Data) -> None:
+        """Download what is missing, through torchvision's class in a process of its own.
+
+        JobError where that fails; torchvision leaves no file that it did not verify.
+        """
+        if self.is_complete(data):
+            return
+        root = self._root(data)
+        code = _DOWNLOAD.format(call=f"torchvision.datasets.{self.torchvision_class}")
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(root)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            last_line = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+            raise JobError(
+                f"data.download: {self.torchvision_class} cannot be fetched to {root}: {last_line}",
+                hint="download it where there is internet, and name its folder with data.root",
+            )
+
+    def _check_part(self, data: Data, part: str) -> int:
+        root = self._root(data)
+        images, labels = _names(part)
+        num_images, *_ = self._check_file(data, images, num_dimensions=3)
+        (num_labels,) = self._check_file(data, labels, num_dimensions=1)
+        label_file = self._find(root, labels)
+        if num_images == 0 or num_images != num_labels:
+            raise self._error(
+                data, f"{label_file} has {num_labels:,} labels for {num_images:,} images"
+            )
+        assert label_file is not None
+        try:
+            largest = max(idx.read_labels(label_file))
+        except idx.IdxError as error:
+            raise self._error(data, f"{label_file} is damaged: {error}") from None
+        if largest >= _NUM_CLASSES:
+            raise self._error(
+                data, f"{label_file} has the label {largest}, must be 0 to {_NUM_CLASSES - 1}"
+            )
+        return num_images
+
+    def _check_file(self, data: Data, name: str, num_dimensions: int) -> tuple[int, ...]:
+        root = self._root(data)
+        path = self._find(root, name)
+        if path is None:
+            raise self._error(data, f"{self._raw_folder(root) / name} is missing, also as .gz")
+        try:
+            return idx.read_shape(path, num_dimensions)
+        except idx.IdxError as error:
+            raise self._error(data, f"{path} is not the IDX file it must be: {error}") from None
+        except OSError as error:
+            raise self._error(data, f"{path} cannot be read: {error.strerror or error}") from None
+
+    def _root(self, data: Data) -> Path:
+        if data.root is None:
+            raise JobError(
+                f"data.root is not set, and {data.name} is not bundled",
+                hint="name the folder that holds it: " + self._layout(),
+            )
+        return Path(data.root).expanduser()
+
+    def _error(self, data: Data, wrong: str) -> JobError:
+        hint = (
+            f"lay it out as {self._layout()}, or set data.download to true where there is internet"
+        )
+        return JobError(f"data.root is {data.root!r}: {wrong}", hint=hint)
+
+    def _layout(self) -> str:
+        names = ", ".join(name for part in _PARTS for name in _names(part))
+        return f"<root>/{self.torchvision_class}/raw/ with {names} (plain or .gz)"
+
+    def _raw_folder(self, root: Path) -> Path:
+        return root / self.torchvision_class / "raw"
+
+    def _find(self, root: Path, name: str) -> Path | None:
+        raw = self._raw_folder(root)
+        return next((path for path in (raw / name, raw / f"{name}.gz") if path.is_file()), None)
+
+    def _unpacked_root(self, data: Data, aside: Path) -> Path:
+        """A root with plain files, as torchvision reads them; root itself may be read-only."""
+        root = self._root(data)
+        raw = self._raw_folder(aside)
+        raw.mkdir(parents=True)
+        for name in (name for part in _PARTS for name in _names(part)):
+            found = self._find(root, name)
+            if found is None:
+                raise self._error(data, f"{name} is missing")
+            if found.suffix != ".gz":
+                (raw / name).symlink_to(found.absolute())
+                continue
+            with idx.open_idx(found) as packed, (raw / name).open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+        return aside
+
+    def _load_part(self, root: Path, *, train: bool) -> tuple[Tensor, Tensor]:
+        from torchvision import datasets
+
+        part = getattr(datasets, self.torchvision_class)(root, train=train)
+        return part.data, part.targets
+
+
+def _names(part: str) -> tuple[str, str]:
+    prefix = _PARTS[part]
+    return f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"

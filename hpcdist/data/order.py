@@ -1,0 +1,96 @@
+"""Which sample is used when, and by which rank.
+
+The order of an epoch depends on the seed and the epoch alone, never on the number of ranks: the
+global batch of a step is the next piece of that order, and every rank takes its share of it. So N
+ranks with batches of B see in each step what one rank with batches of N x B sees, a position in the
+epoch means the same for any number of ranks, and every sample is used exactly once per epoch. The
+last global batch may be small; its samples are spread evenly, and some ranks may get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LEAST_BATCH = 2  # batch norm cannot train on one value per channel
+
+
+def derive_seed(*parts: int) -> int:
+    """A 32-bit seed (the most that torch's CPU generator uses) made of several numbers."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Tensor:
+    """The samples' indices in the order in which this epoch uses them.
+
+    After the last come the first again, as what `Share.filled_end` may need.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    order = torch.randperm(num_samples, generator=generator)
+    return torch.cat((order, order[:_LEAST_BATCH]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one rank takes of one global batch: positions in the epoch's order."""
+
+    begin: int
+    end: int
+    """After the last position; own samples are those between."""
+    filled_end: int
+    """After the last position that is computed; what lies past `end` has no part in the loss.
+
+    A rank with less than two samples computes some more, so that it takes part in the collectives
+    and batch norm has something to work with.
+    """
+
+    @property
+    def count(self) -> int:
+        """Number of own samples."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochPlan:
+    """How an epoch, or what is left of it, is cut into optimizer steps."""
+
+    num_samples: int
+    batch_size: int
+    """Samples per rank and batch."""
+    accumulate: int
+    """Batches per optimizer step."""
+    rank: int
+    world_size: int
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of a full optimizer step, over all ranks."""
+        return self.batch_size * self.world_size * self.accumulate
+
+    def num_steps(self, position: int = 0) -> int:
+        """Optimizer steps from `position`, a number of samples used already, to the epoch's end."""
+        return -(-(self.num_samples - position) // self.samples_per_step)
+
+    def steps(self, position: int = 0) -> Iterator[tuple[int, list[Share]]]:
+        """Each optimizer step from `position` on: the position after it, and this rank's shares."""
+        for begin in range(position, self.num_samples, self.samples_per_step):
+            end = min(begin + self.samples_per_step, self.num_samples)
+            global_batch = self.batch_size * self.world_size
+            yield (
+                end,
+                [
+                    self._share(first, min(first + global_batch, end))
+                    for first in range(begin, end, global_batch)
+                ],
+            )
+
+    def _share(self, first: int, last: int) -> Share:
+        length = last - first
+        begin = first + length * self.rank // self.world_size
+        end = first + length * (self.rank + 1) // self.world_size
+        least = min(_LEAST_BATCH, self.batch_size, self.num_samples)
+        return Share(begin=begin, end=end, filled_end=max(end, begin + least))

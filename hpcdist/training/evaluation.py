@@ -1,0 +1,77 @@
+"""Evaluation over the test data, shared by the ranks, every sample counted once.
+
+The batches are the same for any number of ranks, and each is computed by one rank: so every
+sample's logits, and the number of right answers, are exactly those that a single process finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import Tensor, nn
+
+from hpcdist.data.arrays import Samples
+
+_BATCH_SIZE = 128  # a constant, not train.batch_size: see above
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What an evaluation finds, over all ranks."""
+
+    loss: float
+    """Mean over the samples."""
+    accuracy: float
+    """Share of right answers."""
+    samples: int
+
+
+def evaluate(
+    predict: Callable[[Tensor], Tensor],
+    test: Samples,
+    *,
+    rank: int,
+    world_size: int,
+    device: torch.device,
+    after_batch: Callable[[], None],
+) -> Score:
+    """Score `predict` on all of `test`; all ranks get the same result, with one all-reduce.
+
+    `after_batch` is called after each batch of this rank.
+    """
+    totals = torch.zeros(3, dtype=torch.float64, device=device)  # counts are exact up to 2**53
+    for begin in range(rank * _BATCH_SIZE, len(test), world_size * _BATCH_SIZE):
+        batch = test.between(begin, begin + _BATCH_SIZE).to(device)
+        totals += _count(predict(batch.images).float(), batch.labels)
+        after_batch()
+    if world_size > 1:
+        dist.all_reduce(totals)
+    loss, right, samples = totals.tolist()
+    return Score(loss=loss / samples, accuracy=right / samples, samples=int(samples))
+
+
+def _count(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the losses, number of right answers, number of samples."""
+    loss = F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64)
+    right = (logits.argmax(dim=1) == labels).sum(dtype=torch.float64)
+    return torch.stack((loss, right, torch.full_like(loss, len(labels))))
+
+
+class in_evaluation:  # noqa: N801 - used as a with statement
+    """The model in evaluation mode, without gradients; in training mode again afterwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._inference = torch.inference_mode()
+
+    def __enter__(self) -> None:
+        self._model.eval()
+        self._inference.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self._inference.__exit__(*exception)
+        self._model.train()

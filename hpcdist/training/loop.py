@@ -1,0 +1,283 @@
+"""The training loop: epochs, optimizer steps and what is between them, whatever the strategy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import Tensor, nn
+
+from hpcdist.data.arrays import DataSet, Samples
+from hpcdist.data.batches import make_batches
+from hpcdist.data.order import EpochPlan, Share, epoch_order
+from hpcdist.rank import RankContext
+from hpcdist.spec import TrainJob
+from hpcdist.training import identity, rng
+from hpcdist.training.checkpoint import Position
+from hpcdist.training.evaluation import Score, evaluate, in_evaluation
+from hpcdist.training.gradients import call_when_ready, warm_up
+from hpcdist.training.models import pick_memory_format
+from hpcdist.training.optimization import (
+    Schedule,
+    build_optimizer,
+    restore_optimizer,
+    set_rate,
+)
+from hpcdist.training.resume import Loaded
+from hpcdist.training.saving import Saver
+from hpcdist.training.strategies import STRATEGIES
+from hpcdist.training.timing import make_timer
+
+
+@dataclass
+class _EpochTotals:
+    """What this rank adds up over an epoch, or the part of it that it runs."""
+
+    loss_sum: Tensor
+    begin_s: float
+    samples: int = 0
+    global_samples: int = 0
+
+
+class Trainer:
+    """One rank's part in a training."""
+
+    def __init__(
+        self, context: RankContext, job: TrainJob, model: nn.Module, data: DataSet
+    ) -> None:
+        """Bring model and data to the device; the ranks are in their process group."""
+        self.context = context
+        self.job = job
+        self.device = torch.device(context.device)
+        self.position = Position()
+        mixed = job.train.precision == "bf16-mixed"
+        self._memory_format = pick_memory_format(
+            model, setting=job.train.channels_last, mixed=mixed, device=self.device
+        )
+        self.model = model.to(self.device).to(memory_format=self._memory_format)
+        self._strategy = STRATEGIES[job.strategy]
+        self._wrapped: nn.Module = self._strategy.wrap(self.model, self.device)
+        self._optimizer = build_optimizer(self.model, job.train)
+        self._schedule = Schedule(train=job.train)
+        self._autocast = (
+            torch.autocast(self.device.type, dtype=torch.bfloat16) if mixed else nullcontext()
+        )
+        host = torch.device("cpu")
+        home = host if job.data.workers else self.device
+        self._test = data.test.to(self.device, memory_format=self._memory_format)
+        train = data.train.to(home, memory_format=self._memory_format)
+        self._batches = make_batches(train, self.device, job.data.workers)
+        self.plan = EpochPlan(
+            num_samples=len(train),
+            batch_size=job.train.batch_size,
+            accumulate=job.train.accumulate,
+            rank=context.rank,
+            world_size=context.world_size,
+        )
+        self._identity = identity.describe(job, context)
+        self._saver = Saver(
+            context,
+            keep=job.checkpoint.keep,
+            model=self.model,
+            optimizer=self._optimizer,
+            identity=self._identity,
+        )
+        self._seed_rank()
+        batch = train.between(0, 2).to(self.device, memory_format=self._memory_format)
+        self._last_parameter = warm_up(self._wrapped, batch, self._autocast)
+
+    def restore(self, loaded: Loaded) -> list[str]:
+        """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""
+        state = loaded.state
+        identity.require_same_training(state["identity"], self._identity, loaded.path.name)
+        self.model.load_state_dict(state["model"])
+        restore_optimizer(self._optimizer, state["optimizer"])
+        self.position = loaded.position
+        differing = identity.differences(state["identity"], self._identity)
+        if len(state["rng"]) == self.context.world_size:
+            rng.set_rng_state(state["rng"][self.context.rank], self.device)
+        else:
+            self._seed_rank()
+        return differing
+
+    def train(self) -> None:
+        """Train from the position to the end, and write what happens."""
+        self._timer = make_timer(self.context, first_step=self.position.step)
+        if self._strategy.uses_group and self._last_parameter is not None:
+            call_when_ready(self._last_parameter, self._timer.note_last_gradient)
+        self._wrapped.train()
+        while not self._is_finished():
+            self._train_epoch()
+        self._timer.finish()
+        if self.job.checkpoint.every_epochs and self._saver.saved != self.position:
+            self._saver.save(self.position)
+
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        steps = self.job.train.epochs * self.plan.num_steps()
+        return min(steps, self.job.train.max_steps or steps)
+
+    def _seed_rank(self) -> None:
+        rank, step = self.context.rank, self.position.step
+        rng.seed_rank(self.job.train.seed, rank=rank, step=step, device=self.device)
+
+    # One epoch.
+
+    def _train_epoch(self) -> None:
+        totals = _EpochTotals(
+            loss_sum=torch.zeros((), device=self.device), begin_s=time.perf_counter()
+        )
+        self._timer.set_epoch(self.position.epoch)
+        steps = list(self.plan.steps(self.position.samples))
+        batches = self._epoch_batches([share for _, shares in steps for share in shares])
+        self._timer.begin()
+        for end, shares in steps:
+            self._step(end, shares, batches, totals)
+            if self._is_at_max_steps():
+                break
+            if self._is_step_to_save() and not self._is_at_epoch_end():
+                self._saver.save(self.position)
+                self._timer.mark("checkpoint")
+        self._end_epoch(totals)
+
+    def _epoch_batches(self, shares: list[Share]) -> Iterator[Samples]:
+        seed, epoch = self.job.train.seed, self.position.epoch
+        order = epoch_order(self.plan.num_samples, seed=seed, epoch=epoch)
+        return self._batches.epoch(order, shares, seed + epoch + self.context.rank)
+
+    def _end_epoch(self, totals: _EpochTotals) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        epoch_time_s = time.perf_counter() - totals.begin_s
+        loss = float(totals.loss_sum) / max(totals.samples, 1)
+        complete = self._is_at_epoch_end()
+        if complete:
+            self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
+        epoch = self.position.epoch
+        score = self._evaluate() if self._is_epoch_to_evaluate(complete=complete) else None
+        self.context.events.write(
+            "epoch", epoch=epoch, step=self.position.step, loss=loss, epoch_time_s=epoch_time_s
+        )
+        self._say_epoch(loss, score, totals.global_samples / epoch_time_s)
+        if self._is_epoch_to_save(complete=complete):
+            self._saver.save(self.position)
+
+    def _say_epoch(self, loss: float, score: Score | None, samples_per_s: float) -> None:
+        if self.context.rank == 0:
+            accuracy = f"  accuracy {score.accuracy:.4f}" if score else ""
+            done = f"epoch {self.position.epoch}/{self.job.train.epochs}"
+            if self.position.samples:
+                done += f" and {self.position.samples:,} samples"
+            self.context.say(f"{done}  loss {loss:.4f}{accuracy}  {samples_per_s:,.0f} samples/s")
+
+    # One step.
+
+    def _step(
+        self, end: int, shares: list[Share], batches: Iterator[Samples], totals: _EpochTotals
+    ) -> None:
+        begin = self.position.samples
+        world_size = self.context.world_size
+        scale = world_size / (end - begin)  # gradients are averaged over ranks: mean of all samples
+        for share in shares[:-1]:
+            with self._strategy.without_sync(self._wrapped):
+                loss_sum = self._forward_backward(share, next(batches), scale)
+            self._timer.mark("forward_backward")
+            totals.loss_sum += loss_sum
+        share = shares[-1]
+        loss_sum = self._forward_backward(share, next(batches), scale)
+        if self._strategy.uses_group:
+            self._timer.mark_backward()
+        else:
+            self._timer.mark("forward_backward")
+        self._optimize(begin)
+        totals.loss_sum += loss_sum
+        samples = sum(share.count for share in shares)
+        totals.samples += samples
+        totals.global_samples += end - begin
+        self.position = Position(
+            step=self.position.step + 1, epoch=self.position.epoch, samples=end
+        )
+        self._timer.mark("optimizer")
+        self._timer.step(samples=samples, loss=loss_sum / share.count if share.count else None)
+
+    def _forward_backward(self, share: Share, batch: Samples, scale: float) -> Tensor:
+        """Add the gradients of one batch; returns the sum of its losses."""
+        self._timer.mark("data_wait")
+        if not self._batches.on_device:
+            batch = batch.to(self.device, non_blocking=True, memory_format=self._memory_format)
+            self._timer.mark("host_to_device")
+        with self._autocast:
+            logits: Tensor = self._wrapped(batch.images)
+            if share.count < len(batch):
+                logits, labels = logits[: share.count], batch.labels[: share.count]
+            else:
+                labels = batch.labels
+            loss_sum = F.cross_entropy(logits, labels, reduction="sum")
+        torch.autograd.backward(loss_sum * scale)
+        return loss_sum.detach()
+
+    def _optimize(self, begin: int) -> None:
+        epochs_done = self.position.epoch + begin / self.plan.num_samples
+        set_rate(
+            self._optimizer, self._schedule.rate(step=self.position.step, epochs_done=epochs_done)
+        )
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
+
+    # What is done between steps.
+
+    def _evaluate(self) -> Score:
+        begin_s = time.perf_counter()
+        self._strategy.align_buffers(self._wrapped)
+        with in_evaluation(self.model), self._autocast:
+            score = evaluate(
+                self.model,
+                self._test,
+                rank=self.context.rank,
+                world_size=self.context.world_size,
+                device=self.device,
+                after_batch=self._tell_alive,
+            )
+        self.context.events.write(
+            "evaluate",
+            epoch=self.position.epoch,
+            step=self.position.step,
+            evaluate_time_s=time.perf_counter() - begin_s,
+            **asdict(score),
+        )
+        return score
+
+    def _tell_alive(self) -> None:
+        if self.context.progress is not None:
+            self.context.progress.alive()
+
+    # When.
+
+    def _is_finished(self) -> bool:
+        return self.position.epoch >= self.job.train.epochs or self._is_at_max_steps()
+
+    def _is_at_max_steps(self) -> bool:
+        limit = self.job.train.max_steps
+        return limit is not None and self.position.step >= limit
+
+    def _is_at_epoch_end(self) -> bool:
+        return self.position.samples >= self.plan.num_samples
+
+    def _is_step_to_save(self) -> bool:
+        every = self.job.checkpoint.every_steps
+        return bool(every) and self.position.step % every == 0
+
+    def _is_epoch_to_save(self, *, complete: bool) -> bool:
+        every = self.job.checkpoint.every_epochs
+        by_epoch = complete and bool(every) and self.position.epoch % every == 0
+        return by_epoch or (complete and self._is_step_to_save())
+
+    def _is_epoch_to_evaluate(self, *, complete: bool) -> bool:
+        every = self.job.train.evaluate_every_epochs
+        if not every:
+            return False
+        return self._is_finished() or (complete and self.position.epoch % every == 0)

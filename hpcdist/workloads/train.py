@@ -1,0 +1,158 @@
+"""The trainer: what every rank of a training job runs, and what is checked beforehand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.errors import JobError
+from hpcdist.rank import RankContext
+from hpcdist.spec import JobSpec, TrainJob
+from hpcdist.training.checkpoint_files import resume_candidates
+from hpcdist.training.model_names import check_model_name, is_torchvision
+
+if TYPE_CHECKING:
+    from hpcdist.data.arrays import DataSet
+    from hpcdist.training.loop import Trainer
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for all that can be known to be wrong without importing torch."""
+    assert isinstance(job, TrainJob)
+    _check_ranks(job)
+    check_model_name(job.model.name)
+    _check_sizes(job)
+    if job.checkpoint.resume is not None:
+        resume_candidates(job.checkpoint.resume)
+
+
+def prepare(job: JobSpec) -> None:
+    """Download the data set where the job asks for it, once, before any rank starts."""
+    assert isinstance(job, TrainJob)
+    download_data(job.data)
+    _check_sizes(job)
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Modules to import once per node: this package's loop brings torch along."""
+    assert isinstance(job, TrainJob)
+    modules = ["hpcdist.training.loop", "torch._dynamo"]  # optimizers and ddp import the latter
+    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
+        modules.append("torchvision")
+    return modules
+
+
+def run(context: RankContext) -> None:
+    """Train, in this rank."""
+    import torch
+
+    job = context.job
+    assert isinstance(job, TrainJob)
+    begin_s = time.perf_counter()
+    torch.set_num_threads(job.train.num_threads or context.num_threads)
+    if context.device.startswith("cuda"):
+        torch.cuda.set_device(context.device)
+    with _process_group(context, job) as has_group:
+        trainer = _make_trainer(context, job, begin_s)
+        _resume(trainer, has_group=has_group)
+        trainer.train()
+
+
+def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:
+    import torch
+
+    from hpcdist.data.catalog import load_data
+    from hpcdist.training.loop import Trainer
+    from hpcdist.training.models import build_model, count_parameters
+
+    data = load_data(job.data)
+    torch.manual_seed(job.train.seed)  # the same weights in all ranks
+    model = build_model(job.model, data.image_shape, data.num_classes)
+    trainer = Trainer(context, job, model, data)
+    _write_setup(trainer, data, count_parameters(model), time.perf_counter() - begin_s)
+    return trainer
+
+
+def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s: float) -> None:
+    trainer.context.events.write(
+        "setup",
+        setup_time_s=setup_time_s,
+        parameters=parameters,
+        train_samples=len(data.train),
+        test_samples=len(data.test),
+        steps_per_epoch=trainer.plan.num_steps(),
+        total_steps=trainer.total_steps(),
+    )
+
+
+def _resume(trainer: Trainer, *, has_group: bool) -> None:
+    """Take over the checkpoint to go on from, if there is one, and say so."""
+    from hpcdist.training.resume import load_start
+
+    context = trainer.context
+    loaded = load_start(context, trainer.job, has_group=has_group)
+    if loaded is None:
+        return
+    differing = trainer.restore(loaded)
+    position = loaded.position
+    context.events.write(
+        "resume",
+        checkpoint=loaded.path.name,
+        step=position.step,
+        epoch=position.epoch,
+        exact=not differing,
+        world_size_before=loaded.state["identity"]["world_size"],
+    )
+    if context.rank != 0:
+        return
+    context.say(f"going on from {loaded.path.name}: step {position.step}, epoch {position.epoch}")
+    if differing:
+        message = f"the resume is not bit for bit exact: {'; '.join(differing)}"
+        context.events.write("note", message=message)
+        context.say(f"note: {message}")
+
+
+@contextmanager
+def _process_group(context: RankContext, job: TrainJob) -> Iterator[bool]:
+    """The group of all ranks, where the strategy or their number needs one."""
+    import torch
+    import torch.distributed as dist
+
+    if context.world_size == 1 and job.strategy == "single":
+        yield False
+        return
+    device = torch.device(context.device)
+    dist.init_process_group(
+        backend=context.backend, device_id=device if device.type == "cuda" else None
+    )
+    yield True
+    # Only after success: after an error, closing the group can wait for ranks that are gone.
+    dist.destroy_process_group()
+
+
+def _check_ranks(job: TrainJob) -> None:
+    num_ranks = job.resources.nodes * job.resources.gpus
+    if job.strategy == "single" and num_ranks > 1:
+        raise JobError(
+            f"strategy is single, but resources ask for {num_ranks} ranks: "
+            f"{job.resources.nodes} nodes x {job.resources.gpus} gpus",
+            hint="set strategy to ddp, or ask for 1 node and 1 gpu",
+        )
+
+
+def _check_sizes(job: TrainJob) -> None:
+    sizes = check_data(job.data)
+    if sizes is None:
+        return
+    num_ranks = job.resources.nodes * job.resources.gpus
+    global_batch = job.train.batch_size * num_ranks
+    if global_batch > sizes.train:
+        most = max(1, sizes.train // num_ranks)
+        raise JobError(
+            f"train.batch_size is {job.train.batch_size}, with {num_ranks} ranks "
+            f"{global_batch:,} samples per step, but {job.data.name} trains on {sizes.train:,}",
+            hint=f"set train.batch_size to {most} or less, or use fewer ranks",
+        )
