@@ -135,7 +135,7 @@ def _why_unlike(group: Sequence[MeasuredRun], main: Sequence[MeasuredRun]) -> st
     differences = _differences(group[0].conditions, main[0].conditions)
     shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
     more = len(differences) - _SHOWN_DIFFERENCES
-    return f"{shown} in {other}" + (f" (and {more} more differences)" if more > 0 else "")
+    return f"{shown} in {other}" + (f" (and {more} more)" if more > 0 else "")
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

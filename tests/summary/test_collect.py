@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hpcdist import files
+from hpcdist.run import Run
+from hpcdist.summary import foreign_entries, summarize
+
+
+@pytest.fixture
+def stepped_run(make_run, events):
+    """One rank with eleven windows at 100 samples/s."""
+    run = make_run("one")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 11)])
+    return run
+
+
+def test_a_torn_last_line_is_counted_and_the_rest_is_used(stepped_run):
+    with stepped_run.event_file(0).open("ab") as file:
+        file.write(b'{"event":"steps","time_s":1')
+    summary = summarize([stepped_run], {})
+    assert summary.skipped == [f"{stepped_run.event_file(0)}: 1 torn line skipped"]
+    assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
+
+
+def test_paths_below_the_working_directory_are_shown_relative_to_it(stepped_run, monkeypatch):
+    monkeypatch.chdir(stepped_run.path.parent.parent)
+    stepped_run.event_file(0).write_bytes(b"\x00\xff\n{}\n[1]\nnull\n")
+    assert summarize([stepped_run], {}).skipped == [
+        "runs/one/events/rank-00000.jsonl: 4 torn lines skipped"
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"wall_s": "long"}, id="text for a time"),
+        pytest.param({"steps": -1}, id="negative steps"),
+        pytest.param({"samples": None}, id="null samples"),
+        pytest.param({"step_time_s": {}}, id="no sums"),
+        pytest.param({"histogram": {"99999": 1}}, id="a bucket beyond all time"),
+        pytest.param({"wall_s": 1e300}, id="a time beyond all time"),
+    ],
+)
+def test_events_with_odd_fields_are_counted_and_left_out(stepped_run, events, change):
+    (odd,) = events.steady([1.0], first_step=110)
+    run = stepped_run
+    events.write(
+        run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 11), odd | change]
+    )
+    summary = summarize([run], {})
+    assert summary.skipped == [
+        f"{run.event_file(0)}: 1 event skipped, fields are missing or of the wrong type"
+    ]
+    assert summary.runs[0].samples_per_s.mean == pytest.approx(100)
+
+
+def test_events_of_unknown_kinds_are_no_fault(stepped_run):
+    with stepped_run.event_file(0).open("ab") as file:
+        file.write(b'{"event":"weather","time_s":1,"sky":"blue"}\n')
+    assert summarize([stepped_run], {}).skipped == []
+
+
+def test_an_empty_event_file_is_told(make_run, events):
+    run = make_run("empty")
+    events.write(run, 0, [])
+    summary = summarize([run], {})
+    assert summary.skipped == [f"{run.event_file(0)}: skipped, it is empty"]
+    assert summary.runs[0].samples_per_s is None
+
+
+def test_an_event_file_that_cannot_be_read_is_told(stepped_run):
+    stepped_run.event_file(1).mkdir()
+    summary = summarize([stepped_run], {})
+    assert summary.skipped == [
+        f"{stepped_run.event_file(1)}: skipped, it cannot be read: Is a directory"
+    ]
+
+
+def test_foreign_files_among_the_events_are_told(stepped_run):
+    (stepped_run.events_folder / "notes.txt").write_text("mine")
+    assert summarize([stepped_run], {}).skipped == [
+        f"{stepped_run.events_folder / 'notes.txt'}: skipped, not an event file"
+    ]
+
+
+def test_events_of_a_newer_version_are_read_as_far_as_known(make_run, events):
+    run = make_run("newer")
+    events.write(run, 0, [events.start(0, world_size=1, schema=2), *events.steady([10.0] * 3)])
+    summary = summarize([run], {})
+    assert summary.runs[0].samples_per_s.mean == pytest.approx(10)
+    assert summary.skipped == [
+        f"{run.event_file(0)}: written by a newer hpcdist, only what this one knows was read"
+    ]
+
+
+def test_folders_and_files_that_are_no_runs_are_told_and_the_rest_is_shown(stepped_run):
+    runs = stepped_run.path.parent
+    (runs / "old-results").mkdir()
+    (runs / "notes.txt").write_text("mine")
+    (runs / ".cache").mkdir()
+    foreign = foreign_entries(runs)
+    summary = summarize([stepped_run, *foreign], {})
+    assert [run.run for run in summary.runs] == ["one"]
+    assert summary.skipped == [
+        f"{runs / name}: skipped, not a run: it has no spec.json"
+        for name in ("notes.txt", "old-results")
+    ]
+
+
+def test_a_folder_of_runs_that_is_not_there_has_no_foreign_entries(tmp_path):
+    assert foreign_entries(tmp_path / "nowhere") == []
+    assert summarize([Run(tmp_path / "nowhere")], {}).skipped == [
+        f"{tmp_path / 'nowhere'}: skipped, there is nothing"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param("", "spec.json is torn or cannot be read", id="empty"),
+        pytest.param('{"job": {"na', "spec.json is torn or cannot be read", id="torn"),
+        pytest.param("[1, 2]", "spec.json is torn or cannot be read", id="a list"),
+    ],
+)
+def test_a_run_with_a_broken_spec_is_skipped_and_told(stepped_run, content, reason):
+    stepped_run.spec_file.write_text(content)
+    summary = summarize([stepped_run], {})
+    assert summary.runs == []
+    assert summary.skipped == [f"{stepped_run.path}: skipped, {reason}"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="no job"),
+        pytest.param({"job": {"name": "ddp"}}, id="no resources"),
+        pytest.param({"job": {"name": 3, "resources": {"nodes": 1, "gpus": 1}}}, id="odd name"),
+    ],
+)
+def test_a_run_whose_job_is_not_as_expected_is_skipped_and_told(stepped_run, spec):
+    files.write_json(stepped_run.spec_file, spec)
+    (told,) = summarize([stepped_run], {}).skipped
+    assert told.startswith(f"{stepped_run.spec_file}: run skipped, its job is not as expected: ")
+
+
+def test_torn_small_files_are_told_and_their_values_unknown(stepped_run):
+    stepped_run.submission_file.write_text("{")
+    stepped_run.verdict_file.write_text('{"kind": "done"}')
+    summary = summarize([stepped_run], {"one": "lost"})
+    assert summary.skipped == [
+        f"{stepped_run.submission_file}: skipped, it is torn or cannot be read",
+        f"{stepped_run.verdict_file}: skipped, it is torn or cannot be read",
+    ]
+    (run,) = summary.runs
+    assert (run.scheduler, run.verdict, run.state) == (None, None, "lost")
+
+
+def test_a_run_directory_without_its_folders_is_still_a_run(stepped_run):
+    os.unlink(stepped_run.event_file(0))
+    stepped_run.events_folder.rmdir()
+    for folder in stepped_run.attempts_folder.iterdir():
+        folder.rmdir()
+    stepped_run.attempts_folder.rmdir()
+    summary = summarize([stepped_run], {})
+    assert summary.runs[0].restarts == 0
+    assert summary.skipped == [f"{stepped_run.events_folder}: no events, No such file or directory"]

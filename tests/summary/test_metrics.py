@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import pytest
+
+from hpcdist.events import EventWriter
+from hpcdist.recording import StepRecorder
+from hpcdist.summary import summarize, to_json
+from hpcdist.verdict import Verdict
+
+KEYS = {
+    "run",
+    "job",
+    "scheduler",
+    "state",
+    "nodes",
+    "gpus_per_node",
+    "world_size",
+    "samples_per_s",
+    "step_time_s",
+    "phase_s",
+    "final",
+    "peak_rss_bytes",
+    "restarts",
+    "speedup",
+    "efficiency",
+    "verdict",
+}
+VERDICT_KEYS = {
+    "kind",
+    "rank",
+    "node",
+    "host",
+    "exit_code",
+    "signal",
+    "exception",
+    "message",
+    "step",
+}
+KILLED = Verdict(
+    kind="signal",
+    state="failed",
+    message="rank 3 (node 1, host b) was killed by SIGKILL after step 70",
+    exit_code_of_run=1,
+    rank=3,
+    node=1,
+    host="b",
+    signal="SIGKILL",
+    step=70,
+    restarts=1,
+    log="logs/rank-00003.log",
+)
+
+
+def only(run, states=None):
+    (summary,) = summarize([run], states or {}).runs
+    return summary
+
+
+def test_json_has_every_key_and_null_for_what_is_not_known(make_run):
+    (value,) = to_json(summarize([make_run("bare", verdict=None, scheduler=None)], {}))
+    assert json.loads(json.dumps(value)) == value
+    assert value.keys() >= KEYS
+    assert value["final"] == {"loss": None, "accuracy": None}
+    assert {key: value[key] for key in KEYS - {"final"}} == {
+        "run": "bare",
+        "job": "ddp",
+        "scheduler": None,
+        "state": None,
+        "nodes": 1,
+        "gpus_per_node": 1,
+        "world_size": 1,
+        "samples_per_s": None,
+        "step_time_s": None,
+        "phase_s": None,
+        "peak_rss_bytes": None,
+        "restarts": 0,
+        "speedup": None,
+        "efficiency": None,
+        "verdict": None,
+    }
+
+
+def test_json_gives_the_verdict_of_a_failed_run(make_run):
+    (value,) = to_json(summarize([make_run("dead", nodes=2, gpus=2, verdict=KILLED)], {}))
+    verdict = value["verdict"]
+    assert verdict.keys() >= VERDICT_KEYS
+    assert {key: verdict[key] for key in VERDICT_KEYS} == {
+        "kind": "signal",
+        "rank": 3,
+        "node": 1,
+        "host": "b",
+        "exit_code": None,
+        "signal": "SIGKILL",
+        "exception": None,
+        "message": "rank 3 (node 1, host b) was killed by SIGKILL after step 70",
+        "step": 70,
+    }
+    assert value["state"] == "failed"
+    assert value["restarts"] == 1
+
+
+def test_the_state_is_the_callers_until_there_is_a_verdict(make_run):
+    going, ended = make_run("going", verdict=None), make_run("ended", verdict=KILLED)
+    states = {"going": "running", "ended": "running"}
+    assert [run.state for run in summarize([going, ended], states).runs] == ["running", "failed"]
+
+
+def test_samples_per_s_add_up_over_uneven_ranks_and_windows(make_run, events):
+    run = make_run("uneven", nodes=2, gpus=1)
+    speeds = [[10, 100, 100, 100, 100], [10, 50, 50, 50]]
+    for rank, rates in enumerate(speeds):
+        events.write(
+            run, rank, [events.start(rank, world_size=2, num_nodes=2), *events.steady(rates)]
+        )
+    assert only(run).samples_per_s.mean == pytest.approx(150)
+
+
+def test_clocks_of_nodes_that_differ_by_minutes_change_nothing(make_run, events):
+    run = make_run("skewed", nodes=2, gpus=1)
+    rates = [100.0, 90.0, 110.0, 100.0, 95.0]
+    for rank, skew_s in enumerate((0.0, -420.0)):
+        made = [events.start(rank, world_size=2, num_nodes=2), *events.steady(rates)]
+        clock_s = itertools.count(1.7e9 + skew_s)
+        events.write(run, rank, [event | {"time_s": next(clock_s)} for event in made])
+    figures = only(run)
+    lengths_s = [100 / rate for rate in rates[1:]]
+    mean = 2 * 400 / sum(lengths_s)
+    squares = sum(
+        length * (2 * rate - mean) ** 2 for rate, length in zip(rates[1:], lengths_s, strict=True)
+    )
+    assert figures.samples_per_s.mean == pytest.approx(mean)
+    assert figures.samples_per_s.sd == pytest.approx(math.sqrt(squares / sum(lengths_s) * 4 / 3))
+
+
+def test_a_rank_that_recorded_no_steps_makes_the_rate_unknown(make_run, events):
+    run = make_run("half", gpus=2)
+    events.write(run, 0, [events.start(0, world_size=2), *events.steady([100.0] * 4)])
+    events.write(run, 1, [events.start(1, world_size=2)])
+    figures = only(run)
+    assert figures.samples_per_s is None
+    assert figures.step_time_s.mean == pytest.approx(0.1)
+    assert figures.not_compared_because == "only 1 of 2 ranks recorded steps"
+
+
+def test_windows_without_a_step_give_no_figures(make_run, events):
+    run = make_run("still")
+    nothing = {"sum": 0.0, "sumsq": 0.0, "min": 0.0, "max": 0.0}
+    (window,) = events.steady([1.0])
+    empty = {"steps": 0, "samples": 0, "wall_s": 0.0, "step_time_s": nothing, "histogram": {}}
+    events.write(run, 0, [events.start(0, world_size=1), window | empty, events.end()])
+    figures = only(run)
+    assert figures.step_time_s is None
+    assert figures.samples_per_s is None
+    assert figures.phase_s is None
+
+
+def test_phases_and_the_rest_add_up_to_the_step(make_run, events):
+    run = make_run("phases", gpus=2)
+    for rank in range(2):
+        made = [
+            events.window(
+                step=step,
+                times_s=[0.1, 0.3],
+                samples=8,
+                phases_s={
+                    "forward_backward": [0.05, 0.15],
+                    "data_wait": [0.01, 0.02 + 0.04 * rank],
+                    "my_phase": [0.01, 0.01],
+                },
+            )
+            for step in (2, 4, 6)
+        ]
+        events.write(run, rank, [events.start(rank, world_size=2), *made])
+    phase_s = only(run).phase_s
+    assert list(phase_s) == ["data_wait", "forward_backward", "my_phase", "other"]
+    assert phase_s == pytest.approx(
+        {"data_wait": 0.025, "forward_backward": 0.1, "my_phase": 0.01, "other": 0.065}
+    )
+    assert sum(phase_s.values()) == pytest.approx(only(run).step_time_s.mean)
+
+
+def test_the_slowest_rank_is_the_one_that_waits_least_for_others(make_run, events):
+    run = make_run("straggler", nodes=2, gpus=2)
+    for rank, wait_s in enumerate((0.03, 0.04, 0.0, 0.02)):
+        made = [
+            events.window(
+                step=step,
+                times_s=[0.1] * 2,
+                samples=8,
+                phases_s={"exposed_communication": [wait_s] * 2},
+            )
+            for step in (2, 4, 6)
+        ]
+        events.write(run, rank, [events.start(rank, world_size=4, num_nodes=2), *made])
+    figures = only(run)
+    slowest, fastest = figures.slowest_rank, figures.fastest_rank
+    assert (slowest.rank, slowest.node, slowest.host) == (2, 1, "host1")
+    assert slowest.own_time_s == pytest.approx(0.1)
+    assert (fastest.rank, fastest.own_time_s) == (1, pytest.approx(0.06))
+
+
+def test_a_restart_counts_steps_once_as_progress_and_every_time_as_work(make_run, events):
+    run = make_run("restarted", gpus=2)
+    for rank in range(2):
+        start = events.start(rank, world_size=2)
+        first = [
+            start,
+            *events.steady([100.0] * 10),
+            {"event": "epoch", "time_s": 1.0, "epoch": 3, "step": 90},
+            {"event": "evaluate", "time_s": 1.0, "step": 90, "loss": 0.9, "accuracy": 0.5},
+            events.end(step=100, max_rss_bytes=5_000_000 + rank),
+        ]
+        died_at_once = [start, events.end(step=0, status="killed")]
+        second = [
+            start,
+            {"event": "resume", "time_s": 2.0, "step": 60, "epoch": 2},
+            *events.steady([200.0] * 6, first_step=60),
+            {"event": "epoch", "time_s": 2.0, "epoch": 4, "step": 120},
+            {"event": "evaluate", "time_s": 2.0, "step": 120, "loss": 0.4, "accuracy": 0.8},
+            {"event": "note", "time_s": 2.0, "message": "resumed"},
+            events.end(step=120, max_rss_bytes=4_000_000),
+        ]
+        for attempt, made in enumerate((first, died_at_once, second)):
+            events.write(run, rank, made, attempt=attempt)
+    figures = only(run)
+    assert figures.restarts == 2
+    assert (figures.steps, figures.epochs, figures.lost_steps) == (120, 4, 40)
+    assert (figures.final.loss, figures.final.accuracy) == (0.4, 0.8)
+    assert figures.peak_rss_bytes == 5_000_001
+    assert figures.notes == ["resumed"]
+    # Without the first window of each attempt: 9 s at 2 x 100 and 2.5 s at 2 x 200 samples/s.
+    assert figures.samples_per_s.mean == pytest.approx((9 * 200 + 2.5 * 400) / 11.5)
+    assert figures.step_time_s.mean == pytest.approx((90 * 0.1 + 50 * 0.05) / 140)
+
+
+def test_progress_is_that_of_the_newest_attempt_that_stepped(make_run, events):
+    run = make_run("dead", verdict=KILLED)
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 5)])
+    events.write(run, 0, [events.start(0, world_size=1), events.end(step=0)], attempt=1)
+    figures = only(run)
+    assert (figures.steps, figures.epochs, figures.lost_steps) == (50, 0, 0)
+    assert figures.train_loss == 1.0
+
+
+def test_a_restart_without_a_checkpoint_loses_every_step(make_run, events):
+    run = make_run("anew")
+    for attempt in range(2):
+        made = [events.start(0, world_size=1), *events.steady([100.0] * 5)]
+        events.write(run, 0, made, attempt=attempt)
+    assert (only(run).steps, only(run).lost_steps) == (50, 50)
+
+
+def test_the_size_is_that_of_the_ranks_that_ran(make_run, events):
+    run = make_run("smaller", nodes=2, gpus=4)
+    assert only(run).world_size == 8
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([10.0] * 3)])
+    figures = only(run)
+    assert (figures.nodes, figures.gpus_per_node, figures.world_size) == (1, 1, 1)
+    assert figures.slowest_rank is None
+
+
+def record(writer, times_s):
+    now_s = 0.0
+    recorder = StepRecorder(writer, clock=lambda: now_s)
+    for time_s in times_s:
+        now_s += time_s * 0.25
+        recorder.mark("data_wait")
+        now_s += time_s * 0.75
+        recorder.mark("forward_backward")
+        recorder.step(samples=32)
+        if recorder.step_count % 500 == 0:
+            now_s += 0.5  # an evaluation, which belongs to no step
+            recorder.resume_clock()
+    recorder.flush()
+    writer.close()
+
+
+def test_figures_of_what_the_recorder_writes_are_those_of_the_steps_it_was_given(make_run):
+    """Two ranks in lock-step on a clock of our own: a slow first step, then a known pattern."""
+    run = make_run("recorded", gpus=2)
+    times_s = [2.0, *(0.01 if step % 10 else 0.03 for step in range(1, 2_000))]
+    for rank in range(2):
+        record(EventWriter(run.event_file(rank)), times_s)
+    figures = only(run)
+    mean_s = (9 * 0.01 + 0.03) / 10
+    assert figures.samples_per_s.mean == pytest.approx(2 * 32 / mean_s, rel=0.01)
+    assert figures.step_time_s.mean == pytest.approx(mean_s, rel=0.01)
+    assert figures.step_time_s.p50 == pytest.approx(0.01, rel=0.01)
+    assert figures.step_time_s.p95 == pytest.approx(0.03, rel=0.01)
+    assert figures.phase_s["data_wait"] == pytest.approx(0.25 * figures.step_time_s.mean)
+    assert figures.phase_s["other"] == pytest.approx(0, abs=1e-6)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+
+from hpcdist.summary import summarize
+from hpcdist.verdict import Verdict
+
+FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
+
+
+@pytest.fixture
+def measured_run(make_run, events):
+    """Make a run whose ranks together make `rate` samples/s."""
+
+    def make(name, rate, *, nodes=1, gpus=1, device="cpu", **options):
+        run = make_run(name, nodes=nodes, gpus=gpus, **options)
+        world_size = nodes * gpus
+        for rank in range(world_size):
+            start = events.start(rank, world_size=world_size, num_nodes=nodes, device=device)
+            events.write(run, rank, [start, *events.steady([rate / world_size] * 5)])
+        return run
+
+    return make
+
+
+def by_name(*runs, states=None):
+    return {run.run: run for run in summarize(runs, states or {}).runs}
+
+
+def test_speedup_and_efficiency_are_against_the_smallest_size(measured_run):
+    runs = by_name(
+        measured_run("four", 320.0, nodes=2, gpus=2),
+        measured_run("one", 100.0, strategy="single"),
+        measured_run("two", 180.0, gpus=2, train={"seed": 7}),
+    )
+    assert list(runs) == ["four", "one", "two"]
+    assert [run.speedup for run in runs.values()] == pytest.approx([3.2, 1.0, 1.8])
+    assert [run.efficiency for run in runs.values()] == pytest.approx([0.8, 1.0, 0.9])
+    assert all(run.compared_with == ["one"] for run in runs.values())
+    assert all(run.not_compared_because is None for run in runs.values())
+
+
+def test_efficiency_counts_ranks_from_those_of_the_baseline(measured_run):
+    runs = by_name(
+        measured_run("two", 200.0, gpus=2), measured_run("eight", 400.0, nodes=2, gpus=4)
+    )
+    assert runs["eight"].speedup == pytest.approx(2.0)
+    assert runs["eight"].efficiency == pytest.approx(0.5)
+
+
+def test_repeats_of_the_smallest_size_are_averaged(measured_run):
+    runs = by_name(
+        measured_run("a", 90.0), measured_run("b", 110.0), measured_run("c", 190.0, gpus=2)
+    )
+    assert runs["c"].speedup == pytest.approx(1.9)
+    assert runs["a"].speedup == pytest.approx(0.9)
+    assert runs["b"].speedup == pytest.approx(1.1)
+    assert runs["c"].compared_with == ["a", "b"]
+
+
+def test_groups_list_their_runs_smallest_first(measured_run):
+    big = measured_run("big", 190.0, gpus=2)
+    small = measured_run("small", 100.0)
+    other = measured_run("other", 50.0, job="mine")
+    groups = summarize([big, small, other], {}).groups
+    assert [(group.job, group.runs, group.baseline) for group in groups] == [
+        ("ddp", ["small", "big"], ["small"]),
+        ("mine", ["other"], []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param(
+            {"train": {"batch_size": 32}}, "train.batch_size is 32, but 64", id="batch size"
+        ),
+        pytest.param(
+            {"train": {"precision": "bf16-mixed"}},
+            "train.precision is bf16-mixed, but fp32",
+            id="precision",
+        ),
+        pytest.param({"data": {"workers": 2}}, "data.workers is 2, but 0", id="data"),
+        pytest.param(
+            {"data": {"root": "/d"}}, "data.root is /d, but unset", id="data in another folder"
+        ),
+        pytest.param({"torch": "2.6.0"}, "torch is 2.6.0, but 2.15.0", id="torch"),
+        pytest.param({"device": "cuda:0"}, "device is cuda, but cpu", id="device"),
+        pytest.param({"scheduler": "slurm"}, "scheduler is slurm, but local", id="scheduler"),
+    ],
+)
+def test_unlike_runs_are_not_compared_and_the_reason_is_told(measured_run, options, reason):
+    unlike = measured_run("unlike", 500.0, gpus=4, **options)
+    runs = by_name(unlike, measured_run("one", 100.0), measured_run("two", 180.0, gpus=2))
+    assert runs["two"].speedup == pytest.approx(1.8)
+    assert runs["unlike"].speedup is None
+    assert runs["unlike"].efficiency is None
+    assert runs["unlike"].not_compared_because == f"{reason} in one"
+
+
+def test_many_differences_are_cut_short(measured_run):
+    many = {"batch_size": 32, "epochs": 3, "lr": 0.1, "accumulate": 2}
+    runs = by_name(
+        measured_run("one", 100.0),
+        measured_run("two", 180.0, gpus=2),
+        measured_run("odd", 1.0, train=many),
+    )
+    assert runs["odd"].not_compared_because == (
+        "train.accumulate is 2, but 1; train.batch_size is 32, but 64; train.epochs is 3, but 10"
+        " in one (and 1 more)"
+    )
+
+
+def test_like_runs_have_their_own_baseline_apart_from_unlike_ones(measured_run):
+    runs = by_name(
+        measured_run("one", 100.0),
+        measured_run("two", 180.0, gpus=2),
+        measured_run("four", 300.0, gpus=4),
+        measured_run("small-one", 50.0, train={"batch_size": 8}),
+        measured_run("small-two", 60.0, gpus=2, train={"batch_size": 8}),
+    )
+    assert runs["small-two"].speedup == pytest.approx(1.2)
+    assert runs["small-two"].compared_with == ["small-one"]
+    assert runs["small-two"].not_compared_because == "train.batch_size is 8, but 64 in one"
+
+
+def test_runs_that_are_not_done_do_not_enter(measured_run):
+    runs = by_name(
+        measured_run("failed", 1000.0, verdict=FAILED),
+        measured_run("going", 1000.0, verdict=None),
+        measured_run("unknown", 1000.0, verdict=None),
+        measured_run("one", 100.0),
+        measured_run("two", 180.0, gpus=2),
+        states={"going": "running"},
+    )
+    assert runs["two"].speedup == pytest.approx(1.8)
+    assert runs["failed"].speedup is None
+    assert runs["failed"].samples_per_s.mean == pytest.approx(1000)
+    assert [runs[name].not_compared_because for name in ("failed", "going", "unknown")] == [
+        "its state is failed, and only done runs are compared",
+        "its state is running, and only done runs are compared",
+        "its state is not known, and only done runs are compared",
+    ]
+
+
+def test_a_run_alone_has_no_speedup_and_says_why(measured_run):
+    run = by_name(measured_run("one", 100.0))["one"]
+    assert run.speedup is None
+    assert run.not_compared_because == "there is no done run like it of another size"
+
+
+def test_a_done_run_without_steps_does_not_enter(measured_run, make_run):
+    runs = by_name(make_run("silent"), measured_run("two", 180.0, gpus=2))
+    assert runs["silent"].not_compared_because == "it recorded no steps"
+    assert runs["two"].speedup is None

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from hpcdist.summary import foreign_entries, print_summary, summarize
+from hpcdist.verdict import Verdict
+
+KILLED = Verdict(
+    kind="signal",
+    state="failed",
+    message="rank 1 (node 0, host a) was killed by SIGKILL after step 40",
+    exit_code_of_run=1,
+    rank=1,
+    log="logs/rank-00001.log",
+)
+
+
+@pytest.fixture
+def sweep(make_run, events):
+    """One, two and four ranks; another batch size; a failed run; a torn file."""
+
+    def make(name, rate, *, nodes=1, gpus=1, torn=b"", **options):
+        run = make_run(name, nodes=nodes, gpus=gpus, **options)
+        world_size = nodes * gpus
+        for rank in range(world_size):
+            made = [
+                events.window(
+                    step=10 * index,
+                    times_s=[100 * world_size / rate / 10] * 10,
+                    samples=100,
+                    phases_s={
+                        "data_wait": [10 * world_size / rate / 10] * 10,
+                        "exposed_communication": [(30 - 6 * rank) * world_size / rate / 10] * 10,
+                    },
+                )
+                for index in range(1, 6)
+            ]
+            evaluation = {"event": "evaluate", "time_s": 1.0, "loss": 0.08124, "accuracy": 0.97775}
+            epoch = {"event": "epoch", "time_s": 1.0, "epoch": 20}
+            end = events.end(step=50, max_rss_bytes=300 * 2**20)
+            start = events.start(rank, world_size=world_size, num_nodes=nodes)
+            events.write(run, rank, [start, *made, evaluation, epoch, end], torn=torn)
+        return run
+
+    return [
+        make("ddp-20260101-120000-aaaa", 2000.0),
+        make("ddp-20260101-120100-bbbb", 3600.0, gpus=2),
+        make("ddp-20260101-120200-cccc", 6400.0, nodes=2, gpus=2),
+        make("ddp-20260101-120300-dddd", 3000.0, gpus=2, train={"batch_size": 32}),
+        make("ddp-20260101-120400-eeee", 3000.0, gpus=2, verdict=KILLED, torn=b'{"event"'),
+    ]
+
+
+def printed(summary, width=80, **options):
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=width, **options))
+    return file.getvalue()
+
+
+def stripped(text):
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def test_the_whole_summary_in_80_columns(sweep, monkeypatch):
+    monkeypatch.chdir(sweep[0].path.parent.parent)
+    text = printed(summarize(sweep, {}))
+    assert max(map(len, text.splitlines())) <= 80
+    assert stripped(text) == EXPECTED
+
+
+EXPECTED = """\
+ddp: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80 % of the ideal
+speed-up.
+
+                                      nodes             speed-  effic.
+#  run                       state   x gpus  samples/s      up     (%)
+1  ddp-20260101-120000-aaaa  done     1 x 1  2,000 ± 0  1.00 *     100
+2  ddp-20260101-120100-bbbb  done     1 x 2  3,600 ± 0    1.80      90
+3  ddp-20260101-120200-cccc  done     2 x 2  6,400 ± 0    3.20      80
+4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0       -       -
+5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
+* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
+
+     step time  median   p95            test  accuracy  peak mem.
+#         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  restarts
+1  5.00 ± 0.00    5.00  5.00      20  0.0812     97.78        300         0
+2  5.56 ± 0.00    5.56  5.56      20  0.0812     97.78        300         0
+3  6.25 ± 0.00    6.25  6.25      20  0.0812     97.78        300         0
+4  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300         0
+5  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300         0
+
+Share of step time by phase, in %
+   data  exposed         slowest rank
+#  wait    comm.  other    to fastest
+1    10       30     60             -
+2    10       27     63   1 / 0: 1.09
+3    10       21     69   3 / 0: 1.26
+4    10       27     63   1 / 0: 1.09
+5    10       27     63   1 / 0: 1.09
+
+  4: not compared: train.batch_size is 32, but 64 in ddp-20260101-120000-aaaa
+  5: failed: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
+  logs/rank-00001.log)
+
+What could not be read:
+  runs/ddp-20260101-120400-eeee/events/rank-00000.jsonl: 1 torn line skipped
+  runs/ddp-20260101-120400-eeee/events/rank-00001.jsonl: 1 torn line skipped"""
+
+
+def test_no_escape_codes_where_it_is_no_terminal_or_colour_is_not_wanted(sweep, monkeypatch):
+    assert "\x1b" not in printed(summarize(sweep, {}))
+    monkeypatch.setenv("NO_COLOR", "1")
+    coloured = printed(summarize(sweep, {}), force_terminal=True, color_system="standard")
+    assert "\x1b[31m" not in coloured
+    assert "\x1b[32m" not in coloured
+
+
+def test_without_a_terminal_stdout_is_120_columns_wide(sweep, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_summary(summarize(sweep, {}))
+    (verdict,) = [line for line in capsys.readouterr().out.splitlines() if "SIGKILL" in line]
+    assert "(log: logs/rank-00001.log)" in verdict
+
+
+def test_text_of_others_does_not_act_on_the_terminal(make_run):
+    evil = Verdict(
+        kind="exception",
+        state="failed",
+        message="bad\x1b[2Jthing [bold]\nhappened",
+        exit_code_of_run=1,
+    )
+    text = printed(summarize([make_run("run", job="a [red]job[/]\n'x'", verdict=evil)], {}))
+    assert "a [red]job[/] 'x': no run is done yet (1 failed)." in text
+    assert "1: failed: bad\\x1b[2Jthing [bold] happened" in text
+
+
+def test_a_long_run_id_is_folded_and_stays_whole(make_run):
+    name = "a-job-with-a-name-of-the-greatest-length-20260101-120000-abcd"
+    text = printed(summarize([make_run(name)], {}))
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [line[3:40].strip() for line in text.splitlines() if "-" in line[3:40]]
+    assert name in "".join(rows)
+
+
+def test_runs_without_steps_are_shown_with_dashes(make_run):
+    text = printed(summarize([make_run("silent")], {}))
+    assert text.startswith("ddp: 1 run done; no speed, as no steps were recorded.")
+    (row,) = [line for line in text.splitlines() if "silent" in line]
+    assert row.split() == ["1", "silent", "done", "1", "x", "1", "-", "-", "-"]
+
+
+def test_a_single_run_is_told_with_what_to_do_next(sweep):
+    text = printed(summarize(sweep[2:3], {}), width=120)
+    assert text.startswith(
+        "ddp: 6,400 samples/s on 4 ranks. For a speed-up, submit it with other --nodes or --gpus"
+    )
+    assert "not compared" not in text
+
+
+def test_nothing_to_summarize_is_said(tmp_path):
+    (tmp_path / "thing").mkdir()
+    text = printed(summarize(foreign_entries(tmp_path), {}), width=200)
+    assert text.startswith("There is no run to summarize.\n")
+    assert f"{tmp_path / 'thing'}: skipped, not a run" in text
+
+
+def test_restarts_and_notes_are_told(make_run, events):
+    run = make_run("again")
+    start = events.start(0, world_size=1)
+    note = {"event": "note", "time_s": 1.0, "message": "resume is not bit-exact"}
+    events.write(run, 0, [start, *events.steady([100.0] * 5)])
+    events.write(run, 0, [start, note, *events.steady([100.0] * 5)], attempt=1)
+    text = printed(summarize([run], {}))
+    assert "1: restarted 1 time, 50 steps were done again" in text
+    assert "1: resume is not bit-exact" in text
+
+
+def test_a_summary_imports_neither_torch_nor_numpy_and_rich_only_to_print():
+    code = (
+        "import sys; from hpcdist.summary import summarize, to_json; to_json(summarize([], {}));"
+        "print(*(m for m in ('torch', 'numpy', 'matplotlib', 'rich') if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcdist.summary import timing
+from hpcdist.summary.records import Window
+from hpcdist.summary.timing import Span, StepTotals
+
+
+def windows_of(made: list[dict[str, Any]]) -> list[Window]:
+    return [msgspec.convert(window, Window, str_keys=True) for window in made]
+
+
+def spans_at(rates: list[float], *, samples: int = 100, steps: int = 10) -> list[Span]:
+    return [
+        Span(index * steps, (index + 1) * steps, samples / rate, samples)
+        for index, rate in enumerate(rates)
+    ]
+
+
+def kept(windows: list[Window]) -> list[int]:
+    return [window.step for window in timing.drop_warm_up(windows)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "steps_kept"),
+    [
+        pytest.param([], [], id="no windows"),
+        pytest.param([50], [10], id="a single window stays"),
+        pytest.param([100, 100], [20], id="the first goes even where it is like the rest"),
+        pytest.param([10, 100, 101, 99, 100], [20, 30, 40, 50], id="a slow first"),
+        pytest.param(
+            [10, 50, 100, 101, 99, 98, 100, 102],
+            [30, 40, 50, 60, 70, 80],
+            id="a slow second as well",
+        ),
+        pytest.param(
+            [10, 20, 30, 40, 50, 60, 70, 80], [30, 40, 50, 60, 70, 80], id="never settles"
+        ),
+        pytest.param(
+            [10, 300, 100, 101, 99, 98, 100, 102],
+            [30, 40, 50, 60, 70, 80],
+            id="a second that is too fast",
+        ),
+    ],
+)
+def test_warm_up_is_the_first_window_and_those_out_of_the_range_of_the_rest(
+    events, rates, steps_kept
+):
+    assert kept(windows_of(events.steady(rates))) == steps_kept
+
+
+def test_windows_without_steps_or_time_are_no_windows(events):
+    first, second = windows_of(events.steady([100, 100]))
+    empty = msgspec.structs.replace(first, steps=0)
+    timeless = msgspec.structs.replace(first, wall_s=0.0)
+    assert kept([empty, timeless, first, second]) == [20]
+    assert kept([empty, timeless]) == []
+
+
+def test_throughput_of_ranks_of_unequal_speed_is_the_sum_of_their_rates():
+    rate = timing.throughput([[spans_at([100, 100, 100]), spans_at([40, 40])]])
+    assert rate is not None
+    assert rate.mean == pytest.approx(140)
+    assert rate.sd == pytest.approx(0, abs=1e-9)
+
+
+def test_sd_of_windows_of_equal_length_is_that_of_a_sample():
+    # Equal lengths of 1 s, so the weights are equal.
+    rates = [90.0, 110.0, 100.0, 104.0]
+    spans = [Span(10 * i, 10 * i + 10, 1.0, int(rate)) for i, rate in enumerate(rates)]
+    rate = timing.throughput([[spans]])
+    assert rate is not None
+    assert rate.mean == pytest.approx(statistics.mean(rates))
+    assert rate.sd == pytest.approx(statistics.stdev(rates))
+
+
+def test_windows_count_by_their_length():
+    rate = timing.throughput([[[Span(0, 10, 1.0, 100), Span(10, 50, 3.0, 600)]]])
+    assert rate is not None
+    assert rate.mean == pytest.approx(175)
+    # Weighted variance: (1 * 75**2 + 3 * 25**2) / 4 = 1875, times 2 / 1.
+    assert rate.sd == pytest.approx(3750**0.5)
+
+
+def test_windows_of_ranks_that_begin_elsewhere_are_lined_up_by_steps():
+    # The second rank's windows are cut at steps 5 and 15; it makes 10 samples/s, then 20.
+    first = [Span(0, 10, 1.0, 100), Span(10, 20, 1.0, 100)]
+    second = [Span(0, 5, 1.0, 10), Span(5, 15, 2.0, 20), Span(15, 20, 1.0, 20)]
+    rates, weights_s = zip(*timing.rates_by_window([first, second]), strict=True)
+    assert rates == pytest.approx((100 + 20 / 2.0, 100 + 30 / 2.0))
+    assert weights_s == (1.0, 1.0)
+
+
+def test_a_missing_window_takes_its_steps_out_of_the_sd_and_not_out_of_the_mean():
+    whole = spans_at([100, 120, 80, 100])
+    torn = [whole[0], whole[1], whole[3]]
+    assert [rate for rate, _ in timing.rates_by_window([whole, torn])] == [200, 240, 200]
+    assert timing.mean_rate(torn) == pytest.approx(300 / (1 + 1 / 1.2 + 1))
+
+
+def test_attempts_count_by_the_time_they_stepped():
+    rate = timing.throughput([[[Span(0, 10, 1.0, 100)]], [[Span(5, 35, 3.0, 600)]]])
+    assert rate is not None
+    assert rate.mean == pytest.approx((100 + 600) / 4)
+
+
+def test_step_times_are_those_of_all_steps(events):
+    rng = random.Random(1)
+    steps = [[rng.lognormvariate(-4, 0.3) for _ in range(40)] for _ in range(5)]
+    totals = StepTotals()
+    for index, times_s in enumerate(steps, 1):
+        (window,) = windows_of([events.window(step=40 * index, times_s=times_s, samples=1)])
+        totals.add(window)
+    every = sorted(time_s for times_s in steps for time_s in times_s)
+    time = timing.step_time(totals)
+    assert time is not None
+    assert time.mean == pytest.approx(statistics.mean(every))
+    assert time.sd == pytest.approx(statistics.stdev(every))
+    assert time.p50 == pytest.approx(every[99], rel=0.01)
+    assert time.p95 == pytest.approx(every[189], rel=0.01)
+
+
+def test_percentiles_of_equal_steps_are_that_time_exactly(events):
+    totals = StepTotals()
+    totals.add(*windows_of([events.window(step=7, times_s=[0.0123] * 7, samples=1)]))
+    time = timing.step_time(totals)
+    assert time is not None
+    assert (time.p50, time.p95) == (0.0123, 0.0123)
+    assert time.sd == pytest.approx(0, abs=1e-9)
+
+
+def test_a_single_step_has_no_spread(events):
+    totals = StepTotals()
+    totals.add(*windows_of([events.window(step=1, times_s=[0.5], samples=8)]))
+    time = timing.step_time(totals)
+    assert time is not None
+    assert time.sd is None
+    assert timing.step_time(StepTotals()) is None
