@@ -29,12 +29,12 @@ def follow(run: Run, screen: Screen) -> Verdict:
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
     while (verdict := end.poll()) is None:
-        _show(logs, screen)
+        screen.lines(logs.lines())
         if progress is not None:
             screen.show_progress(progress.read())
         time.sleep(POLL_S)
     wait_until_gone(run)
-    _show(logs, screen, finish=True)
+    screen.lines(logs.lines(finish=True))
     screen.close()
     _show_unseen(run, verdict, shown, screen)
     return verdict
@@ -45,11 +45,6 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     if verdict.state == "done":
         return f"run {run.id}: done{_duration(run, verdict)}"
     return f"run {run.id} {verdict.state}: {verdict.message}"
-
-
-def _show(logs: LogTail, screen: Screen, *, finish: bool = False) -> None:
-    for rank, line in logs.lines(finish=finish):
-        screen.line(rank, line)
 
 
 def _shown_ranks(run: Run) -> range:

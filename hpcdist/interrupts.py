@@ -26,28 +26,27 @@ class Interrupts:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle the signals in this block; as before after it."""
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, self._take)
+        """Handle the signals in this block; after one that came, the command is left in peace."""
+        before = {
+            number: handler
+            for number in _SIGNALS
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+        }
+        for number in before:
+            signal.signal(number, self._take)
         try:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_IGN if self._came else handler)
 
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Note a signal, for `check`: in a block that must not stop half way."""
+    def defer(self) -> None:
+        """From here on only note a signal: what begins must not stop half way."""
         self._is_deferred = True
-        try:
-            yield
-        finally:
-            self._is_deferred = False
 
-    def check(self) -> None:
-        """Raise Interrupted if a signal was deferred."""
+    def resume(self) -> None:
+        """Raise for signals again, at once if one was noted."""
+        self._is_deferred = False
         if self._came:
             raise Interrupted
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from hpcdist.live import Progress
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress as ProgressBar
+    from rich.console import Console, RenderableType
+    from rich.live import Live
 
 _RANK_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta")
 _REFRESH_S = 0.25  # four times a second: drawing takes time from the ranks
+_BAR_WIDTH = 24
 
 
 class Screen:
@@ -28,55 +30,48 @@ class Screen:
         """`log` takes the ranks' lines (stdout if None); `prefixed` puts the rank before each."""
         self._log = sys.stdout if log is None else log
         self._prefixed = prefixed
+        self._started_s = time.monotonic()
         self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         """Whether progress can be drawn."""
         self._console: Console | None = None
-        self._bar: ProgressBar | None = None
+        self._live: Live | None = None
         self._drawn_s = 0.0
 
-    def line(self, rank: int, text: str) -> None:
-        """One line of a rank's log."""
-        if self._log.isatty() and self.is_live:
-            self._print_coloured(rank, text)
-        else:
+    def lines(self, lines: Iterable[tuple[int, str]]) -> None:
+        """Lines of the ranks' logs, each with its rank."""
+        if self.is_live and self._log.isatty():
+            for rank, text in lines:
+                self._print_coloured(rank, text)
+            return
+        for rank, text in lines:
             self._log.write(f"[rank {rank}] {text}\n" if self._prefixed else f"{text}\n")
-            self._log.flush()
+        self._log.flush()
 
     def say(self, text: str) -> None:
         """One line that is not of a rank."""
         if self.is_live:
-            self._live_console().print(text, markup=False, highlight=False, soft_wrap=True)
+            self._terminal().print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def show_progress(self, progress: Progress | None) -> None:
         """Draw how far the run is, beneath the log."""
+        from rich.live import Live
+
         now = time.monotonic()
         if now - self._drawn_s < _REFRESH_S:
             return
         self._drawn_s = now
-        if self._bar is None:
-            self._bar = _progress_bar(self._live_console())
-            self._bar.start()
-        bar = self._bar
-        task = bar.tasks[0].id
-        if progress is None or progress.step is None:
-            bar.update(task, description="starting", figures="")
-        else:
-            bar.update(
-                task,
-                description=progress_place(progress),
-                total=progress.total_steps,
-                completed=progress.step,
-                figures=progress_figures(progress),
-            )
-        bar.refresh()
+        if self._live is None:
+            self._live = Live(console=self._terminal(), auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(_drawing(progress, elapsed_s=now - self._started_s), refresh=True)
 
     def close(self) -> None:
         """Take the progress off the screen."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     def _print_coloured(self, rank: int, text: str) -> None:
         from rich.text import Text
@@ -85,10 +80,10 @@ class Screen:
         if self._prefixed:
             colour = _RANK_COLOURS[rank % len(_RANK_COLOURS)]
             line = Text.assemble((f"[rank {rank}] ", colour), line)
-        self._live_console().print(line, highlight=False, soft_wrap=True)
+        self._terminal().print(line, highlight=False, soft_wrap=True)
 
-    def _live_console(self) -> Console:
-        """The terminal: what is printed there and the progress beneath must know of each other."""
+    def _terminal(self) -> Console:
+        """One console for all: what is printed and the progress beneath must know of each other."""
         from rich.console import Console
 
         if self._console is None:
@@ -96,23 +91,8 @@ class Screen:
         return self._console
 
 
-def _progress_bar(console: Console) -> ProgressBar:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[figures]}", markup=False),
-        TimeElapsedColumn(),
-        console=console,
-        auto_refresh=False,
-        transient=True,
-    )
-    bar.add_task("starting", total=None, figures="")
-    return bar
-
-
 def progress_place(progress: Progress) -> str:
+    """Where a run is: epoch 3, step 120/400."""
     epoch = "" if progress.epoch is None else f"epoch {progress.epoch}, "
     total = "" if progress.total_steps is None else f"/{progress.total_steps}"
     restarted = f"attempt {progress.attempt}, " if progress.attempt else ""
@@ -120,6 +100,7 @@ def progress_place(progress: Progress) -> str:
 
 
 def progress_figures(progress: Progress) -> str:
+    """How fast it is, and when it will be done."""
     parts = []
     if progress.samples_per_s is not None:
         parts.append(f"{progress.samples_per_s:,.0f} samples/s")
@@ -128,6 +109,24 @@ def progress_figures(progress: Progress) -> str:
     if progress.remaining_s is not None:
         parts.append(f"{_clock(progress.remaining_s)} left")
     return ", ".join(parts)
+
+
+def _drawing(progress: Progress | None, *, elapsed_s: float) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    if progress is None or progress.step is None:
+        what = "starting" if progress is None else "running"
+        return Text(f"{what}, {_clock(elapsed_s)}", no_wrap=True)
+    row: list[RenderableType] = [Text(progress_place(progress))]
+    if progress.total_steps:
+        total = progress.total_steps
+        row.append(ProgressBar(total=total, completed=progress.step, width=_BAR_WIDTH))
+    row.append(Text(progress_figures(progress), overflow="ellipsis", no_wrap=True))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(*row)
+    return grid
 
 
 def _clock(seconds: float) -> str:

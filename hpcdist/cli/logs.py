@@ -43,8 +43,8 @@ def _print(run: Run, rank: int | None) -> None:
         return
     with closing(Screen(prefixed=len({found for found, _ in files}) > 1)) as screen:
         for found, path in files:
-            for line in TailedFile(path).lines(finish=True):
-                screen.line(found, shown_line(line))
+            lines = TailedFile(path).lines(finish=True)
+            screen.lines((found, shown_line(line)) for line in lines)
 
 
 def _follow(run: Run, rank: int | None) -> None:
@@ -57,11 +57,9 @@ def _follow(run: Run, rank: int | None) -> None:
     tail = LogTail(run, lambda found: rank in {None, found})
     with closing(Screen(prefixed=rank is None)) as screen:
         while (verdict := end.poll()) is None:
-            for found, line in tail.lines():
-                screen.line(found, line)
+            screen.lines(tail.lines())
             time.sleep(POLL_S)
-        for found, line in tail.lines(finish=True):
-            screen.line(found, line)
+        screen.lines(tail.lines(finish=True))
         screen.say(end_sentence(run, verdict))
 
 

@@ -66,8 +66,8 @@ def submit(
     with interrupts.handled():
         run = _submit(loaded, name, runs, interrupts)
         if not follows:
-            interrupts.check()
             _report_submitted(run, name, as_json=as_json)
+            interrupts.resume()
             return 0
         verdict, code = _follow(run, interrupts, as_json=as_json, owned=local)
         if as_json:
@@ -91,8 +91,8 @@ def _submit(loaded: LoadedJob, scheduler: str, runs: Path, interrupts: Interrupt
     for text in planned.plan.notes:
         note(text)
     workloads.prepare(loaded.job)  # may download for long, and may be interrupted
-    with interrupts.deferred():
-        return submit(loaded, scheduler=scheduler, runs=runs, command=sys.argv)
+    interrupts.defer()  # until the caller knows the run, and can end it
+    return submit(loaded, scheduler=scheduler, runs=runs, command=sys.argv)
 
 
 def _follow(
@@ -105,7 +105,7 @@ def _follow(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
-            interrupts.check()
+            interrupts.resume()
             verdict = follow(run, screen)
         except Interrupted:
             screen.close()
