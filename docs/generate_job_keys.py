@@ -1,0 +1,120 @@
+"""Write docs/job-keys.md from the structs and docstrings of hpcdist/spec.py.
+
+python docs/generate_job_keys.py > docs/job-keys.md
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+_SPEC = Path(__file__).parent.parent / "hpcdist" / "spec.py"
+
+_SECTIONS = {
+    "JobSpec": "Every job",
+    "Resources": "`resources`",
+    "Launch": "`launch`",
+    "Record": "`record`",
+    "TrainJob": "Jobs with `workload: train`",
+    "Model": "`model`",
+    "Data": "`data`",
+    "Train": "`train`",
+    "Checkpoint": "`checkpoint`",
+    "ScriptJob": "Jobs with `workload: script`",
+}
+"""Struct -> heading, in the order of the page."""
+
+_TYPES = {
+    "Count": "integer, 1 or more",
+    "CountOrZero": "integer, 0 or more",
+    "Positive": "number above 0",
+    "PositiveOrZero": "number, 0 or more",
+    "str": "text",
+    "bool": "true or false",
+    "dict[str, Any]": "mapping",
+    "list[str]": "list of texts",
+    "tuple[Port, Port]": "[first, last], 1024 to 65535",
+    "Literal['auto'] | bool": "auto, true or false",
+}
+
+_HEAD = """# Keys of a job file
+
+A job file is YAML: the keys below, in sections. Unknown keys are errors, and so are values of a wrong
+type or out of range; the message names the file, the key and the value. Any key can be changed for one
+run with `--set section.key=value`; the value is read as YAML (`--set data.root=null`,
+`--set launch.port_range=[20000,20100]`). The order of precedence: what the job file says, then the
+flags (`--nodes`, `--gpus`, `--max-restarts`), then `--set`.
+
+This page is written by `python docs/generate_job_keys.py`.
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    classes = {
+        node.name: node
+        for node in ast.parse(_SPEC.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    return _HEAD + "".join(
+        _section(heading, classes[struct]) for struct, heading in _SECTIONS.items()
+    )
+
+
+def _section(heading: str, struct: ast.ClassDef) -> str:
+    rows = "".join(_rows(struct))
+    summary = (ast.get_docstring(struct) or "").strip()
+    return f"\n## {heading}\n\n{summary}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
+
+
+def _rows(struct: ast.ClassDef) -> list[str]:
+    rows: list[str] = []
+    for field, following in zip(struct.body, [*struct.body[1:], None], strict=True):
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        assert isinstance(field.target, ast.Name)
+        default = ast.unparse(field.value) if field.value else "required"
+        meaning = _docstring(following)
+        if default.endswith("()"):
+            rows.append(f"| `{field.target.id}` | section | | see below |\n")
+            continue
+        kind = _type(ast.unparse(field.annotation))
+        rows.append(f"| `{field.target.id}` | {kind} | {_default(default)} | {meaning} |\n")
+    return rows
+
+
+def _docstring(node: ast.stmt | None) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return " ".join(str(node.value.value).split())
+    return ""
+
+
+def _default(text: str) -> str:
+    names = {"None": "unset", "True": "true", "False": "false", "''": "none", "{}": "none"}
+    return names.get(text, text.strip("'"))
+
+
+def _type(annotation: str) -> str:
+    optional = annotation.endswith(" | None")
+    base = annotation.removesuffix(" | None")
+    if base in _TYPES:
+        text = _TYPES[base]
+    elif base.startswith("Literal["):
+        text = ", ".join(re.findall(r"'([^']*)'", base))
+    elif match := re.fullmatch(r"Annotated\[(int|float), Meta\((.*)\)\]", base):
+        text = f"{'integer' if match[1] == 'int' else 'number'}, {_bounds(match[2])}"
+    else:
+        text = base
+    return text + (" or null" if optional else "")
+
+
+def _bounds(meta: str) -> str:
+    words = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
+    parts = [part.split("=") for part in meta.replace(" ", "").split(",")]
+    shown = [(name, str(eval(value))) for name, value in parts]  # noqa: S307 - our own source
+    return " ".join(words[name].format(value) for name, value in shown)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
