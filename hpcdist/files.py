@@ -13,8 +13,11 @@ PRIVATE_FOLDER = 0o700
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write aside, then rename: no reader, on no node, ever sees half a file."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write aside, then rename: no reader, on no node, ever sees half a file.
+
+    Text may hold names of files that are not UTF-8: their bytes are written as they are.
+    """
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
@@ -45,8 +48,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """A value as readable JSON with a newline at its end."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """A value as readable JSON with a newline at its end.
+
+    Bytes of file names that are not UTF-8 are escaped, so that the text always is UTF-8.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def read_json(path: Path) -> Any | None:

@@ -18,6 +18,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int
     epoch: int | None = None
+    """Counted from 0."""
     step: int | None = None
     total_steps: int | None = None
     loss: float | None = None

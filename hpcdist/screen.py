@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RANK_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta")
 _REFRESH_S = 0.25  # four times a second: drawing takes time from the ranks
-_BAR_WIDTH = 24
+_BAR_WIDTH = 16
 
 
 class Screen:
@@ -93,7 +93,7 @@ class Screen:
 
 def progress_place(progress: Progress) -> str:
     """Where a run is: epoch 3, step 120/400."""
-    epoch = "" if progress.epoch is None else f"epoch {progress.epoch}, "
+    epoch = "" if progress.epoch is None else f"epoch {progress.epoch + 1}, "
     total = "" if progress.total_steps is None else f"/{progress.total_steps}"
     restarted = f"attempt {progress.attempt}, " if progress.attempt else ""
     return f"{restarted}{epoch}step {progress.step}{total}"

@@ -58,10 +58,12 @@ def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]
 
 
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
+    from hpcdist.states import OPEN_STATES
+
     lines = {
         "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {run['scheduler'] or '-'}",
         "submitted": local_time(run["created_s"]),
-        "progress": _place(progress),
+        "progress": _place(progress, is_open=run["state"] in OPEN_STATES),
         "directory": run["path"],
         "verdict": run["message"],
     }
@@ -71,11 +73,10 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
             print(f"  {name:<10} {one_line(value)}")
 
 
-def _place(progress: Progress | None) -> str | None:
+def _place(progress: Progress | None, *, is_open: bool) -> str | None:
     from hpcdist.screen import progress_figures, progress_place
 
     if progress is None or progress.step is None:
         return None
-    return ", ".join(
-        part for part in (progress_place(progress), progress_figures(progress)) if part
-    )
+    figures = progress_figures(progress) if is_open else ""
+    return ", ".join(part for part in (progress_place(progress), figures) if part)
