@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 from hpcdist.summary.text import decimals_for, format_number, format_percent, number_of, shown
 from hpcdist.summary.values import RunSummary
 
+_MOST_EFFICIENCY = 1.1
+"""Caches and noise can give a little more than the ideal; more than this is odd."""
+
+_TOO_GOOD = " That is too good: something else slowed the smaller run down; run it again."
+
 
 def conclusion(runs: Sequence[RunSummary]) -> str:
     """What the runs of one job say, in one sentence."""
@@ -35,10 +40,11 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     baseline = next(other for other in runs if other.run in run.compared_with)
     ranks = number_of(run.world_size, "rank")
     verb = "is" if run.world_size == 1 else "are"
+    doubt = _TOO_GOOD if run.efficiency > _MOST_EFFICIENCY else ""
     return (
         f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
         f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
-        f" {format_percent(run.efficiency)} % of the ideal speed-up."
+        f" {format_percent(run.efficiency)} % of the ideal speed-up.{doubt}"
     )
 
 

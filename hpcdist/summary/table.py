@@ -161,7 +161,7 @@ def _step_columns(runs: Sequence[RunSummary]) -> list[Column]:
         Column("test\nloss", lambda row: format_number(row.run.final.loss, 4)),
         Column("accuracy\n(%)", lambda row: format_percent(row.run.final.accuracy, decimals=2)),
         Column("peak mem.\n(MiB)", _memory),
-        Column("restarts", lambda row: str(row.run.restarts)),
+        Column("re-\nstarts", lambda row: str(row.run.restarts)),
     ]
 
 

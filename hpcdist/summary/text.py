@@ -35,9 +35,9 @@ def format_ranges(numbers: Sequence[int]) -> str:
 
 
 def decimals_for(values: Sequence[float]) -> int:
-    """Decimals that show three digits of the smallest value, three at most."""
-    smallest = min((value for value in values if value > 0), default=1.0)
-    return min(3, max(0, 2 - math.floor(math.log10(smallest))))
+    """Decimals for a column: three digits of the smallest value, at most four of the largest."""
+    digits = [math.floor(math.log10(value)) for value in values if value > 0] or [0]
+    return max(0, min(2 - min(digits), 3 - max(digits)))
 
 
 def time_unit(time_s: float) -> tuple[float, str]:

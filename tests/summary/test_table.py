@@ -86,13 +86,13 @@ speed-up.
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
 
-     step time  median   p95            test  accuracy  peak mem.
-#         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  restarts
-1  5.00 ± 0.00    5.00  5.00      20  0.0812     97.78        300         0
-2  5.56 ± 0.00    5.56  5.56      20  0.0812     97.78        300         0
-3  6.25 ± 0.00    6.25  6.25      20  0.0812     97.78        300         0
-4  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300         0
-5  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300         0
+     step time  median   p95            test  accuracy  peak mem.     re-
+#         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  starts
+1  5.00 ± 0.00    5.00  5.00      20  0.0812     97.78        300       0
+2  5.56 ± 0.00    5.56  5.56      20  0.0812     97.78        300       0
+3  6.25 ± 0.00    6.25  6.25      20  0.0812     97.78        300       0
+4  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300       0
+5  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300       0
 
 Share of step time by phase, in %
    data  exposed         slowest rank
@@ -160,6 +160,40 @@ def test_a_single_run_is_told_with_what_to_do_next(sweep):
         "ddp: 6,400 samples/s on 4 ranks. For a speed-up, submit it with other --nodes or --gpus"
     )
     assert "not compared" not in text
+
+
+def test_noisy_figures_of_very_different_runs_fit_into_80_columns(make_run, events):
+    runs = []
+    for name, scale in (("slow", 0.25), ("fast", 0.001)):
+        run = make_run(f"ddp-20260101-120000-{name}", train={"lr": scale})
+        made = [
+            events.window(step=4 * index, times_s=[scale, scale, scale, 5 * scale], samples=4)
+            for index in range(1, 5)
+        ]
+        evaluation = {"event": "evaluate", "time_s": 1.0, "loss": 0.08124, "accuracy": 1.0}
+        events.write(run, 0, [events.start(0, world_size=1), *made, evaluation])
+        runs.append(run)
+    text = printed(summarize(runs, {}))
+    assert "500.0 ± 452.3   250.0  1,243.4" in text
+    assert "  2.0 ± 1.8     1.0      5.0" in text
+    assert "…" not in text
+    assert all("starts" in line for line in text.splitlines() if "epochs" in line)
+
+
+def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
+    runs = []
+    for gpus, rate in ((1, 100.0), (2, 150.0)):
+        run = make_run(f"on-{gpus}", gpus=gpus)
+        for rank in range(gpus):
+            events.write(
+                run, rank, [events.start(rank, world_size=gpus), *events.steady([rate] * 5)]
+            )
+        runs.append(run)
+    text = printed(summarize(runs, {}), width=200)
+    assert text.splitlines()[0] == (
+        "ddp: 2 ranks (1 x 2) are 3.00 times as fast as 1 (1 x 1): 150 % of the ideal speed-up."
+        " That is too good: something else slowed the smaller run down; run it again."
+    )
 
 
 def test_nothing_to_summarize_is_said(tmp_path):

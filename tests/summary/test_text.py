@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+
+from hpcdist.summary import text
+
+
+@pytest.mark.parametrize(
+    ("values", "decimals"),
+    [
+        ([], 2),
+        ([0.0], 2),
+        ([12_589.0, 402.0], 0),
+        ([155.5, 6.3], 1),
+        ([26.29, 6.3], 2),
+        ([5.0], 2),
+        ([0.05], 4),
+    ],
+)
+def test_a_column_shows_three_digits_of_its_smallest_and_four_of_its_largest(values, decimals):
+    assert text.decimals_for(values) == decimals
+
+
+@pytest.mark.parametrize(
+    ("time_s", "unit"), [(90.0, "s"), (1.0, "s"), (0.2, "ms"), (5e-5, "µs"), (1e-9, "µs")]
+)
+def test_times_are_shown_in_the_largest_unit_that_they_fill(time_s, unit):
+    assert text.time_unit(time_s)[1] == unit
+
+
+def test_numbers_of_runs_are_shown_as_ranges():
+    assert text.format_ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
