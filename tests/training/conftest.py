@@ -1,0 +1,163 @@
+"""Runs the trainer in real ranks: forked processes, a gloo group, a run directory."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import torch._dynamo
+import yaml
+from torch.distributed import TCPStore
+
+from hpcdist.events import EventWriter, read_events
+from hpcdist.progress import ProgressBoard, ProgressSlot
+from hpcdist.rank import RankContext
+from hpcdist.run import Run
+from hpcdist.spec import TrainJob
+from hpcdist.training import checkpoint, checkpoint_files
+from hpcdist.workloads import train
+
+LIMIT_S = 60
+DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
+torch.set_num_threads(1)  # threads of a parent do not live on in forked children
+
+
+@pytest.fixture
+def make_job():
+    return _make_job
+
+
+@pytest.fixture
+def train_ranks(tmp_path):
+    """Train a job with some ranks, each a process of its own; see `Training`."""
+
+    def start(job, world_size=1, run=None, **options):
+        run = run or Run.create(tmp_path / "runs", job.name)
+        return Training(run, world_size, _run_ranks(job, world_size, run, **options))
+
+    return start
+
+
+@dataclass
+class Training:
+    """What is left of a training whose ranks have ended."""
+
+    run: Run
+    world_size: int
+    exit_codes: list[int]
+
+    def checkpoints(self):
+        return checkpoint_files.list_checkpoints(self.run.checkpoints_folder)
+
+    def state(self):
+        return checkpoint.load(self.checkpoints()[0])
+
+    def weights(self):
+        return self.state()["model"]
+
+    def events(self, kind, rank=0, attempt=0):
+        found = read_events(self.run.event_file(rank, attempt)).events
+        return [event for event in found if event["event"] == kind]
+
+    def log(self, rank=0, attempt=0):
+        return self.run.log_file(rank, attempt).read_text()
+
+
+@pytest.fixture
+def make_demo_job():
+    """The job that the package ships, but for its name."""
+    values = yaml.safe_load(DEMO_JOB.read_text())
+    return lambda: msgspec.convert({"name": "ddp", **values}, TrainJob)
+
+
+def _make_job(strategy="ddp", **sections):
+    """A job of few and small steps; sections override parts of it."""
+    values = {
+        "name": "test",
+        "strategy": strategy,
+        "data": {"train_samples": 203, "test_samples": 131},
+        "train": {"epochs": 2, "batch_size": 16},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    return msgspec.convert(values, TrainJob)
+
+
+class KillingSlot(ProgressSlot):
+    """Kills its rank when a step is finished."""
+
+    def __init__(self, slot, at_step):
+        self.__dict__.update(slot.__dict__)
+        self._at_step = at_step
+
+    def step(self, step):
+        super().step(step)
+        if step == self._at_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=False):
+    """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun."""
+    while run.newest_attempt() < attempt + overtaken:
+        run.claim_attempt()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    board = ProgressBoard(world_size)
+    fork = multiprocessing.get_context("fork")
+
+    def become(rank):
+        slot = board.slot(rank)
+        log = os.open(run.log_file(rank, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)
+        sys.stderr = open(2, "w", buffering=1, closefd=False)
+        os.environ.update(
+            RANK=str(rank),
+            WORLD_SIZE=str(world_size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+        )
+        context = RankContext(
+            run=run,
+            job=job,
+            rank=rank,
+            local_rank=rank,
+            world_size=world_size,
+            local_world_size=world_size,
+            node_rank=0,
+            num_nodes=1,
+            host="localhost",
+            device="cpu",
+            backend="gloo",
+            attempt=attempt,
+            restart_count=attempt,
+            cpus=(),
+            num_threads=1,
+            events=EventWriter(run.event_file(rank, attempt)),
+            progress=slot if kill_at_step is None else KillingSlot(slot, kill_at_step),
+        )
+        try:
+            train.run(context)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    processes = [fork.Process(target=become, args=(rank,)) for rank in range(world_size)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(LIMIT_S)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    return [process.exitcode for process in processes]

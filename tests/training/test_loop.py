@@ -1,0 +1,141 @@
+import pytest
+import torch
+
+
+def test_one_rank_reaches_an_accuracy_of_97_percent_on_digits(train_ranks, make_demo_job):
+    done = train_ranks(make_demo_job(), 1)
+    assert done.exit_codes == [0], done.log()
+    assert done.events("evaluate")[-1]["accuracy"] >= 0.97
+
+
+def test_four_ranks_reach_an_accuracy_of_97_percent_on_digits(train_ranks, make_demo_job):
+    done = train_ranks(make_demo_job(), 4)
+    assert done.exit_codes == [0] * 4, done.log()
+    assert done.events("evaluate")[-1]["accuracy"] >= 0.97
+
+
+def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_ranks, make_job):
+    done = train_ranks(make_job(), 2)
+    assert done.exit_codes == [0, 0], done.log()
+    [setup] = done.events("setup")
+    assert (setup["train_samples"], setup["test_samples"]) == (203, 131)
+    assert (setup["steps_per_epoch"], setup["total_steps"]) == (7, 14)
+    assert sum(window["steps"] for window in done.events("steps")) == 14
+    assert sum(w["samples"] for rank in (0, 1) for w in done.events("steps", rank)) == 2 * 203
+    assert {"forward_backward", "exposed_communication", "optimizer"} <= set(
+        done.events("steps")[0]["phases_s"]
+    )
+    assert [event["samples"] for event in done.events("evaluate")] == [131, 131]
+    assert [event["epoch"] for event in done.events("epoch")] == [1, 2]
+    assert "epoch 2/2  loss " in done.log()
+    assert done.log(1) == ""
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_together_train_like_one_process_with_the_same_global_batch(
+    train_ranks, make_job, world_size
+):
+    # 203 samples in batches of 48 leave a last batch of 11: 2 or 3 samples for each of 4 ranks.
+    whole = train_ranks(make_job(**_without_dropout(batch_size=48)), 1)
+    parts = train_ranks(make_job(**_without_dropout(batch_size=48 // world_size)), world_size)
+    _assert_close(parts.weights(), whole.weights())
+    assert parts.events("evaluate")[-1]["accuracy"] == whole.events("evaluate")[-1]["accuracy"]
+
+
+def test_a_rank_without_samples_in_the_last_step_takes_part_with_none(train_ranks, make_job):
+    # The last batch of an epoch holds 2 samples for 4 ranks.
+    sections = _without_dropout(batch_size=48, train_samples=50)
+    whole = train_ranks(make_job(**sections), 1)
+    sections = _without_dropout(batch_size=12, train_samples=50)
+    parts = train_ranks(make_job(**sections), 4)
+    _assert_close(parts.weights(), whole.weights())
+
+
+def test_accumulated_batches_train_like_one_large_batch(train_ranks, make_job):
+    whole = train_ranks(make_job(**_without_dropout(batch_size=48)), 1)
+    pieces = train_ranks(make_job(**_without_dropout(batch_size=8, accumulate=3)), 2)
+    _assert_close(pieces.weights(), whole.weights())
+    assert pieces.events("setup")[0]["steps_per_epoch"] == 5
+
+
+def test_loader_workers_give_the_weights_that_direct_batches_give(train_ranks, make_job):
+    direct = train_ranks(make_job(), 2)
+    sections = {"data": {"workers": 1, "train_samples": 203, "test_samples": 131}}
+    worked = train_ranks(make_job(**sections), 2)
+    assert worked.exit_codes == [0, 0], worked.log()
+    _assert_same(worked.weights(), direct.weights())
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_gives_others(train_ranks, make_job):
+    first, second, other = (
+        train_ranks(make_job(train={"seed": seed}), 2).weights() for seed in (1, 1, 2)
+    )
+    _assert_same(first, second)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_max_steps_ends_a_training_in_the_middle_of_an_epoch(train_ranks, make_job):
+    done = train_ranks(make_job(train={"max_steps": 9}), 2)
+    assert done.exit_codes == [0, 0]
+    assert done.state()["position"] == {"step": 9, "epoch": 1, "samples": 2 * 32}
+    assert done.events("evaluate")[-1]["step"] == 9
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        pytest.param({"strategy": "single"}, id="single"),
+        pytest.param({"train": {"precision": "bf16-mixed"}}, id="bf16-mixed"),
+        pytest.param({"train": {"optimizer": "sgd", "schedule": "step"}}, id="sgd-step"),
+        pytest.param(
+            {"train": {"optimizer": "adam", "schedule": "cosine", "warmup_steps": 3}}, id="cosine"
+        ),
+        pytest.param({"train": {"channels_last": False}}, id="contiguous"),
+        pytest.param({"model": {"name": "mlp"}}, id="mlp"),
+        pytest.param({"model": {"image_size": 13}}, id="scaled"),
+        pytest.param(
+            {"model": {"name": "squeezenet1_1"}, "train": {"max_steps": 2}}, id="torchvision"
+        ),
+    ],
+)
+def test_a_training_goes_through_with(train_ranks, make_job, sections):
+    done = train_ranks(make_job(**sections), 1)
+    assert done.exit_codes == [0], done.log()
+    assert all(value.isfinite().all() for value in done.weights().values())
+
+
+def test_batch_norm_trains_when_ranks_get_one_sample_or_none(train_ranks, make_job):
+    sections = {
+        "model": {"name": "resnet18"},
+        "data": {"train_samples": 13, "test_samples": 5},
+        "train": {"batch_size": 3, "epochs": 2},
+    }
+    done = train_ranks(make_job(**sections), 4)
+    assert done.exit_codes == [0] * 4, [done.log(rank) for rank in range(4)]
+
+
+def test_a_training_without_recording_writes_no_windows(train_ranks, make_job):
+    done = train_ranks(make_job(record={"enabled": False}), 1)
+    assert done.exit_codes == [0]
+    assert done.events("steps") == []
+    assert len(done.events("epoch")) == 2
+
+
+def _without_dropout(train_samples=203, **train):
+    return {
+        "model": {"args": {"dropout": 0.0}},
+        "data": {"train_samples": train_samples},
+        # sgd: adam would blow up rounding of gradients that are nearly zero
+        "train": {"optimizer": "sgd", "lr": 0.05, "epochs": 2, **train},
+    }
+
+
+def _assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def _assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
