@@ -160,7 +160,7 @@ def _broken_bound(wanted: inspect.Type, value: Any) -> str | None:
     """The one bound that a number of the right type breaks."""
     if isinstance(wanted, inspect.UnionType):
         return next((text for part in wanted.types if (text := _broken_bound(part, value))), None)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
     if not isinstance(wanted, inspect.FloatType | inspect.IntType):
         return None

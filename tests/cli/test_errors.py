@@ -1,0 +1,130 @@
+"""Mistakes of the user: one error line, one hint line, the right exit code, nothing left behind."""
+
+import json
+import os
+
+import pytest
+
+
+def assert_refused(done, exit_code, message, hint=""):
+    lines = done.stderr.splitlines()
+    assert done.returncode == exit_code, done.stderr
+    assert lines[-2].startswith("error: ")
+    assert message in lines[-2]
+    assert lines[-1].startswith("hint: ")
+    assert hint in lines[-1]
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message", "hint"),
+    [
+        (["frobnicate"], 2, "there is no command 'frobnicate'", "hpcdist --help"),
+        (["sumary"], 2, "did you mean summary?", "hpcdist --help"),
+        (["submit"], 2, "Missing argument 'JOB'", "hpcdist submit --help"),
+        (["submit", "dpd", "--local"], 2, "there is no job called 'dpd'", "did you mean ddp?"),
+        (["submit", "ddp", "--local", "--nodes", "0"], 2, "--nodes: resources.nodes is 0", ""),
+        (["submit", "ddp", "--local", "--nodes", "-3"], 2, "--nodes: resources.nodes is -3", ""),
+        (["submit", "ddp", "--local", "--gpus", "two"], 2, '--gpus: resources.gpus is "two"', ""),
+        (["submit", "ddp", "--local", "--gpus", "1e9"], 2, "--gpus: resources.gpus is", ""),
+        (["submit", "ddp", "--local", "--max-restarts", "-1"], 2, "launch.max_restarts is -1", ""),
+        (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
+        (["submit", "ddp", "--scheduler", "pbs"], 2, "'pbs'", "hpcdist submit --help"),
+        (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
+        (["submit", "gone.py", "--local"], 2, "gone.py: there is no such file", "check the path"),
+        (["submit", "bad.py", "--local"], 2, "bad.py: line 1: ", "nothing was started"),
+        (["submit", "ddp", "--local", "--", "--lr"], 2, "takes no script arguments", "--set"),
+        (["submit", "ddp", "--local", "--set", "model.name=x\ny"], 2, "model.name", ""),
+        (["submit", "ddp", "--local", "--set", "data.name=cifar"], 2, "data.name", "digits"),
+        (["submit", "t.py", "--local", "--nodes", "9999"], 2, "they need at least", "--nodes"),
+        (["submit", "ddp", "--local", "--runs", "bad.py"], 2, "is a file, not a folder", "--runs"),
+        (["submit", "ddp", "--local", "--runs", "/proc/x"], 2, "cannot be written", "--runs"),
+        (["submit", "ddp"], 3, "no scheduler was found", "--local"),
+        (["render", "ddp"], 3, "no scheduler was found", "--local"),
+        (["submit", "ddp", "--scheduler", "slurm"], 3, "cannot submit to slurm", "--local"),
+        (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
+        (["logs", "x"], 2, "there are no runs in", "hpcdist submit"),
+        (["cancel", "x"], 2, "there are no runs in", "hpcdist submit"),
+        (["cancel"], 2, "Missing argument 'RUN...'", "hpcdist cancel --help"),
+        (["summary", "x"], 2, "there are no runs in", "hpcdist submit"),
+        (["runs", "--runs", "bad.py"], 2, "the runs cannot be read", "--runs"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_in_two_lines(hpcdist, arguments, exit_code, message, hint):
+    hpcdist.environment["PATH"] = str(hpcdist.folder)  # where no scheduler is
+    hpcdist.write("bad.py", "x = = 1\n")
+    hpcdist.write("t.py", "")
+    assert_refused(hpcdist(*arguments), exit_code, message, hint)
+    assert hpcdist.runs == []
+
+
+def test_a_newline_in_a_name_does_not_make_a_second_line(hpcdist):
+    hpcdist.write("a\nb.yaml", "workload: train\nresources: {nodes: 0}\n")
+    done = hpcdist("submit", "a\nb.yaml", "--local")
+    assert_refused(done, 2, "a\\nb.yaml: resources.nodes is 0")
+    assert len([line for line in done.stderr.splitlines() if line.startswith("error")]) == 1
+
+
+def test_a_command_that_is_found_but_does_not_answer_is_no_scheduler(hpcdist):
+    script = hpcdist.write("bin/sbatch", "#!/bin/sh\nexit 1\n")
+    script.chmod(0o755)
+    hpcdist.environment["PATH"] = str(script.parent)
+    assert_refused(hpcdist("submit", "ddp"), 3, "no scheduler was found")
+
+
+def test_slurm_is_chosen_where_sbatch_answers(hpcdist):
+    script = hpcdist.write("bin/sbatch", "#!/bin/sh\necho slurm 24.05\n")
+    script.chmod(0o755)
+    hpcdist.environment["PATH"] = str(script.parent)
+    done = hpcdist("render", "ddp")
+    assert "no scheduler was found" not in done.stderr
+
+
+def test_without_a_verb_the_help_is_shown(hpcdist):
+    done = hpcdist()
+    assert done.returncode == 2
+    assert "Usage: hpcdist" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help_lists_every_verb_and_the_exit_codes(hpcdist, option):
+    done = hpcdist(option)
+    assert done.returncode == 0
+    for verb in ("submit", "jobs", "runs", "status", "logs", "cancel", "summary", "render"):
+        assert f"\n  {verb} " in done.stdout
+        assert hpcdist(verb, option).stdout.startswith(f"Usage: hpcdist {verb}")
+    assert "75 stopped with a checkpoint" in done.stdout
+
+
+def test_jobs_lists_the_broken_with_what_is_wrong(hpcdist):
+    hpcdist.write("jobs/bad.yaml", "workload: train\nresources: {nodes: 0}\n")
+    done = hpcdist("jobs")
+    assert "broken: jobs/bad.yaml: resources.nodes is 0, must be 1 or more" in done.stdout
+    listed = {job["name"]: job for job in json.loads(hpcdist("jobs", "--json").stdout)}
+    assert listed["ddp"]["workload"] == "train"
+    assert listed["bad"]["error"]
+
+
+def test_render_prints_the_script_alone_and_writes_nothing(hpcdist):
+    done = hpcdist("render", "ddp", "--nodes", "2", "--gpus", "2", "--local")
+    assert done.returncode == 0
+    assert done.stdout.startswith("#!/bin/bash\n")
+    assert str(hpcdist.folder / "runs" / "RUN") in done.stdout
+    assert os.listdir(hpcdist.folder) == []
+
+
+def test_a_closed_pipe_is_no_error(hpcdist):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with hpcdist.start("jobs", stdout=writer, stderr=-1) as process:
+        os.close(writer)
+        assert process.stderr.read() == b""
+
+
+def test_without_runs_the_lists_are_empty(hpcdist):
+    assert json.loads(hpcdist("runs", "--json").stdout) == []
+    assert json.loads(hpcdist("status", "--json").stdout) == []
+    assert json.loads(hpcdist("summary", "--json").stdout) == []
+    assert "there are no runs" in hpcdist("runs").stderr

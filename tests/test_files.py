@@ -1,0 +1,52 @@
+"""Small files: whole or not at all, private, and written once where that is asked."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hpcdist import files
+
+
+def test_a_file_is_written_whole_and_private(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_json(path, {"k": [1, "\u00e9"]})
+    assert files.read_json(path) == {"k": [1, "\u00e9"]}
+    assert path.stat().st_mode & 0o777 == files.PRIVATE_FILE
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(tmp_path):
+    path = tmp_path / "a.json"
+    files.write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        files.write_whole(path, "\ud800")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path):
+    path = tmp_path / "verdict.json"
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: files.write_once(path, str(number)), range(32)))
+    assert won.count(True) == 1
+    assert path.read_text() == str(won.index(True))
+    assert os.listdir(tmp_path) == ["verdict.json"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"not json"])
+def test_a_torn_file_reads_as_none(tmp_path, content):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    assert files.read_json(path) is None
+    assert files.read_json(tmp_path / "missing.json") is None
+    assert files.read_json(tmp_path) is None
+
+
+def test_names_that_are_not_utf8_survive_as_json_and_as_text(tmp_path):
+    name = os.fsdecode(b"a\xff.py")
+    files.write_json(tmp_path / "a.json", {"script": name})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["script"] == name
+    files.write_whole(tmp_path / "a.sh", f"cat {name}")
+    assert (tmp_path / "a.sh").read_bytes() == b"cat a\xff.py"

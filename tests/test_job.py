@@ -1,0 +1,277 @@
+"""Loading jobs: where they are found, what is refused, and in which words."""
+
+import os
+
+import msgspec
+import pytest
+
+from hpcdist.errors import JobError
+from hpcdist.job import Flag, list_jobs, load_job, parse_flag
+from hpcdist.spec import ScriptJob, TrainJob
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def error_of(name, **options):
+    with pytest.raises(JobError) as caught:
+        load_job(name, **options)
+    return caught.value
+
+
+# What is loaded.
+
+
+def test_a_shipped_job_is_found_by_its_name():
+    loaded = load_job("ddp")
+    assert isinstance(loaded.job, TrainJob)
+    assert loaded.source == "ddp"
+    assert loaded.job.name == "ddp"
+
+
+def test_a_local_job_hides_a_shipped_one(tmp_path):
+    write(tmp_path / "jobs" / "ddp.yaml", "workload: train\ntrain: {epochs: 3}\n")
+    loaded = load_job("ddp")
+    assert loaded.source == "jobs/ddp.yaml"
+    assert loaded.job.train.epochs == 3
+
+
+def test_a_job_file_is_found_by_its_path_whatever_its_name_holds(tmp_path):
+    path = write(tmp_path / "a 'b'\n\u00e9" / 'my "job".yaml', "workload: train\n")
+    assert load_job(path).job.name == 'my "job"'
+
+
+def test_a_script_becomes_a_job_with_its_arguments_and_an_absolute_path(tmp_path):
+    write(tmp_path / "train.py", "print('hello')\n")
+    job = load_job("train.py", script_args=["--lr", "0.1"]).job
+    assert isinstance(job, ScriptJob)
+    assert job.script == str(tmp_path / "train.py")
+    assert job.args == ["--lr", "0.1"]
+
+
+def test_a_script_in_a_job_file_is_relative_to_the_file_and_arguments_add_up(tmp_path):
+    write(tmp_path / "train.py", "")
+    path = write(
+        tmp_path / "jobs" / "mine.yaml", "workload: script\nscript: ../train.py\nargs: [a]\n"
+    )
+    job = load_job(path, script_args=["b"]).job
+    assert job.script == str(tmp_path / "train.py")
+    assert job.args == ["a", "b"]
+
+
+def test_numbers_and_words_mean_what_yaml_1_2_says(tmp_path):
+    path = write(
+        tmp_path / "a.yaml",
+        "workload: train\ndescription: no\n"
+        "train: {lr: 1e-3, batch_size: 010}\nmodel: {name: 1:30}\n",
+    )
+    job = load_job(path).job
+    assert (job.train.lr, job.train.batch_size) == (0.001, 10)
+    assert (job.description, job.model.name) == ("no", "1:30")
+
+
+def test_a_section_without_keys_is_an_empty_one(tmp_path):
+    path = write(tmp_path / "a.yaml", "workload: train\nresources:\n")
+    assert load_job(path, overrides=["resources.gpus=2"]).job.resources.gpus == 2
+    assert load_job(path).job.resources.nodes == 1
+
+
+def test_set_goes_before_the_file_and_the_last_set_counts():
+    job = load_job("ddp", overrides=["train.lr=1e-2", "train.lr=1e-3", "model.args.width=3"]).job
+    assert job.train.lr == 0.001
+    assert job.model.args == {"width": 3}
+
+
+def test_a_value_is_text_where_the_key_wants_text():
+    job = load_job("ddp", overrides=["name=2024", "data.root=1e5", "description=a: b: c"]).job
+    assert (job.name, job.data.root, job.description) == ("2024", "1e5", "a: b: c")
+
+
+def test_no_flag_is_lost_below_a_section_that_is_set_whole():
+    job = load_job(
+        "ddp",
+        flags={"resources.nodes": parse_flag("--nodes", "2")},
+        overrides=["resources={gpus: 3}"],
+    ).job
+    assert (job.resources.nodes, job.resources.gpus) == (2, 3)
+
+
+def test_flags_and_set_are_kept_as_they_were_given():
+    flags = {"resources.nodes": parse_flag("--nodes", "2")}
+    loaded = load_job("ddp", flags=flags, overrides=["train.lr=1e-2"])
+    assert loaded.overrides == ["resources.nodes=2", "train.lr=1e-2"]
+
+
+# What is refused.
+
+
+def test_zero_nodes_are_refused_with_the_file_and_the_key(tmp_path):
+    write(tmp_path / "jobs" / "zero.yaml", "workload: train\nresources:\n  nodes: 0\n")
+    error = error_of("zero")
+    assert error.message == "jobs/zero.yaml: resources.nodes is 0, must be 1 or more"
+    assert error.hint == "leave resources.nodes out for its default, 1"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "x", "99999999999999999999", "true", "", "[1]"])
+def test_a_wrong_number_of_nodes_is_refused_with_the_flag(text):
+    error = error_of("ddp", flags={"resources.nodes": parse_flag("--nodes", text)})
+    assert error.message.startswith("--nodes: resources.nodes is ")
+
+
+def test_a_value_from_set_is_refused_with_the_set():
+    error = error_of("ddp", overrides=["train.lr=fast"])
+    assert error.message.startswith(
+        '--set train.lr=fast: train.lr is "fast", must be a finite number'
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message", "hint"),
+    [
+        ("resources.nodez=2", "resources.nodez is not a key", "did you mean resources.nodes?"),
+        ("nodes=2", "nodes is not a key", "did you mean resources.nodes?"),
+        ("lr=0.1", "lr is not a key", "did you mean train.lr?"),
+        ("quux=1", "quux is not a key", "a job takes: name, workload"),
+        ("train.optimizer=adamm", "must be adam or adamw or sgd", "did you mean adam"),
+        ("train.lr=.inf", "must be a finite number", "default, 0.001"),
+        ("train.lr=.nan", "must be a finite number", "default, 0.001"),
+        ("train.momentum=1", "train.momentum is 1, must be less than 1", "default, 0.9"),
+        ("data.download=yes", 'data.download is "yes", must be true or false', "default, false"),
+        ("launch.port_range=[1, 2]", "must be a list of 2 values", "default, null"),
+        ("model=resnet18", "must be a section with keys", "model takes: name, args"),
+        ("description.x=1", "not a section that could hold description.x", "set description"),
+        ("workload=trian", "must be one of train, script", "did you mean train?"),
+        ("train.lr", "must be key.path=value", "for example"),
+        ("=1", "must be key.path=value", "for example"),
+        ("train..lr=1", "must be key.path=value", "for example"),
+    ],
+    ids=lambda value: value.split(" ")[0],
+)
+def test_a_wrong_set_is_refused(override, message, hint):
+    error = error_of("ddp", overrides=[override])
+    assert message in error.message
+    assert error.message.startswith(f"--set {override}: ")
+    assert hint in error.hint
+
+
+def test_a_flag_and_a_set_that_contradict_each_other_are_refused():
+    flags = {"resources.nodes": parse_flag("--nodes", "2")}
+    error = error_of("ddp", flags=flags, overrides=["resources.nodes=4"])
+    assert error.message == "--nodes 2 and --set resources.nodes=4 contradict each other"
+    assert load_job("ddp", flags=flags, overrides=["resources.nodes=2"]).job.resources.nodes == 2
+
+
+def test_typed_values_are_refused_by_the_name_of_their_flag():
+    error = error_of("ddp", flags={"resources.gpus": Flag(name="gpus", value="2")})
+    assert error.message.startswith('gpus: resources.gpus is "2", must be a whole number')
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "a.yaml is empty"),
+        ("# nothing\n", "a.yaml is empty"),
+        ("- a\n", "holds a list, must be keys with values"),
+        ("workload: [train\n", "not valid YAML: line 2, column 1"),
+        (
+            "workload: train\nworkload: train\n",
+            "line 2, column 1: the key 'workload' appears twice",
+        ),
+        ("1: 2\n", "the key 1 is not text"),
+        ("a: &a [*a]\n", "an anchor holds itself"),
+        ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
+        ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
+        ("a: b\n--- \nc: d\n", "not valid YAML"),
+        ("a: \x01\n", "not valid YAML"),
+        (b"a: \xff\n", "is not UTF-8 text: byte 3 is 0xff"),
+        ("train: {}\n", "a.yaml: workload is missing"),
+        ("workload: 5\n", "workload is 5, must be one of train, script"),
+        ("workload: script\n", "a.yaml: script is missing"),
+        ("workload: script\nscript: gone.py\n", "script gone.py cannot be read: No such file"),
+        ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
+        ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
+    ],
+    ids=range(18),
+)
+def test_a_broken_job_file_is_refused(tmp_path, content, message):
+    error = error_of(write(tmp_path / "a.yaml", content))
+    assert message in error.message
+    assert error.message.startswith(str(tmp_path / "a.yaml"))
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("dpd", "there is no job called 'dpd'", "did you mean ddp? jobs are ddp"),
+        ("", "there is no job called ''", "jobs are"),
+        ("dpd.yaml", "dpd.yaml: there is no such file", "did you mean ddp?"),
+        ("gone/train.py", "gone/train.py: there is no such file", "check the path"),
+        ("folder", "folder is a directory, must be a job", "give a job's name"),
+        ("folder.py", "folder.py is a directory, must be a file", "give a job file"),
+        ("notes.txt", "notes.txt is neither a job file nor a Python script", "end in .yaml"),
+        ("a\0b.py", "there is no such file", "check the path"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.py").mkdir()
+    write(tmp_path / "notes.txt", "")
+    error = error_of(name)
+    assert message in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\ny = = 2\n", "train.py: line 2: invalid syntax: y = = 2"),
+        ("def f():\nx = 1\n", "train.py: line 2: "),
+        ("x = 1\0\n", "train.py"),
+        (b"x = '\xff'\n", "train.py"),
+    ],
+    ids=["syntax", "indentation", "null byte", "encoding"],
+)
+def test_a_script_with_a_syntax_error_is_refused_and_not_run(tmp_path, source, message):
+    write(tmp_path / "train.py", source)
+    assert message in error_of("train.py").message
+
+
+def test_a_script_is_compiled_without_being_run(tmp_path):
+    write(tmp_path / "train.py", "raise SystemExit('it ran')\n'\\d'\n")
+    load_job("train.py")
+
+
+def test_script_arguments_for_a_train_job_are_refused():
+    error = error_of("ddp", script_args=["--lr", "0.1"])
+    assert "takes no script arguments: --lr 0.1" in error.message
+    assert "--set" in error.hint
+
+
+def test_an_unreadable_job_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.yaml")
+    assert "is not a regular file" in error_of("a.yaml").message
+
+
+# What is listed.
+
+
+def test_jobs_are_listed_and_a_broken_one_says_what_is_wrong(tmp_path):
+    write(tmp_path / "jobs" / "mine.yaml", "workload: train\ndescription: |\n  two\n  lines\n")
+    write(tmp_path / "jobs" / "bad.yaml", "workload: train\nresources: {nodes: 0}\n")
+    write(tmp_path / "jobs" / ".hidden.yaml", "")
+    listed = {job.name: job for job in list_jobs()}
+    assert {"mine", "bad", "ddp"} <= listed.keys()
+    assert listed["mine"].description == "two lines"
+    assert listed["bad"].error == "jobs/bad.yaml: resources.nodes is 0, must be 1 or more"
+    assert msgspec.to_builtins(listed["ddp"])["workload"] == "train"

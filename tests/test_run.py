@@ -1,0 +1,147 @@
+"""Run directories: made unique and private, found by id, prefix, path or `last`."""
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hpcdist.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.run import Run, all_runs, find_run, runs_folder, slug
+from hpcdist.verdict import Verdict
+
+
+def make_run(runs, name, created_s):
+    run = Run.create(runs, name)
+    run.spec_file.write_text(f'{{"created_s": {created_s}}}')
+    return run
+
+
+def test_two_submits_at_one_instant_never_share_a_directory(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: Run.create(tmp_path, "ddp").id, range(64)))
+    assert len(set(made)) == 64
+
+
+def test_a_run_directory_is_private(tmp_path):
+    run = Run.create(tmp_path / "deep" / "runs", "ddp")
+    folders = [run.path, *(path for path in run.path.iterdir() if path.is_dir())]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+    assert len(folders) > 5
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "\u00e9", "x\ny", "../../etc", "", "-", "q" * 300, "a'\"$(b)"]
+)
+def test_any_job_name_makes_a_plain_id(tmp_path, name):
+    run = Run.create(tmp_path, name)
+    assert run.path.parent == tmp_path
+    assert run.id.isascii()
+    assert "/" not in run.id
+    assert " " not in run.id
+    assert len(slug(name)) <= 40
+
+
+def test_a_run_is_found_by_id_prefix_path_and_last(tmp_path):
+    old = make_run(tmp_path, "mlp", 1.0)
+    new = make_run(tmp_path, "ddp", 2.0)
+    assert find_run(tmp_path, old.id).path == old.path
+    assert find_run(tmp_path, "mlp").path == old.path
+    assert find_run(tmp_path / "elsewhere", str(old.path)).path == old.path
+    assert find_run(tmp_path, "last").path == new.path
+    assert [run.id for run in all_runs(tmp_path)] == [old.id, new.id]
+
+
+def test_a_prefix_of_several_runs_is_refused_and_names_them(tmp_path):
+    runs = [make_run(tmp_path, "ddp", number) for number in range(3)]
+    with pytest.raises(RunNotFoundError, match=r"3 runs in .* begin with 'ddp'") as caught:
+        find_run(tmp_path, "ddp")
+    assert all(run.id in caught.value.hint for run in runs)
+
+
+@pytest.mark.parametrize("name", ["nope", "", "../x", "a\0b"])
+def test_a_name_of_no_run_is_refused(tmp_path, name):
+    make_run(tmp_path, "ddp", 1.0)
+    with pytest.raises(RunNotFoundError):
+        find_run(tmp_path, name)
+
+
+def test_without_runs_the_error_says_how_to_make_one(tmp_path):
+    with pytest.raises(RunNotFoundError, match="there are no runs in") as caught:
+        find_run(tmp_path / "missing", "last")
+    assert "hpcdist submit" in caught.value.hint
+
+
+def test_what_is_no_run_is_left_out(tmp_path):
+    run = make_run(tmp_path, "ddp", 1.0)
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "folder").mkdir()
+    assert [found.id for found in all_runs(tmp_path)] == [run.id]
+
+
+def test_a_run_with_a_torn_spec_still_counts(tmp_path):
+    run = make_run(tmp_path, "ddp", 1.0)
+    run.spec_file.write_text('{"created_s": 1')
+    assert [found.id for found in all_runs(tmp_path)] == [run.id]
+    assert run.read_spec() is None
+
+
+def test_a_file_in_place_of_the_runs_folder_is_refused(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunDirectoryError, match="is a file, not a folder"):
+        Run.create(tmp_path / "runs", "ddp")
+    with pytest.raises(RunDirectoryError):
+        all_runs(tmp_path / "runs")
+
+
+def test_a_folder_that_cannot_be_made_is_refused():
+    with pytest.raises(RunDirectoryError, match="cannot be written"):
+        Run.create(runs_folder("/proc/hpcdist"), "ddp")
+
+
+def test_the_runs_folder_is_the_option_then_the_variable_then_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPCDIST_RUNS", raising=False)
+    assert runs_folder() == tmp_path / "runs"
+    monkeypatch.setenv("HPCDIST_RUNS", str(tmp_path / "other"))
+    assert runs_folder() == tmp_path / "other"
+    assert runs_folder("here") == tmp_path / "here"
+
+
+def test_files_of_ranks_are_listed_by_rank_and_attempt(tmp_path):
+    run = Run.create(tmp_path, "ddp")
+    for rank, attempt in ((1, 0), (0, 2), (0, 0), (123456, 1)):
+        run.log_file(rank, attempt).write_text("")
+        run.event_file(rank, attempt).write_text("")
+    (run.logs_folder / "agent-00000.log").write_text("")
+    (run.logs_folder / "rank-x.log").write_text("")
+    numbers = [(0, 0), (0, 2), (1, 0), (123456, 1)]
+    assert [(rank, attempt) for rank, attempt, _ in run.log_files()] == numbers
+    assert [(rank, attempt) for rank, attempt, _ in run.event_files()] == numbers
+
+
+def test_the_first_verdict_stays(tmp_path):
+    run = Run.create(tmp_path, "ddp")
+    done = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+    late = Verdict(kind="cancelled", state="cancelled", message="late", exit_code_of_run=130)
+    assert run.read_verdict() is None
+    assert run.write_verdict(done)
+    assert not run.write_verdict(late)
+    assert run.read_verdict() == done
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"kind": "nonsense"}'])
+def test_a_torn_or_foreign_verdict_reads_as_none(tmp_path, content):
+    run = Run.create(tmp_path, "ddp")
+    run.verdict_file.write_text(content)
+    assert run.read_verdict() is None
+
+
+def test_attempt_numbers_are_taken_once(tmp_path):
+    run = Run.create(tmp_path, "ddp")
+    assert run.newest_attempt() == -1
+    with ThreadPoolExecutor(8) as pool:
+        taken = sorted(pool.map(lambda _: run.claim_attempt(), range(16)))
+    assert taken == list(range(16))
+    assert run.newest_attempt() == 15
+    assert os.listdir(run.attempts_folder)
