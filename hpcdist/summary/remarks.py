@@ -22,7 +22,7 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         return f"{job}: {_scaling_sentence(max(scaled, key=lambda run: run.world_size), runs)}"
     done = [run for run in runs if run.state == "done"]
     if not done:
-        return f"{job}: no run is done yet ({_count_states(runs)})."
+        return f"{job}: no run is done ({_count_states(runs)})."
     measured = [run for run in done if run.samples_per_s]
     if not measured:
         return f"{job}: {number_of(len(done), 'run')} done; no speed, as no steps were recorded."
@@ -56,7 +56,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     told = []
     if run.verdict and run.verdict.kind != "done":
         log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
-        told.append(f"{run.state}: {shown(run.verdict.message)}{log}")
+        told.append(f"{shown(run.verdict.message)}{log}")
     if run.restarts:
         again = f", {run.lost_steps:,} steps were done again" if run.lost_steps else ""
         told.append(f"restarted {number_of(run.restarts, 'time')}{again}")

@@ -104,7 +104,7 @@ Share of step time by phase, in %
 5    10       27     63   1 / 0: 1.09
 
   4: not compared: train.batch_size is 32, but 64 in ddp-20260101-120000-aaaa
-  5: failed: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
+  5: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
   logs/rank-00001.log)
 
 What could not be read:
@@ -135,8 +135,8 @@ def test_text_of_others_does_not_act_on_the_terminal(make_run):
         exit_code_of_run=1,
     )
     text = printed(summarize([make_run("run", job="a [red]job[/]\n'x'", verdict=evil)], {}))
-    assert "a [red]job[/] 'x': no run is done yet (1 failed)." in text
-    assert "1: failed: bad\\x1b[2Jthing [bold] happened" in text
+    assert "a [red]job[/] 'x': no run is done (1 failed)." in text
+    assert "1: bad\\x1b[2Jthing [bold] happened" in text
 
 
 def test_a_long_run_id_is_folded_and_stays_whole(make_run):
