@@ -57,7 +57,12 @@ def hpcdist(tmp_path, monkeypatch):
     return Hpcdist(tmp_path)
 
 
-def processes_of(folder):
+@pytest.fixture
+def processes_of():
+    return _processes_of
+
+
+def _processes_of(folder):
     """Commands of the living processes that know `folder`, by their id."""
     needle = os.fsencode(folder)
     found = {}

@@ -1,0 +1,139 @@
+"""Runs on this machine, from the command to its last line."""
+
+import json
+import os
+
+import pytest
+
+HELLO = """
+import os, sys
+print("hello from", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+"""
+
+FAILS = """
+import os, sys, time
+if os.environ["RANK"] == sys.argv[1]:
+    raise ValueError("no such luck\\nsecond line")
+time.sleep(60)
+"""
+
+WAITS = """
+import time
+print("waiting", flush=True)
+time.sleep(60)
+"""
+
+
+def last_line(text):
+    return text.splitlines()[-1]
+
+
+def test_a_script_runs_on_two_simulated_nodes_and_is_read_again_later(hpcdist):
+    hpcdist.write("hello it's.py", HELLO)
+    options = ["--nodes", "2", "--gpus", "2", "--local"]
+    done = hpcdist("submit", "hello it's.py", *options, "--", "--lr", "0.1 x")
+    assert done.returncode == 0, done.stderr
+    expected = [f"hello from {rank} of 4 ['--lr', '0.1 x']" for rank in range(4)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[rank {rank}] {line}" for rank, line in enumerate(expected)
+    ]
+    (run,) = hpcdist.runs
+    assert last_line(done.stderr).startswith(f"run {run.name}: done in ")
+
+    assert hpcdist("logs", "last", "--rank", "1").stdout == f"{expected[1]}\n"
+    assert len(hpcdist("logs", run.name[:8]).stdout.splitlines()) == 4
+    assert hpcdist("logs", "last", "--follow").stdout.splitlines()[-1].startswith("[rank ")
+    refused = hpcdist("logs", "last", "--rank", "4")
+    assert refused.returncode == 2
+    assert "its ranks are 0 to 3" in refused.stderr
+
+    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
+    assert (listed["run"], listed["state"], listed["nodes"]) == (run.name, "done", 2)
+    assert f"{run.name}  done" in hpcdist("runs").stdout
+    assert f"{run.name}: done" in hpcdist("status").stdout
+    (summary,) = json.loads(hpcdist("summary", "--json").stdout)
+    assert (summary["run"], summary["state"], summary["world_size"]) == (run.name, "done", 4)
+
+    ended = hpcdist("cancel", "last")
+    assert ended.returncode == 0
+    assert "had ended already: done" in ended.stderr
+
+
+def test_a_failure_ends_the_command_with_1_and_names_the_rank(hpcdist):
+    hpcdist.write("fails.py", FAILS)
+    done = hpcdist("submit", "fails.py", "--gpus", "3", "--local", "--json", "--", "1")
+    assert done.returncode == 1
+    answer = json.loads(done.stdout)
+    assert (answer["state"], answer["exit_code"]) == ("failed", 1)
+    assert (answer["verdict"]["rank"], answer["verdict"]["exception"]) == (1, "ValueError")
+    assert "[rank 1] ValueError: no such luck" in done.stderr
+    assert last_line(done.stderr).startswith(f"run {answer['run']} failed: rank 1 ")
+    status = hpcdist("status", answer["run"])
+    assert "verdict    rank 1 " in status.stdout
+
+
+def test_a_run_in_the_background_is_followed_and_cancelled_from_another_process(hpcdist):
+    hpcdist.write("waits.py", WAITS)
+    submitted = hpcdist("submit", "waits.py", "--scheduler", "local")
+    assert submitted.returncode == 0
+    run = submitted.stdout.strip()
+    assert [path.name for path in hpcdist.runs] == [run]
+    assert f"hpcdist cancel {run}" in submitted.stderr
+
+    with hpcdist.start("logs", run, "--follow", stdout=-1, stderr=-1, text=True) as follower:
+        assert follower.stdout.readline() == "[rank 0] waiting\n"
+        assert json.loads(hpcdist("status", "--json").stdout)[0]["state"] == "running"
+        cancelled = hpcdist("cancel", run[:-1], "--json")
+        _, told = follower.communicate()
+    (answer,) = json.loads(cancelled.stdout)
+    assert answer == {"run": run, "state_before": "running", "state": "cancelled"}
+    assert f"run {run} cancelled" in last_line(told)
+    assert follower.returncode == 0
+
+
+def test_with_wait_the_command_ends_with_the_code_of_the_run(hpcdist):
+    hpcdist.write("fails.py", FAILS)
+    done = hpcdist("submit", "fails.py", "--scheduler", "local", "--wait", "--", "0")
+    assert done.returncode == 1
+    assert "failed: rank 0 " in last_line(done.stderr)
+
+
+def test_the_runs_folder_may_be_named_by_option_and_by_variable(hpcdist):
+    hpcdist.write("hello.py", HELLO)
+    place = hpcdist.folder / "some 'where'\nelse"
+    done = hpcdist("submit", "hello.py", "--local", "--json", "--runs", place)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)["run"]
+    assert os.listdir(place) == [run]
+    hpcdist.environment["HPCDIST_RUNS"] = str(place)
+    assert json.loads(hpcdist("runs", "--json").stdout)[0]["run"] == run
+
+
+def test_a_script_whose_name_is_not_utf8_runs(hpcdist):
+    name = os.fsdecode(b"hello\xff.py")
+    hpcdist.write(name, HELLO)
+    assert hpcdist("submit", name, "--local").returncode == 0
+    assert hpcdist("status").returncode == 0
+
+
+def test_debug_runs_one_rank_in_this_very_process(hpcdist):
+    hpcdist.write("where.py", "import os, sys\nprint('pid', os.getpid(), sys.argv[1:])\n")
+    with hpcdist.start("submit", "where.py", "--debug", "--", "a", stdout=-1, text=True) as process:
+        printed, _ = process.communicate()
+    assert printed == f"pid {process.pid} ['a']\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("torn", ["spec.json", "submission.json", "verdict.json"])
+def test_a_damaged_run_is_listed_and_spoils_nothing(hpcdist, torn):
+    run = hpcdist.folder / "runs" / "ddp-20200101-000000-abcd"
+    run.mkdir(parents=True)
+    for name in ("spec.json", "submission.json", "verdict.json"):
+        (run / name).write_text("{}")
+    (run / torn).write_text('{"torn')
+    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
+    assert (listed["run"], listed["state"]) == (run.name, "lost")
+    for verb in ("status", "summary", "logs"):
+        done = hpcdist(verb, "last")
+        assert done.returncode == 0
+        assert "Traceback" not in done.stderr
