@@ -19,8 +19,8 @@ _PR_SET_PDEATHSIG = 1
 class DirectBatches:
     """Cuts each batch out of whole tensors: for data in memory nothing is faster.
 
-    One index_select per batch took 0.015 ms where a DataLoader over single samples took 0.6 ms (64
-    images of 8 x 8, one CPU thread). On a GPU the data stay on the device, and nothing is copied.
+    One index_select per batch takes 0.0035 ms where a DataLoader over a TensorDataset takes 0.15
+    ms (64 images of 8 x 8, one CPU thread). On a GPU the data stay on the device.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:

@@ -115,8 +115,7 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
         log = os.open(run.log_file(rank, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        sys.stdout = open(1, "w", buffering=1, closefd=False)
-        sys.stderr = open(2, "w", buffering=1, closefd=False)
+        sys.stdout, sys.stderr = (os.fdopen(to, "w", buffering=1, closefd=False) for to in (1, 2))
         os.environ.update(
             RANK=str(rank),
             WORLD_SIZE=str(world_size),
@@ -145,7 +144,7 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
         )
         try:
             train.run(context)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, the log has it
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

@@ -9,9 +9,8 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     train_ranks, make_job, world_size
 ):
     job = make_job(train={"schedule": "cosine"}, checkpoint={"every_steps": 2})
-    steps = train_ranks(job, world_size).state()["position"]["step"]
     whole = train_ranks(job, world_size)
-    in_second_epoch = steps // 2 + 3
+    in_second_epoch = whole.state()["position"]["step"] // 2 + 3
     killed = train_ranks(job, world_size, kill_at_step=in_second_epoch)
     assert set(killed.exit_codes) & {-9, 1}
     assert killed.state()["position"]["samples"] > 0
@@ -20,9 +19,7 @@ def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
     _assert_same(resumed.weights(), whole.weights())
     [event] = resumed.events("resume", attempt=1)
     assert event["exact"]
-    assert (
-        resumed.events("evaluate", attempt=1)[-1]["loss"] == whole.events("evaluate")[-1]["loss"]
-    )
+    assert resumed.events("evaluate", attempt=1)[-1]["loss"] == whole.events("evaluate")[-1]["loss"]
 
 
 def test_resume_at_another_world_size_goes_on_and_says_that_it_is_not_exact(train_ranks, make_job):

@@ -1,0 +1,138 @@
+import gzip
+import subprocess
+import sys
+
+import pytest
+
+from hpcdist.data.catalog import check_data, download_data, load_data
+from hpcdist.errors import JobError
+from hpcdist.spec import Data
+
+
+def test_digits_has_1797_images_in_two_parts_that_show_each_digit_alike():
+    sizes = check_data(Data())
+    digits = load_data(Data())
+    assert (len(digits.train), len(digits.test)) == (sizes.train, sizes.test)
+    assert sizes.train + sizes.test == 1797
+    assert digits.image_shape == (1, 8, 8)
+    assert digits.num_classes == 10
+    shares = digits.test.labels.bincount() / len(digits.test)
+    assert shares.min() > 0.09
+    assert abs(float(digits.train.images.mean())) < 1e-3
+    assert abs(float(digits.train.images.std()) - 1) < 1e-3
+
+
+def test_digits_has_no_image_in_both_parts():
+    digits = load_data(Data())
+    again = load_data(Data())
+    assert digits.train.images.equal(again.train.images)
+    train = {bytes(image.numpy()) for image in digits.train.images}
+    test = {bytes(image.numpy()) for image in digits.test.images}
+    assert not train & test
+
+
+def test_only_the_first_samples_are_used_where_the_job_says_so():
+    data = Data(train_samples=100, test_samples=7)
+    sizes = check_data(data)
+    digits = load_data(data)
+    assert (sizes.train, sizes.test) == (100, 7)
+    assert (len(digits.train), len(digits.test)) == (100, 7)
+    assert len(digits.train.labels.unique()) == 10
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_idx_files_are_checked_and_loaded(write_idx_data, name, packed):
+    root = write_idx_data(name, packed=packed)
+    data = Data(name=name, root=str(root))
+    sizes = check_data(data)
+    assert (sizes.train, sizes.test) == (40, 12)
+    loaded = load_data(data)
+    assert loaded.train.images.shape == (40, 1, 28, 28)
+    assert loaded.test.labels.tolist() == [index % 10 for index in range(12)]
+
+
+def test_checking_data_imports_no_torch_and_no_numpy(write_idx_data):
+    root = write_idx_data()
+    code = (
+        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.spec import Data\n"
+        f"check_data(Data()); check_data(Data(name='mnist', root={str(root)!r}))\n"
+        "print({'torch', 'numpy', 'sklearn', 'torchvision'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_a_missing_root_is_said_with_the_layout_that_is_wanted(tmp_path):
+    with pytest.raises(JobError, match=r"data\.root is not set, and mnist is not bundled") as none:
+        check_data(Data(name="mnist"))
+    assert "<root>/MNIST/raw/" in none.value.hint
+    with pytest.raises(JobError, match="nowhere is not a folder") as missing:
+        check_data(Data(name="mnist", root=str(tmp_path / "nowhere")))
+    assert missing.value.message.startswith("data.root is ")
+    with pytest.raises(JobError, match="train-images-idx3-ubyte is missing"):
+        check_data(Data(name="mnist", root=str(tmp_path)))
+
+
+def test_an_unknown_data_set_is_answered_with_the_nearest_first():
+    with pytest.raises(JobError, match=r"data\.name is 'fashionmnist'") as error:
+        check_data(Data(name="fashionmnist"))
+    assert error.value.hint.startswith("known are: fashion_mnist")
+
+
+GARBAGE = {
+    "html": (b"<html>not found</html>", "its first bytes are 3c 68 74 6d"),
+    "empty": (b"", "it ends after 0 bytes"),
+    "short": (b"\x00\x00\x08\x03\x00\x00\x00\x28\x00\x00\x00\x1c\x00\x00\x00\x1c\x00", "17 bytes"),
+    "labels": (b"\x00\x00\x08\x01\x00\x00\x00\x0c" + bytes(12), "its first bytes are 00 00 08 01"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+def test_garbage_in_place_of_images_is_found(write_idx_data, content, said, packed):
+    root = write_idx_data(packed=packed)
+    path = root / "MNIST/raw" / ("train-images-idx3-ubyte" + ".gz" * packed)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(JobError) as error:
+        check_data(Data(name="mnist", root=str(root)))
+    assert str(path) in error.value.message
+    assert said in error.value.message
+
+
+@pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
+def test_a_gz_that_cannot_be_unpacked_is_found(write_idx_data, kind):
+    root = write_idx_data(packed=True)
+    path = root / f"MNIST/raw/train-{kind}-ubyte.gz"
+    for content in (b"garbage" * 9, path.read_bytes()[:-9]):
+        path.write_bytes(content)
+        with pytest.raises(JobError, match=path.name):
+            check_data(Data(name="mnist", root=str(root)))
+
+
+def test_labels_that_do_not_fit_the_images_are_found(write_idx_data):
+    root = write_idx_data()
+    path = root / "MNIST/raw/t10k-labels-idx1-ubyte"
+    good = path.read_bytes()
+    path.write_bytes(good[:-1] + b"\x0a")
+    with pytest.raises(JobError, match="has the label 10, must be 0 to 9"):
+        check_data(Data(name="mnist", root=str(root)))
+    path.write_bytes(b"\x00\x00\x08\x01\x00\x00\x00\x05" + bytes(5))
+    with pytest.raises(JobError, match="has 5 labels for 12 images"):
+        check_data(Data(name="mnist", root=str(root)))
+
+
+def test_nothing_is_downloaded_where_the_files_are_there(write_idx_data):
+    root = write_idx_data()
+    before = sorted(root.rglob("*"))
+    download_data(Data(name="mnist", root=str(root), download=True))
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    data = Data(name="mnist", root=str(tmp_path / "data"), download=True)
+    assert check_data(data) is None
+    with pytest.raises(JobError, match=r"data\.download: MNIST cannot be fetched to .*: .*refused"):
+        download_data(data)

@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+from hpcdist.errors import JobError
+from hpcdist.spec import Model
+from hpcdist.training.models import build_model, is_convolutional
+
+
+@pytest.mark.parametrize("name", ["fashion_cnn", "mlp"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 33, 70), (4, 1, 1)], ids=str)
+def test_our_models_take_images_of_any_size(name, shape):
+    model = build_model(Model(name=name), shape, 7)
+    assert model(torch.randn(2, *shape)).shape == (2, 7)
+    assert is_convolutional(model) == (name == "fashion_cnn")
+
+
+def test_large_images_do_not_make_a_large_fashion_cnn():
+    small, large = (build_model(Model(), (1, side, side), 10) for side in (28, 512))
+    assert sum(p.numel() for p in small.parameters()) == sum(p.numel() for p in large.parameters())
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "alexnet", "densenet121", "googlenet", "inception_v3", "squeezenet1_0"]
+)
+def test_torchvision_models_take_small_gray_images(name):
+    model = build_model(Model(name=name), (1, 8, 8), 10).train()
+    assert model(torch.randn(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_an_image_size_scales_images_before_the_model():
+    model = build_model(Model(image_size=20), (1, 8, 8), 10)
+    assert model(torch.randn(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_arguments_that_the_model_does_not_take_are_the_users_mistake():
+    with pytest.raises(JobError, match="fashion_cnn cannot be made with it"):
+        build_model(Model(args={"hiden": 3}), (1, 8, 8), 10)
