@@ -35,6 +35,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Flags and --set, each as key=value."""
     script_args: list[str] = []
     """What was given for the script after `--`."""
+    origins: dict[str, str] = {}
+    """Keys that were given outside of the job file -> what messages call the flag."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ def load_job(
     file = find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
-    origins = _Origins(file.shown, given)
+    origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
     for key, flag in given.items():
         _put(values, key, flag.value, flag.name)
     struct = _struct_for(values, origins)
@@ -86,7 +88,17 @@ def load_job(
         source=file.shown,
         overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
         script_args=list(script_args),
+        origins={key: flag.name for key, flag in given.items()},
     )
+
+
+def locate(loaded: LoadedJob, error: JobError) -> JobError:
+    """An error that begins with a key of the job, with the place that the key's value came from."""
+    path = tuple(error.message.partition(" ")[0].split("."))
+    if annotation_at(type(loaded.job), path) is None:
+        return error
+    origin = _Origins(loaded.source, loaded.origins)(path)
+    return JobError(f"{origin}: {error.message}", hint=error.hint)
 
 
 def list_jobs() -> list[JobListing]:
@@ -119,14 +131,14 @@ def parse_override(text: str) -> tuple[str, Flag]:
 class _Origins:
     """Where the value of a key came from: the flag that set it or a part of it, or the file."""
 
-    def __init__(self, source: str, flags: Mapping[str, Flag]) -> None:
+    def __init__(self, source: str, flag_names: Mapping[str, str]) -> None:
         self._source = source
-        self._flags = flags
+        self._flag_names = flag_names
 
     def __call__(self, path: tuple[str, ...]) -> str:
         for end in range(len(path), 0, -1):
-            if flag := self._flags.get(dotted(path[:end])):
-                return flag.name
+            if name := self._flag_names.get(dotted(path[:end])):
+                return name
         return self._source
 
 

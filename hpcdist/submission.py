@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hpcdist import files, workloads
-from hpcdist.errors import HpcdistError
-from hpcdist.job import LoadedJob
+from hpcdist.errors import HpcdistError, JobError
+from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
 from hpcdist.secrets import redact
@@ -43,7 +42,7 @@ def plan_submission(loaded: LoadedJob, *, scheduler: str, runs: Path) -> Planned
 
     The script names the run directory with RUN in place of an id that does not exist yet.
     """
-    return _plan(loaded.job, scheduler, Run(runs / _PLACEHOLDER_ID))
+    return _plan(loaded, scheduler, Run(runs / _PLACEHOLDER_ID))
 
 
 def submit(loaded: LoadedJob, *, scheduler: str, runs: Path, command: Sequence[str]) -> Run:
@@ -52,7 +51,7 @@ def submit(loaded: LoadedJob, *, scheduler: str, runs: Path, command: Sequence[s
     `command` is how the user asked for it, for spec.json. Raises UserError before anything exists,
     SchedulerError with nothing left behind.
     """
-    planned = _plan(loaded.job, scheduler, Run(runs / _PLACEHOLDER_ID))
+    planned = _plan(loaded, scheduler, Run(runs / _PLACEHOLDER_ID))
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
     try:
@@ -72,7 +71,7 @@ def debug(loaded: LoadedJob, *, runs: Path, command: Sequence[str]) -> Verdict:
     """Run the job as one rank in this very process: no fork, so breakpoints and pdb work."""
     from hpcdist.launch.debug import run_here
 
-    workloads.check(loaded.job)
+    _check(loaded)
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
     write_spec(run, loaded, plan=Plan(script=""), command=command)
@@ -103,6 +102,8 @@ def write_spec(run: Run, loaded: LoadedJob, *, plan: Plan, command: Sequence[str
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, hpcdist and the packages that results depend on; imports none of them."""
+    from importlib import metadata
+
     from hpcdist.version import __version__
 
     found: dict[str, str | None] = {"python": sys.version.split()[0], "hpcdist": __version__}
@@ -129,11 +130,22 @@ def git_state() -> dict[str, Any] | None:
     }
 
 
-def _plan(job: JobSpec, scheduler: str, run: Run) -> PlannedSubmission:
+def _plan(loaded: LoadedJob, scheduler: str, run: Run) -> PlannedSubmission:
     name = detect_scheduler() if scheduler == "auto" else scheduler
     chosen = load_scheduler(name)
-    workloads.check(job)
-    return PlannedSubmission(job=job, scheduler=chosen, plan=chosen.plan(job, run))
+    _check(loaded)
+    try:
+        plan = chosen.plan(loaded.job, run)
+    except JobError as error:
+        raise locate(loaded, error) from None
+    return PlannedSubmission(job=loaded.job, scheduler=chosen, plan=plan)
+
+
+def _check(loaded: LoadedJob) -> None:
+    try:
+        workloads.check(loaded.job)
+    except JobError as error:
+        raise locate(loaded, error) from None
 
 
 def _remove(run: Run) -> None:

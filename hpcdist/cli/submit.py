@@ -78,6 +78,9 @@ def submit(
 def _debug(loaded: LoadedJob, runs: Path) -> int:
     from hpcdist import submission
 
+    num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
+    if num_ranks > 1:
+        note(f"--debug runs one rank in place of {num_ranks}")
     verdict = submission.debug(loaded, runs=runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
     return verdict.exit_code_of_run

@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -89,6 +90,8 @@ class LocalScheduler:
 
             def _submit_command(self, command: str) -> Any:
                 process = _start_controller(run, command, job)
+                # A program that goes on after submitting must not keep the ended run as a zombie.
+                threading.Thread(target=process.wait, daemon=True).start()
                 return LocalJob(
                     folder=self.folder,
                     job_id=str(process.pid),

@@ -1,0 +1,202 @@
+"""Reading a run while it is written: lines, progress, states, and its end."""
+
+import io
+import json
+import time
+
+import pytest
+
+from hpcdist.events import EventWriter
+from hpcdist.follow import end_sentence, follow
+from hpcdist.live import LiveProgress
+from hpcdist.run import Run
+from hpcdist.screen import Screen
+from hpcdist.states import EndWatch, run_states
+from hpcdist.tail import LogTail, TailedFile, last_lines, shown_line
+from hpcdist.verdict import Verdict
+
+DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path)
+
+
+def make_run(tmp_path, *, nodes=1, gpus=1, **spec):
+    run = Run.create(tmp_path, "ddp")
+    job = {"name": "ddp", "resources": {"nodes": nodes, "gpus": gpus}}
+    run.spec_file.write_text(json.dumps({"created_s": 100.0, "job": job, **spec}))
+    run.submission_file.write_text('{"scheduler": "local", "process": null}')
+    return run
+
+
+# Lines.
+
+
+def test_a_line_is_given_once_it_is_whole(tmp_path):
+    path = tmp_path / "a.log"
+    tailed = TailedFile(path)
+    assert list(tailed.lines()) == []
+    with path.open("wb", buffering=0) as file:
+        file.write(b"one\ntw")
+        assert list(tailed.lines()) == [b"one"]
+        file.write(b"o\n\nthr")
+        assert list(tailed.lines()) == [b"two", b""]
+        assert list(tailed.lines(finish=True)) == [b"thr"]
+        assert list(tailed.lines(finish=True)) == []
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_bytes(b"x" * 3_000_000)
+    pieces = list(TailedFile(path).lines(finish=True))
+    assert sum(map(len, pieces)) == 3_000_000
+    assert max(map(len, pieces)) < 1_000_000
+
+
+def test_a_line_is_shown_as_a_terminal_would_have_left_it():
+    assert shown_line(b" 10%\r 20%\r100% done\r") == "100% done"
+    assert shown_line(b"\xff\xe9") == "\ufffd\ufffd"
+
+
+def test_the_last_lines_of_a_file_are_few_and_a_missing_file_has_none(tmp_path):
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    assert last_lines(path, 2) == ["line 99998", "line 99999"]
+    assert last_lines(tmp_path / "missing", 2) == []
+
+
+def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
+    tail = LogTail(run, lambda rank: rank != 1)
+    run.log_file(0).write_text("first\n")
+    run.log_file(1).write_text("unwanted\n")
+    assert list(tail.lines()) == [(0, "first")]
+    run.log_file(0, attempt=1).write_text("second\n")
+    run.log_file(2, attempt=1).write_text("third\n")
+    assert sorted(tail.lines()) == [(0, "second"), (2, "third")]
+
+
+# Progress.
+
+
+def write_attempt(run, *, world_size=2, total_steps=100):
+    attempt = run.claim_attempt()
+    events = EventWriter(run.event_file(0, attempt))
+    events.write("start", world_size=world_size)
+    events.write("setup", total_steps=total_steps)
+    return events
+
+
+def write_steps(events, *, step):
+    events.write("steps", epoch=1, step=step, steps=10, samples=320, wall_s=2.0, loss=0.5)
+
+
+def test_progress_is_unknown_before_the_first_event(run):
+    assert LiveProgress(run).read() is None
+
+
+def test_progress_has_the_rate_of_all_ranks_and_the_time_that_is_left(run):
+    live = LiveProgress(run)
+    events = write_attempt(run)
+    assert live.read().step is None
+    write_steps(events, step=10)
+    write_steps(events, step=20)
+    progress = live.read()
+    assert (progress.epoch, progress.step, progress.total_steps) == (1, 20, 100)
+    assert progress.samples_per_s == pytest.approx(2 * 640 / 4.0)
+    assert progress.remaining_s == pytest.approx(80 * 0.2)
+
+
+def test_progress_begins_anew_with_the_next_attempt(run):
+    live = LiveProgress(run)
+    write_steps(write_attempt(run), step=50)
+    assert live.read().step == 50
+    events = write_attempt(run)
+    events.write("resume", step=40, epoch=0)
+    progress = live.read()
+    assert (progress.attempt, progress.step, progress.samples_per_s) == (1, 40, None)
+
+
+def test_torn_events_do_not_stop_progress(run):
+    live = LiveProgress(run)
+    events = write_attempt(run)
+    with run.event_file(0).open("ab") as file:
+        file.write(b'{"event": \n\xff\n[]\n')
+    write_steps(events, step=10)
+    assert live.read().step == 10
+
+
+# States and ends.
+
+
+def test_the_verdict_is_the_state(run):
+    run.write_verdict(DONE)
+    assert run_states([run]) == {run.id: "done"}
+
+
+def test_a_run_whose_processes_are_gone_is_lost(run):
+    assert run_states([run]) == {run.id: "lost"}
+
+
+def test_a_run_without_submission_is_pending_for_a_moment_and_then_lost(tmp_path):
+    fresh, old = make_run(tmp_path, created_s=time.time()), make_run(tmp_path)
+    for run in (fresh, old):
+        run.submission_file.unlink()
+    assert run_states([fresh, old]) == {fresh.id: "pending", old.id: "lost"}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"scheduler": 5}', '{"scheduler": null}'])
+def test_a_run_with_a_damaged_submission_is_lost(run, content):
+    run.submission_file.write_text(content)
+    assert run_states([run]) == {run.id: "lost"}
+
+
+def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp_path):
+    here, elsewhere = make_run(tmp_path), make_run(tmp_path)
+    here.write_verdict(DONE)
+    elsewhere.submission_file.write_text('{"scheduler": "pbs"}')
+    told = []
+    states = run_states([here, elsewhere], warn=told.append)
+    assert states == {here.id: "done", elsewhere.id: "lost"}
+    assert len(told) == 1
+    assert "pbs" in told[0]
+
+
+def test_a_lost_run_ends_with_a_verdict_that_says_so(run):
+    watch = EndWatch(run)
+    while (verdict := watch.poll()) is None:
+        time.sleep(0.05)
+    assert (verdict.state, verdict.kind, verdict.exit_code_of_run) == ("lost", "agent_lost", 1)
+    assert run.read_verdict() is None
+
+
+def test_following_a_lost_run_shows_what_its_agents_said(run, capsys):
+    run.agent_log_file(0).write_text("the agent's last words\n")
+    (run.submitit_folder / "1_0_log.err").write_text("slurmstepd: killed\n")
+    verdict = follow(run, Screen())
+    shown = capsys.readouterr().err
+    assert "the agent's last words" in shown
+    assert "slurmstepd: killed" in shown
+    assert end_sentence(run, verdict).startswith(f"run {run.id} lost: ")
+
+
+def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_path, capsys):
+    run = make_run(tmp_path, nodes=3, gpus=3)
+    for rank in range(9):
+        run.log_file(rank).write_text(f"said by {rank}\n")
+    run.write_verdict(
+        Verdict(kind="exit", state="failed", message="rank 7", exit_code_of_run=1, rank=7)
+    )
+    log = io.StringIO()
+    follow(run, Screen(log=log))
+    assert log.getvalue() == "[rank 0] said by 0\n"
+    shown = capsys.readouterr().err
+    assert "rank-00007.log" in shown
+    assert "said by 7" in shown
+    assert "said by 1" not in shown
+
+
+def test_the_last_sentence_has_the_time_from_submission(run):
+    verdict = Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=112.34)
+    assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
