@@ -204,12 +204,16 @@ def find_run(runs: Path, name: str) -> Run:
 
 
 def created_ns(run: Run) -> tuple[int, str]:
-    """When a run was made, as a sort key: the id's second, then the directory's own birth mark."""
-    spec = run.read_spec() or {}
-    created = spec.get("created_s")
-    if isinstance(created, int | float):
-        return int(created * 1e9), run.id
-    return int(run.path.stat().st_mtime * 1e9), run.id
+    """When a run was made, as a sort key; from the directory itself where spec.json does not say."""
+    created_s = (run.read_spec() or {}).get("created_s")
+    try:
+        return int(created_s * 1e9), run.id  # type: ignore[operator] # what is no number is caught
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return run.path.stat().st_mtime_ns, run.id
+    except OSError:  # deleted a moment ago
+        return 0, run.id
 
 
 def slug(name: str) -> str:
