@@ -204,7 +204,7 @@ def find_run(runs: Path, name: str) -> Run:
 
 
 def created_ns(run: Run) -> tuple[int, str]:
-    """When a run was made, as a sort key; from the directory itself where spec.json does not say."""
+    """When a run was made, as a sort key; from the directory where spec.json does not say."""
     created_s = (run.read_spec() or {}).get("created_s")
     try:
         return int(created_s * 1e9), run.id  # type: ignore[operator] # what is no number is caught

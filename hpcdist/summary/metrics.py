@@ -98,6 +98,7 @@ def measure_run(
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=world_size,
+        num_cpus=_num_cpus(ranks),
         samples_per_s=timing.throughput(complete),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
@@ -156,6 +157,17 @@ def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, in
     gpus = _largest(figures.start.local_world_size for figures in ranks) or asked.gpus
     world_size = _largest(figures.start.world_size for figures in ranks) or nodes * gpus
     return nodes, gpus, world_size
+
+
+def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
+    """Simulated nodes share a host, so a CPU counts once however many ranks are bound to it."""
+    cpus = {
+        (figures.start.host, cpu)
+        for figures in ranks
+        if figures.start.device == "cpu"
+        for cpu in figures.start.cpus or []
+    }
+    return len(cpus) or None
 
 
 def _complete_attempts(

@@ -29,6 +29,7 @@ class Start(Struct, frozen=True, kw_only=True):
     local_world_size: int | None = None
     num_nodes: int | None = None
     device: str | None = None
+    cpus: list[int] | None = None
     backend: str | None = None
 
 

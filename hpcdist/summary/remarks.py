@@ -45,7 +45,16 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
         f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
         f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
         f" {format_percent(run.efficiency)} % of the ideal speed-up.{doubt}"
+        f"{_shared_cpus(run, baseline)}"
     )
+
+
+def _shared_cpus(run: RunSummary, baseline: RunSummary) -> str:
+    """Why simulated nodes on one machine are no faster, where that is the case."""
+    if run.num_cpus is None or run.num_cpus != baseline.num_cpus:
+        return ""
+    cpus = "CPU" if run.num_cpus == 1 else f"{run.num_cpus} CPUs"
+    return f" Both had the same {cpus}: more ranks had nothing to be faster with."
 
 
 def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:

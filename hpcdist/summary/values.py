@@ -80,6 +80,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     gpus_per_node: int
     """Ranks per node."""
     world_size: int
+    num_cpus: int | None = None
+    """Different CPUs that its ranks were bound to; None on GPUs."""
     samples_per_s: Rate | None = None
     """None where no rank, or not every rank, recorded steps."""
     step_time_s: StepTime | None = None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hpcdist.summary import summarize
+from hpcdist.summary.remarks import conclusion
 from hpcdist.verdict import Verdict
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
@@ -153,3 +154,22 @@ def test_a_done_run_without_steps_does_not_enter(measured_run, make_run):
     runs = by_name(make_run("silent"), measured_run("two", 180.0, gpus=2))
     assert runs["silent"].not_compared_because == "it recorded no steps"
     assert runs["two"].speedup is None
+
+
+def test_runs_on_the_same_cpus_are_said_to_have_had_nothing_to_be_faster_with(make_run, events):
+    runs = []
+    for gpus, cpus in ((1, [[0, 1]]), (2, [[0], [1]])):
+        run = make_run(f"on-{gpus}", gpus=gpus)
+        runs.append(run)
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus, cpus=cpus[rank])
+            windows = [
+                events.window(step=10 * index, times_s=[0.01] * 10, samples=640)
+                for index in range(1, 5)
+            ]
+            events.write(run, rank, [start, *windows])
+
+    summary = summarize(runs, {})
+
+    assert [run.num_cpus for run in summary.runs] == [2, 2]
+    assert "Both had the same 2 CPUs" in conclusion(summary.runs)
