@@ -1,0 +1,99 @@
+"""Run directories as real runs leave them, made in bulk: for what reads many of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from pathlib import Path
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.events import SCHEMA_VERSION, EventWriter
+from hpcdist.job import load_job
+from hpcdist.recording import StepRecorder
+from hpcdist.run import Run
+from hpcdist.spec import job_to_dict
+from hpcdist.submission import SPEC_VERSION, versions
+from hpcdist.verdict import Verdict
+
+_STEPS_PER_WINDOW = 80
+_STEP_TIME_S = 0.003
+_SAMPLES_PER_STEP = 64
+
+
+def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) -> None:
+    """Finished runs of the job `ddp`.
+
+    The event files of a rank number are one file with many names (hard links): the disk holds them
+    once, and whoever reads all runs reads and decodes each anew.
+    """
+    runs.mkdir()
+    events = [runs.parent / f"{runs.name}-rank-{rank}.jsonl" for rank in range(num_ranks)]
+    for rank, path in enumerate(events):
+        _write_events(path, rank=rank, num_ranks=num_ranks, num_windows=num_windows)
+    spec = _spec(num_ranks)
+    verdict = Verdict(
+        kind="done", state="done", message="done", exit_code_of_run=0, time_s=time.time()
+    )
+    for _ in range(num_runs):
+        run = Run.create(runs, "ddp")
+        for rank, path in enumerate(events):
+            os.link(path, run.event_file(rank))
+        run.claim_attempt()
+        files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
+        files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
+        run.write_verdict(verdict)
+
+
+def _spec(num_ranks: int) -> dict[str, object]:
+    job = load_job("ddp").job
+    resources = msgspec.structs.replace(job.resources, gpus=num_ranks)
+    return {
+        "version": SPEC_VERSION,
+        "job": job_to_dict(msgspec.structs.replace(job, resources=resources)),
+        "versions": versions(),
+    }
+
+
+def _write_events(path: Path, *, rank: int, num_ranks: int, num_windows: int) -> None:
+    """What a rank of a training records, by the real recorder on a clock of its own."""
+    drawing = random.Random(rank)
+    now_s = 0.0
+    events = EventWriter(path)
+    events.write(
+        "start",
+        schema=SCHEMA_VERSION,
+        rank=rank,
+        local_rank=rank,
+        node=0,
+        world_size=num_ranks,
+        local_world_size=num_ranks,
+        num_nodes=1,
+        attempt=0,
+        restart_count=0,
+        host="host",
+        pid=1,
+        device="cpu",
+        backend="gloo",
+        num_threads=1,
+        cpus=[rank],
+    )
+    recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
+    for epoch in range(num_windows):
+        recorder.epoch = epoch
+        for _ in range(_STEPS_PER_WINDOW):
+            for phase in ("data_wait", "forward_backward", "exposed_communication", "optimizer"):
+                now_s += _STEP_TIME_S / 4 * drawing.uniform(0.8, 1.5)
+                recorder.mark(phase)
+            recorder.step(samples=_SAMPLES_PER_STEP, loss=1.0 / (1 + epoch))
+        recorder.flush()
+    done = {"epoch": num_windows, "step": recorder.step_count}
+    events.write("epoch", **done, loss=0.1, epoch_time_s=now_s)
+    events.write(
+        "evaluate", **done, loss=0.1, accuracy=0.98, samples=360, evaluate_time_s=_STEP_TIME_S
+    )
+    events.write("end", status="done", exit_code=0, max_rss_bytes=300_000_000, by="rank")
+    events.close()

@@ -1,0 +1,48 @@
+"""Training throughput of `hpcdist submit ddp` beside a hand-written script under torchrun.
+
+The same model, data, batch, optimizer, schedule and threads, at 1, 2 and 4 ranks: see
+scripts/plain_ddp.py. With --lean, also beside a script that cuts its batches out of whole tensors.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ranks import warm_up
+from sidebyside import Measure, compare, option_parser, print_machine
+from trainings import by_hpcdist, by_script
+
+_MEASURES = (
+    Measure(name="throughput", unit="samples/s", at_least=1.0),
+    Measure(name="throughput, all epochs", unit="samples/s"),
+    Measure(name="whole command", unit="s"),
+)
+
+
+def main() -> None:
+    parser = option_parser(__doc__, pairs=3)
+    parser.add_argument("--epochs", type=int, default=40, help="default: %(default)s")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[1, 2, 4], help="default: %(default)s"
+    )
+    parser.add_argument("--lean", action="store_true", help="also beside the lean script")
+    options = parser.parse_args()
+    print_machine()
+    warm_up()
+    for ranks in options.ranks:
+        for lean in (False, True) if options.lean else (False,):
+            compare(
+                f"ddp, {ranks} rank(s), {options.epochs} epochs",
+                _MEASURES,
+                {
+                    "hpcdist": partial(by_hpcdist, ranks, options.epochs),
+                    "lean script" if lean else "script": partial(
+                        by_script, ranks, options.epochs, lean=lean
+                    ),
+                },
+                pairs=options.pairs,
+            )
+
+
+if __name__ == "__main__":
+    main()

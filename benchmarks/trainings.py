@@ -1,0 +1,75 @@
+"""One training, by `hpcdist submit ddp` or by a script under torchrun, and its figures.
+
+Both sides give the wall time of each epoch's training steps on each rank, data included,
+evaluation and checkpoints not. The slowest rank's time counts; the first epoch is left out. The
+throughput is that of the epoch in the middle, which bursts of other load on the machine do not
+reach; over all epochs it is given too.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands import HPCDIST, SCRIPTS, TORCHRUN, started
+from sidebyside import Figures
+
+from hpcdist.events import read_events
+from hpcdist.job import load_job
+from hpcdist.launch.cpus import threads_per_rank, usable_cpus
+from hpcdist.run import all_runs
+from hpcdist.spec import TrainJob
+
+
+def by_hpcdist(ranks: int, epochs: int, *, settings: Sequence[str] = ()) -> Figures:
+    """Train by `hpcdist submit ddp`, with further settings such as `record.enabled=false`."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        runs = folder / "runs"
+        command = [HPCDIST, "submit", "ddp", "--gpus", str(ranks), "--local", "--runs", str(runs)]
+        for setting in (f"train.epochs={epochs}", *settings):
+            command += ["--set", setting]
+        command_time_s = _run_to_end(command, folder)
+        (run,) = all_runs(runs)
+        events = [read_events(path).events for _, _, path in run.event_files()]
+    (setup,) = (event for event in events[0] if event["event"] == "setup")
+    times_s = [
+        [event["epoch_time_s"] for event in rank if event["event"] == "epoch"] for rank in events
+    ]
+    return _figures(times_s, setup["train_samples"], command_time_s)
+
+
+def by_script(ranks: int, epochs: int, *, lean: bool = False) -> Figures:
+    """Train by scripts/plain_ddp.py under torchrun, with the settings of the job `ddp`."""
+    job = load_job("ddp").job
+    assert isinstance(job, TrainJob)
+    threads = threads_per_rank(len(usable_cpus()), ranks)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        command = [TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / "plain_ddp.py"), name]
+        command += ["--epochs", str(epochs), "--batch-size", str(job.train.batch_size)]
+        command += ["--lr", str(job.train.lr), *(["--lean"] if lean else [])]
+        command_time_s = _run_to_end(command, folder, {"OMP_NUM_THREADS": str(threads)})
+        results = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
+    times_s = [result["epoch_times_s"] for result in results]
+    return _figures(times_s, results[0]["train_samples"], command_time_s)
+
+
+def _run_to_end(command: list[str], folder: Path, variables: dict[str, str] | None = None) -> float:
+    with started([command], folder, variables) as running:
+        running.wait()
+        return time.monotonic() - running.begin_s
+
+
+def _figures(times_s: list[list[float]], train_samples: int, command_time_s: float) -> Figures:
+    """`times_s`: of each rank, of each epoch."""
+    slowest_s = [max(times) for times in zip(*times_s, strict=True)][1:]
+    return {
+        "throughput": train_samples / statistics.median(slowest_s),
+        "throughput, all epochs": len(slowest_s) * train_samples / sum(slowest_s),
+        "whole command": command_time_s,
+    }
