@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
 from hpcdist.live import Progress
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-_RANK_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_magenta")
+_RANK_COLOURS = (36, 32, 35, 33, 34, 96, 95)  # ANSI: cyan, green, magenta, yellow, blue, ...
+_BATCH_LINES = 500  # drawn at once: a chatty script must not cost the ranks their processors
 _REFRESH_S = 0.25  # four times a second: drawing takes time from the ranks
 _BAR_WIDTH = 16
 
@@ -39,12 +41,13 @@ class Screen:
 
     def lines(self, lines: Iterable[tuple[int, str]]) -> None:
         """Lines of the ranks' logs, each with its rank."""
-        if self.is_live and self._log.isatty():
-            for rank, text in lines:
-                self._print_coloured(rank, text)
-            return
-        for rank, text in lines:
-            self._log.write(f"[rank {rank}] {text}\n" if self._prefixed else f"{text}\n")
+        remaining = iter(lines)
+        is_terminal = self.is_live and self._log.isatty()
+        while batch := list(islice(remaining, _BATCH_LINES)):
+            if is_terminal:
+                self._draw_lines(batch)
+            else:
+                self._log.write("".join(self._plain(rank, text) for rank, text in batch))
         self._log.flush()
 
     def say(self, text: str) -> None:
@@ -73,14 +76,20 @@ class Screen:
             self._live.stop()
             self._live = None
 
-    def _print_coloured(self, rank: int, text: str) -> None:
-        from rich.text import Text
+    def _plain(self, rank: int, text: str) -> str:
+        return f"[rank {rank}] {text}\n" if self._prefixed else f"{text}\n"
 
-        line = Text.from_ansi(text)
-        if self._prefixed:
-            colour = _RANK_COLOURS[rank % len(_RANK_COLOURS)]
-            line = Text.assemble((f"[rank {rank}] ", colour), line)
-        self._terminal().print(line, highlight=False, soft_wrap=True)
+    def _coloured(self, rank: int, text: str) -> str:
+        colour = _RANK_COLOURS[rank % len(_RANK_COLOURS)]
+        return f"\x1b[{colour}m[rank {rank}]\x1b[0m {text}\x1b[0m\n"
+
+    def _draw_lines(self, batch: list[tuple[int, str]]) -> None:
+        from rich.segment import Segment, Segments
+
+        terminal = self._terminal()
+        draw = self._coloured if self._prefixed and not terminal.no_color else self._plain
+        text = "".join(draw(rank, line) for rank, line in batch)
+        terminal.print(Segments([Segment(text)]), crop=False, end="")
 
     def _terminal(self) -> Console:
         """One console for all: what is printed and the progress beneath must know of each other."""
