@@ -46,7 +46,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     out_of_memory: bool = False
     """The kernel or the agent ended it for its memory."""
     stopped: bool = False
-    """The agent had asked it to end."""
+    """It ended after the agent had asked it to."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -21,34 +22,35 @@ from typing import Any
 import msgspec
 
 from hpcdist import files, workloads
+from hpcdist.errors import EXIT_FAILED
 from hpcdist.gpus import claim
-from hpcdist.launch import failure, memory
-from hpcdist.launch.channel import ChannelClosedError, Message
-from hpcdist.launch.coordinator import Coordinator, HangReport
+from hpcdist.launch import failure
+from hpcdist.launch.channel import Channel, ChannelClosedError, Message
+from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
-from hpcdist.launch.ends import close_event_file, living_end, rank_end, remove_if_empty
+from hpcdist.launch.ends import close_event_file, rank_end, remove_if_empty
 from hpcdist.launch.forkserver import start_forkserver
 from hpcdist.launch.meeting import HostedMeeting, join_meeting
-from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import (
     adopt_orphans,
-    descendants,
+    exit_status,
     identify,
+    kill_descendants,
     send_signal,
-    state_letter,
 )
 from hpcdist.launch.rank_process import STACKS_SIGNAL
-from hpcdist.launch.stacks import whereabouts
+from hpcdist.launch.watch import RankWatch
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob, job_from_dict
-from hpcdist.verdict import Verdict
+from hpcdist.spec import JobSpec, job_from_dict
+from hpcdist.verdict import Kind, Verdict
 
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
-_TRAINER_HANG_TIMEOUT_S = 600.0
-_CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KILL_LIMIT_S = 2.0
+_EXIT_WAIT_S = 1.0
 
 
 class CannotLaunchError(Exception):
@@ -70,51 +72,57 @@ class Agent:
 
         self._num_ranks = job.resources.gpus
         self._board = ProgressBoard(self._num_ranks)
-        self._selector = selectors.DefaultSelector()
+        self._watch = RankWatch(run, job, self._board)
         self._inbox: deque[tuple[int, Message]] = deque()
-        self._closing = False
-        self._ending_attempt: int | None = None
+        self._coordinator: Coordinator | None = None  # of node 0
+        self._leader: Channel | None = None  # of the others
+        self._server: Channel | None = None
         self._server_is_ready = False
-        self._orders: dict[int, RankOrder] = {}  # of the living, by local rank
-        self._pids: dict[int, int] = {}
+        self._closing = False
         self._attempt = 0
+        self._ending_attempt: int | None = None
+        self._ending_s: float | None = None
         self._stacks_at: float | None = None
         self._tick_at = time.monotonic() + _TICK_S
-        self._over_memory: dict[int, str] = {}
-        self._kernel_kills = memory.kernel_kills()
         self._clock_offset_s = 0.0
         self._was_silent = False
         self._begin_s = time.monotonic()
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
-        adopt_orphans()
-        os.environ.update(node_environment(self.node, self._num_threads()))
-        self._server_pid, self._server = start_forkserver(
-            self.job, self._board, lambda: workloads.preload(self.job)
-        )
-        self._watch_signals()
-        self._announce()
-        self._selector.register(self._server, selectors.EVENT_READ, self._on_server)
         try:
-            self._claim_gpus()
-            if self.node_rank == 0:
-                self._lead()
-            else:
-                self._join()
+            if not self._is_over():
+                self._set_up()
             while not self._closing:
                 self._turn()
         except CannotLaunchError as error:
-            self.verdict = failure.without_rank(
-                "launch", str(error), time_s=time.time(), node=self.node_rank, host=self.host
-            )
+            self.verdict = self._own_verdict("launch", str(error))
+        except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
+            sentence = f"the agent of node {self.node_rank} (host {self.host}) failed: {error!r}"
+            self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
-            self._kill_everything()
+            kill_descendants(_KILL_LIMIT_S)
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None:
             self.run.write_verdict(self.verdict)
 
     # Set-up.
+
+    def _set_up(self) -> None:
+        adopt_orphans()
+        os.environ.update(node_environment(self.node, self._num_threads()))
+        self._server_pid, self._server = start_forkserver(
+            self.job, self._board, lambda: workloads.preload(self.job)
+        )
+        self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self._watch_signals()
+        self._announce()
+        self._selector.register(self._server, selectors.EVENT_READ, self._on_server)
+        self._claim_gpus()
+        if self.node_rank == 0:
+            self._lead()
+        else:
+            self._join()
 
     def _claim_gpus(self) -> None:
         try:
@@ -133,13 +141,13 @@ class Agent:
         )
 
     def _watch_signals(self) -> None:
-        reading, writing = os.pipe()
+        self._signals, writing = os.pipe()
         os.set_blocking(writing, False)
-        os.set_blocking(reading, False)
+        os.set_blocking(self._signals, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for signum in _CANCEL_SIGNALS:
+        for signum in CANCEL_SIGNALS:
             signal.signal(signum, lambda *_: None)
-        self._selector.register(reading, selectors.EVENT_READ, lambda: self._on_signals(reading))
+        self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
 
     def _announce(self) -> None:
         files.write_json(
@@ -154,7 +162,7 @@ class Agent:
 
     def _lead(self) -> None:
         launch = self.job.launch
-        self._coordinator: Coordinator | None = Coordinator(
+        self._coordinator = Coordinator(
             num_nodes=len(self.plan.nodes),
             ranks_per_node=self._num_ranks,
             max_restarts=launch.max_restarts,
@@ -168,35 +176,54 @@ class Agent:
             unix_now=time.time,
         )
         self._coordinator.begin()
+        if len(self.plan.nodes) > 1:
+            self._host_meeting(self._coordinator)
+        self._tell({"type": "join", "host": self.host})
+
+    def _host_meeting(self, coordinator: Coordinator) -> None:
         try:
             self._meeting = HostedMeeting(
                 self.run,
                 address=self.address,
                 bind_to=self.node.address or "",
-                port_range=launch.port_range,
+                port_range=self.job.launch.port_range,
                 selector=self._selector,
-                on_message=self._coordinator.on_message,
-                on_lost=self._coordinator.on_lost,
+                on_message=coordinator.on_message,
+                on_lost=coordinator.on_lost,
             )
         except NoFreePortError as error:
             raise CannotLaunchError(f"node 0 (host {self.host}): {error}") from None
-        self._tell({"type": "join", "host": self.host})
 
     def _join(self) -> None:
-        self._coordinator = None
+        timeout_s = self.job.launch.join_timeout_s
         joined = join_meeting(
             self.run,
             node_rank=self.node_rank,
             host=self.host,
             source=self.node.address,
-            timeout_s=self.job.launch.join_timeout_s,
-            give_up=self._poll_signals,
+            timeout_s=timeout_s,
+            give_up=self._is_over_while_joining,
         )
-        if joined is None:
+        if joined is not None:
+            self._leader, self._clock_offset_s = joined
+            self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
+        elif not self._closing:
+            raise CannotLaunchError(
+                f"node {self.node_rank} (host {self.host}) could not reach the agent of node 0 "
+                f"within {timeout_s:g} s"
+            )
+
+    def _is_over(self) -> bool:
+        """Whether the run has a verdict: cancelled, or told by an agent that could not join."""
+        if self.run.verdict_file.exists():
             self._closing = True
-            return
-        self._leader, self._clock_offset_s = joined
-        self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
+        return self._closing
+
+    def _is_over_while_joining(self) -> bool:
+        for key, _ in self._selector.select(0):
+            if key.fileobj == self._signals:
+                self._on_signals()
+        return self._is_over()
 
     # The loop.
 
@@ -207,7 +234,8 @@ class Agent:
         now = time.monotonic()
         if self._stacks_at is not None and now >= self._stacks_at:
             self._stacks_at = None
-            self._tell({"type": "stacks", "attempt": self._attempt, "ranks": self._hang_reports()})
+            reports = [msgspec.to_builtins(report) for report in self._watch.hang_reports()]
+            self._tell({"type": "stacks", "attempt": self._attempt, "ranks": reports})
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
             self._tick()
@@ -230,14 +258,39 @@ class Agent:
         return 0.0 if self._inbox else max(0.0, min(deadlines) - time.monotonic())
 
     def _tick(self) -> None:
-        if self._ending_attempt is not None or not self._pids:
+        if self._is_over():
             return
-        self._watch_memory()
-        self._watch_time()
-        silent = self._most_silent()
+        if self.plan.enforces_limits:
+            self._watch_time()
+        if self._ending_attempt is not None:
+            return
+        if self.plan.enforces_limits:
+            self._watch.keep_memory_limit()
+        silent = self._watch.most_silent()
         if silent is not None and not self._was_silent:
             self._was_silent = True
             self._tell({"type": "silent", "attempt": self._attempt, "rank": silent})
+
+    def _watch_time(self) -> None:
+        limit_min = self.job.resources.time_limit_min
+        if limit_min is None or self._coordinator is None:
+            return
+        if time.monotonic() - self._begin_s > limit_min * 60:
+            self._tell({"type": "limit", "limit_min": limit_min})
+
+    def _on_signals(self) -> None:
+        for number in os.read(self._signals, 4096):
+            if number in CANCEL_SIGNALS:
+                self._cancel(signal.Signals(number).name)
+
+    def _cancel(self, signal_name: str) -> None:
+        if self._coordinator is not None or self._leader is not None:
+            self._tell({"type": "cancel", "signal": signal_name})
+            return
+        self._closing = True
+        self.verdict = failure.cancelled(
+            signal_name, attempt=self._attempt, restarts=0, time_s=time.time()
+        )
 
     # Talking to the coordinator, and obeying it.
 
@@ -246,6 +299,7 @@ class Agent:
         if self._coordinator is not None:
             self._inbox.append((-1, message))
             return
+        assert self._leader is not None
         try:
             self._leader.send(message)
         except ChannelClosedError as error:
@@ -258,6 +312,7 @@ class Agent:
             self._meeting.send(node, message)
 
     def _on_leader(self) -> None:
+        assert self._leader is not None
         try:
             for message in self._leader.receive():
                 self._inbox.append((self.node_rank, message))
@@ -303,21 +358,19 @@ class Agent:
             meeting=meeting,
         )
         self._attempt = meeting.attempt
-        self._ending_attempt = None
+        self._ending_attempt = self._ending_s = None
         self._was_silent = False
-        self._over_memory.clear()
-        self._board.clear()
-        self._orders = {order.local_rank: order for order in orders}
+        self._watch.begin(orders)
         self._send_to_server({"type": "fork", "orders": msgspec.to_builtins(orders)})
 
     def _end(self, attempt: int, grace_s: float) -> None:
         self._ending_attempt = attempt
+        self._ending_s = time.time()
         if self._server_is_ready:
             self._send_to_server({"type": "end", "grace_s": grace_s})
             return
         # It is still importing and would answer only when that is done; nothing depends on it yet.
-        self._selector.unregister(self._server)
-        send_signal(self._server_pid, signal.SIGKILL)
+        self._drop_server()
         self._tell({"type": "gone", "attempt": attempt})
 
     def _open_store(self) -> None:
@@ -340,12 +393,16 @@ class Agent:
     # The forkserver and the ranks.
 
     def _send_to_server(self, message: Message) -> None:
+        if self._server is None:
+            return
         try:
             self._server.send(message)
         except ChannelClosedError:
             self._on_server_lost()
 
     def _on_server(self) -> None:
+        if self._server is None:
+            return  # dropped by an event of the same moment
         try:
             messages = self._server.receive()
         except ChannelClosedError:
@@ -356,173 +413,93 @@ class Agent:
             handler(message)
 
     def _on_server_lost(self) -> None:
-        self._selector.unregister(self._server)
-        _, status = os.waitpid(self._server_pid, 0)
-        how = (
-            f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-            if os.WIFSIGNALED(status)
-            else f"left with exit code {os.WEXITSTATUS(status)}"
-        )
-        self._fail(f"the process that forks the ranks of node {self.node_rank} was {how}")
-
-    def _on_server_failed(self, message: Message) -> None:
-        self._log(message["traceback"])
-        self._fail(
-            f"the modules for the ranks cannot be imported on node {self.node_rank} "
-            f"(host {self.host}): {message['message']}",
-            traceback=message["traceback"],
-        )
-
-    def _fail(self, sentence: str, *, traceback: str | None = None) -> None:
-        self._server_is_ready = False
-        self._orders.clear()
-        self._pids.clear()
-        self._tell({"type": "failed", "sentence": sentence, "traceback": traceback})
+        how = self._drop_server()
+        self._fail(f"the process that forks the ranks of node {self.node_rank} was lost: {how}")
         if self._ending_attempt is not None:
             self._tell({"type": "gone", "attempt": self._ending_attempt})
+
+    def _drop_server(self) -> str:
+        """End the forkserver, and with it its ranks; returns how it ended."""
+        if self._server is None:
+            return "it had ended"
+        self._selector.unregister(self._server)
+        self._server.close()
+        self._server = None
+        self._server_is_ready = False
+        send_signal(self._server_pid, signal.SIGKILL)
+        status = exit_status(self._server_pid, _EXIT_WAIT_S)
+        for local_rank, pid in list(self._watch.pids.items()):  # adopted by this agent now
+            send_signal(pid, signal.SIGKILL)
+            self._close_rank(local_rank, exit_status(pid, _EXIT_WAIT_S), time.time(), None)
+        if os.WIFSIGNALED(status):
+            return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"left with exit code {os.WEXITSTATUS(status)}"
+
+    def _on_server_failed(self, message: Message) -> None:
+        self._fail(f"node {self.node_rank} (host {self.host}): {message['message']}")
+
+    def _fail(self, sentence: str) -> None:
+        self._tell({"type": "failed", "sentence": sentence})
 
     def _on_server_ready(self, message: Message) -> None:
         self._server_is_ready = True
         if message["threads"] > 1:
             self._log(f"{message['threads'] - 1} threads were started by imports, before the fork")
+        for what in message["not_imported"]:
+            self._log(f"left to the ranks to import: {what}")
 
     def _on_server_store(self, message: Message) -> None:
         assert self._coordinator is not None
         self._coordinator.on_store(self.address, message.get("port"), message.get("error"))
 
     def _on_server_store_lost(self, _message: Message) -> None:
-        self._tell(
-            {
-                "type": "failed",
-                "sentence": f"the store at {self.address}, where the ranks meet, was lost",
-            }
-        )
+        self._fail(f"the store at {self.address}, where the ranks meet, was lost")
 
     def _on_server_started(self, message: Message) -> None:
-        self._pids[message["local_rank"]] = message["pid"]
+        self._watch.pids[message["local_rank"]] = message["pid"]
 
     def _on_server_exited(self, message: Message) -> None:
-        local_rank = message["local_rank"]
-        self._pids.pop(local_rank, None)
-        order = self._orders.pop(local_rank, None)
+        self._close_rank(
+            message["local_rank"], message["status"], message["time_s"], message["max_rss_bytes"]
+        )
+
+    def _close_rank(
+        self, local_rank: int, status: int, time_s: float, max_rss_bytes: int | None
+    ) -> None:
+        """Put together how a rank ended, complete what it recorded, and tell."""
+        order = self._watch.remove(local_rank)
         if order is None:
             return
         end = rank_end(
             self.run,
             order,
             self._board.read(local_rank),
-            status=message["status"],
-            time_s=message["time_s"],
+            status=status,
+            time_s=time_s,
             clock_offset_s=self._clock_offset_s,
-            stopped=self._ending_attempt is not None,
-            out_of_memory=self._out_of_memory(local_rank, message["status"]),
+            stopped_s=self._ending_s,
+            out_of_memory=self._watch.out_of_memory(local_rank, status),
         )
         try:
-            close_event_file(self.run, order, end, max_rss_bytes=message["max_rss_bytes"])
+            close_event_file(self.run, order, end, max_rss_bytes=max_rss_bytes)
             remove_if_empty(self.run.stacks_file(order.rank, order.attempt))
         except OSError as error:
             self._log(f"the events of rank {order.rank} could not be closed: {error}")
-        self._tell(
-            {"type": "ended", "attempt": order.attempt, "end": msgspec.to_builtins(end)},
-        )
+        self._tell({"type": "ended", "attempt": order.attempt, "end": msgspec.to_builtins(end)})
 
     def _on_server_gone(self, _message: Message) -> None:
         self._tell({"type": "gone", "attempt": self._ending_attempt})
 
-    # Watching.
-
-    def _hang_timeout_s(self) -> float:
-        timeout_s = self.job.launch.hang_timeout_s
-        if timeout_s is None:
-            return 0.0 if isinstance(self.job, ScriptJob) else _TRAINER_HANG_TIMEOUT_S
-        return timeout_s
-
-    def _silent_s(self, local_rank: int) -> float:
-        """Seconds since the rank's last sign of life."""
-        alive_s = self._board.read(local_rank).alive_s
-        if alive_s == 0.0:
-            return 0.0
-        silent_s = time.monotonic() - alive_s
-        if isinstance(self.job, ScriptJob):
-            order = self._orders[local_rank]
-            written_s = self.run.log_file(order.rank, order.attempt).stat().st_mtime
-            silent_s = min(silent_s, time.time() - written_s)
-        return silent_s
-
-    def _most_silent(self) -> int | None:
-        """A rank that has been silent for too long; None where none has."""
-        timeout_s = self._hang_timeout_s()
-        if not timeout_s:
-            return None
-        silent = {rank: self._silent_s(rank) for rank in self._pids}
-        longest = max(silent, key=lambda rank: silent[rank])
-        return self._orders[longest].rank if silent[longest] >= timeout_s else None
-
-    def _hang_reports(self) -> list[Any]:
-        reports = []
-        for local_rank, pid in self._pids.items():
-            order = self._orders[local_rank]
-            found = whereabouts(_read_text(self.run.stacks_file(order.rank, order.attempt)))
-            reports.append(
-                HangReport(
-                    end=living_end(order, self._board.read(local_rank), time_s=time.time()),
-                    silent_s=self._silent_s(local_rank),
-                    where=found.where if found else None,
-                    is_waiting=found.is_waiting if found else False,
-                    state=state_letter(pid),
-                )
-            )
-        return [msgspec.to_builtins(report) for report in reports]
-
-    def _watch_memory(self) -> None:
-        limit_gb = self.job.resources.mem_gb
-        if limit_gb is None or not self.plan.enforces_limits or self._over_memory:
-            return
-        over = memory.over_limit(self._pids, limit_gb * 1e9)
-        if over is not None:
-            local_rank, sentence = over
-            self._over_memory[local_rank] = sentence
-            send_signal(self._pids[local_rank], signal.SIGKILL)
-
-    def _watch_time(self) -> None:
-        limit_min = self.job.resources.time_limit_min
-        if limit_min is None or not self.plan.enforces_limits or self._coordinator is None:
-            return
-        if time.monotonic() - self._begin_s > limit_min * 60:
-            self._tell({"type": "limit", "limit_min": limit_min})
-
-    def _out_of_memory(self, local_rank: int, status: int) -> str | None:
-        if local_rank in self._over_memory:
-            return self._over_memory[local_rank]
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            kills = memory.kernel_kills()
-            if kills > self._kernel_kills:
-                self._kernel_kills = kills
-                return "the kernel killed it: the memory limit of its cgroup was reached"
-        return None
-
-    # Signals and the end.
-
-    def _on_signals(self, reading: int) -> None:
-        for number in os.read(reading, 4096):
-            if number in _CANCEL_SIGNALS:
-                self._tell({"type": "cancel", "signal": signal.Signals(number).name})
-
-    def _poll_signals(self) -> bool:
-        """Whether the run is over before this agent could join: cancelled, or decided by others."""
-        for key, _ in self._selector.select(0):
-            if key.fileobj is not self._server:
-                return True
-        return self.run.verdict_file.exists()
-
-    def _kill_everything(self) -> None:
-        for _ in range(10):
-            left = descendants(os.getpid())
-            if not left:
-                break
-            for pid in left:
-                send_signal(pid, signal.SIGKILL)
-            _reap_all()
+    def _own_verdict(self, kind: Kind, sentence: str, trace: str | None = None) -> Verdict:
+        return failure.without_rank(
+            kind,
+            sentence,
+            time_s=time.time(),
+            attempt=self._attempt,
+            node=self.node_rank,
+            host=self.host,
+            traceback=trace,
+        )
 
     def _log(self, line: str) -> None:
         with self.run.agent_log_file(self.node_rank).open("a") as log:
@@ -532,34 +509,17 @@ class Agent:
 def run_agent(run_path: Path, node_rank: int) -> int:
     """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
     run = Run(run_path)
-    spec = run.read_spec()
-    if spec is None:
-        print(f"{run.spec_file}: missing or torn", file=sys.stderr)
-        return 1
-    agent = Agent(
-        run,
-        job_from_dict(spec["job"]),
-        msgspec.convert(spec["plan"], LaunchPlan),
-        node_rank,
-    )
-    agent.run_to_end()
-    verdict = run.read_verdict()
-    return verdict.exit_code_of_run if verdict else 1
-
-
-def _read_text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def _reap_all() -> None:
-    deadline = time.monotonic() + 0.2
-    while time.monotonic() < deadline:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            time.sleep(0.005)
+        spec: dict[str, Any] = run.read_spec() or {}
+        job = job_from_dict(spec["job"])
+        plan = msgspec.convert(spec["plan"], LaunchPlan)
+    except (KeyError, msgspec.ValidationError) as error:
+        sentence = f"node {node_rank}: {run.spec_file} cannot be read: {error!r}"
+        print(sentence, file=sys.stderr)
+        run.write_verdict(
+            failure.without_rank("launch", sentence, time_s=time.time(), node=node_rank)
+        )
+        return EXIT_FAILED
+    Agent(run, job, plan, node_rank).run_to_end()
+    verdict = run.read_verdict()
+    return verdict.exit_code_of_run if verdict else EXIT_FAILED

@@ -4,8 +4,8 @@ It lives in the agent of node 0 and is pure state: messages and the passing of t
 to the agents come out through `send`, the verdict through `finish`. Node 0's own agent is a member
 like the others.
 
-From an agent:  join {node, host}, ended {end}, gone {attempt}, silent {rank, silent_s},
-                stacks {attempt, ranks}, failed {sentence, traceback}, limit {limit_min},
+From an agent:  join {host}, ended {attempt, end}, gone {attempt}, silent {attempt, rank},
+                stacks {attempt, ranks}, failed {sentence}, limit {limit_min},
                 cancel {signal}
 To an agent:    start {meeting}, end {attempt, grace_s}, dump {attempt}, close
 """
@@ -13,6 +13,7 @@ To an agent:    start {meeting}, end {attempt, grace_s}, dump {attempt}, close
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ import msgspec
 from hpcdist.launch import failure
 from hpcdist.launch.channel import Message
 from hpcdist.launch.node import Meeting
-from hpcdist.verdict import RankEnd, Verdict
+from hpcdist.verdict import Kind, RankEnd, Verdict
 
 SETTLE_S = 0.2
 """After a first failure, how long others that failed at the same moment have to be heard."""
@@ -31,6 +32,11 @@ _GONE_S = 5.0
 
 _DUMP_S = 2.0
 """How long agents have to collect stacks from ranks that hang."""
+
+CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a user, a terminal or a scheduler sends to end a run."""
+
+_CANCEL_SIGNAL_NAMES = frozenset(number.name for number in CANCEL_SIGNALS)
 
 
 class Stage(enum.Enum):
@@ -43,6 +49,9 @@ class Stage(enum.Enum):
     DUMPING = "dumping"
     ENDING = "ending"
     FINISHED = "finished"
+
+
+_AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 
 class HangReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +98,8 @@ class Coordinator:
     _hang_reports: dict[int, HangReport] = field(default_factory=dict)
     _dumped: set[int] = field(default_factory=set)
     _decided: Verdict | None = None
+    _cancelled: Verdict | None = None
+    """Came when the ranks were being ended for another reason."""
 
     def begin(self) -> None:
         """Start to wait for the agents."""
@@ -121,13 +132,12 @@ class Coordinator:
         self._broadcast({"type": "start", "meeting": msgspec.to_builtins(meeting)})
 
     def on_lost(self, node: int, reason: str) -> None:
-        """A node's agent is gone."""
-        if self.stage is Stage.FINISHED or node in self._lost:
+        """A node's agent is gone; one that has not joined may come again."""
+        if self.stage is Stage.FINISHED or node in self._lost or node not in self._hosts:
             return
         self._lost.add(node)
-        if self._decided is None:
-            host = self._hosts.get(node, "unknown host")
-            sentence = f"the agent of node {node} (host {host}) was lost: {reason}"
+        if self._decided is None and not self._is_explained():
+            sentence = f"the agent of node {node} (host {self._hosts[node]}) was lost: {reason}"
             self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
         self._check_gone()
 
@@ -154,7 +164,7 @@ class Coordinator:
     # Messages.
 
     def _on_join(self, node: int, message: Message) -> None:
-        if self.stage is not Stage.JOINING:  # cancelled before all were there
+        if self.stage is not Stage.JOINING:  # the run was over before all were there
             self.send(node, {"type": "close"})
             return
         self._hosts[node] = message["host"]
@@ -196,24 +206,26 @@ class Coordinator:
 
     def _on_failed(self, node: int, message: Message) -> None:
         if self._decided is None:
-            verdict = self._verdict_without_rank(
-                "launch", message["sentence"], node, traceback=message.get("traceback")
-            )
-            self._decide_and_end(verdict)
+            kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
+            self._decide_and_end(self._verdict_without_rank(kind, message["sentence"], node))
 
     def _on_limit(self, node: int, message: Message) -> None:
+        if self.stage in _AFTER_RUNNING:
+            return
         sentence = f"the time limit of {message['limit_min']:g} minutes was reached"
         self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
 
     def _on_cancel(self, _node: int, message: Message) -> None:
-        if self._decided is None or self._decided.state != "cancelled":
-            self._decided = failure.cancelled(
-                message["signal"],
-                attempt=self.attempt,
-                restarts=self.restarts,
-                time_s=self.unix_now(),
-            )
-            self._end_ranks()
+        verdict = failure.cancelled(
+            message["signal"],
+            attempt=self.attempt,
+            restarts=self.restarts,
+            time_s=self.unix_now(),
+        )
+        if self.stage in _AFTER_RUNNING:
+            self._cancelled = verdict
+        else:
+            self._decide_and_end(verdict)
 
     # Stages.
 
@@ -243,7 +255,7 @@ class Coordinator:
 
     def _decide_hang(self) -> None:
         reports = [r for r in self._hang_reports.values() if r.end.rank not in self._ends]
-        if reports:
+        if reports and not self._is_explained():
             self._decided = hang_verdict(reports, attempt=self.attempt, restarts=self.restarts)
         self._end_ranks()
 
@@ -251,7 +263,12 @@ class Coordinator:
         if self.stage is not Stage.ENDING or not self._members() <= self._gone:
             return
         verdict = self._decided or self._verdict_from_ends()
-        if self._may_restart(verdict):
+        if self._cancelled is not None and (
+            self._may_restart(verdict) or verdict.signal in _CANCEL_SIGNAL_NAMES
+        ):
+            # The user wants no other attempt, or the signal that ended a rank was for all.
+            verdict = self._cancelled
+        elif self._may_restart(verdict):
             self.restarts += 1
             self._start_attempt()
             return
@@ -264,10 +281,20 @@ class Coordinator:
         ends = [self._ends[rank] for rank in sorted(self._ends)]
         return failure.decide(ends, attempt=self.attempt, restarts=self.restarts)
 
+    def _is_explained(self) -> bool:
+        """How the ranks ended so far is a reason of its own for the end of the attempt."""
+        failures = [end for end in self._ends.values() if failure.is_failure(end)]
+        if not failures:
+            return len(self._ends) == self.num_nodes * self.ranks_per_node
+        return not all(failure.is_victim(end) for end in failures)
+
     def _may_restart(self, verdict: Verdict) -> bool:
-        if self._lost or verdict.state != "failed" or verdict.kind in {"launch", "time_limit"}:
-            return False
-        return self.restarts < self.max_restarts
+        return (
+            verdict.state == "failed"
+            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and not self._lost
+            and self.restarts < self.max_restarts
+        )
 
     def _members(self) -> set[int]:
         return set(self._hosts) - self._lost
@@ -278,20 +305,18 @@ class Coordinator:
 
     def _verdict_without_rank(
         self,
-        kind: str,
+        kind: Kind,
         sentence: str,
         node: int,
-        traceback: str | None = None,
     ) -> Verdict:
         return failure.without_rank(
-            kind,  # type: ignore[arg-type]
+            kind,
             sentence,
             time_s=self.unix_now(),
             attempt=self.attempt,
             restarts=self.restarts,
             node=node,
             host=self._hosts.get(node),
-            traceback=traceback,
         )
 
 

@@ -29,24 +29,26 @@ def rank_end(
     status: int,
     time_s: float,
     clock_offset_s: float,
-    stopped: bool,
+    stopped_s: float | None,
     out_of_memory: str | None,
 ) -> RankEnd:
     """How a rank ended.
 
     `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
-    node 0's; `out_of_memory` is the sentence of whoever killed it for its memory.
+    node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
+    whoever killed it for its memory.
     """
     report = read_error_report(run.error_file(order.rank, order.attempt))
     killed = os.WIFSIGNALED(status)
     if killed:
         report = None  # what it raised was not what ended it
+    end_s = report.time_s if report else time_s
     return RankEnd(
         rank=order.rank,
         local_rank=order.local_rank,
         node=order.node_rank,
         host=order.host,
-        time_s=(report.time_s if report else time_s) + clock_offset_s,
+        time_s=end_s + clock_offset_s,
         exit_code=None if killed else os.WEXITSTATUS(status),
         signal=_signal_name(os.WTERMSIG(status)) if killed else None,
         exception=report.exception if report else None,
@@ -55,7 +57,7 @@ def rank_end(
         step=progress.step,
         finished=progress.finished,
         out_of_memory=out_of_memory is not None,
-        stopped=stopped,
+        stopped=stopped_s is not None and end_s >= stopped_s,
     )
 
 
@@ -71,7 +73,9 @@ def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> Ra
     )
 
 
-def close_event_file(run: Run, order: RankOrder, end: RankEnd, *, max_rss_bytes: int) -> None:
+def close_event_file(
+    run: Run, order: RankOrder, end: RankEnd, *, max_rss_bytes: int | None
+) -> None:
     """Add the last event for a rank that could not write it itself."""
     path = run.event_file(order.rank, order.attempt)
     if _is_closed(path):

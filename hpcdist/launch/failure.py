@@ -38,7 +38,7 @@ def is_victim(end: RankEnd) -> bool:
     """Whether a rank ended only because others did."""
     if end.out_of_memory:
         return False
-    if end.stopped and (end.signal in {"SIGTERM", "SIGKILL"} or end.exception is None):
+    if end.stopped:
         return True
     if end.exception is None:
         return False

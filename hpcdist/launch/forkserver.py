@@ -2,13 +2,14 @@
 
 It is forked from the agent before the agent opens any socket, and is the only process of a node
 that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
-children of a process that has. It is one thread; a library that starts threads while it is imported
-is named in the agent's log, since a thread that holds a lock during a fork can block the child.
+children of a process that has. It is one thread; threads that a library starts while it is imported
+are told in the agent's log, since a thread that holds a lock during a fork can block the child.
+What cannot be imported here is left to the ranks: a script may well do without it.
 
 Messages to it:      fork {orders}, store {address, port_range}, end {grace_s}, signal {signal}
-Messages from it:    ready, store {port} or {error}, started {local_rank, pid},
-                     exited {local_rank, status, time_s, max_rss_bytes}, gone, store_lost,
-                     failed {message, traceback}
+Messages from it:    ready {threads, not_imported}, store {port} or {error},
+                     started {local_rank, pid}, failed {message}, gone, store_lost,
+                     exited {local_rank, status, time_s, max_rss_bytes}
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from hpcdist.launch.process import (
     children,
     descendants,
     die_with_parent,
+    kill_descendants,
     send_signal,
 )
 from hpcdist.launch.rank_process import become_rank
@@ -45,6 +47,8 @@ _STRAYS_GRACE_S = 0.3
 """How long what a rank left behind has to end by itself: multiprocessing's resource tracker frees
 shared memory in that time."""
 
+_AGENT_IS_GONE = signal.SIGUSR1
+_KILL_LIMIT_S = 2.0
 _IDLE_S = 3600.0
 _BUSY_S = 0.01
 
@@ -62,14 +66,16 @@ def start_forkserver(
     agent_end.close()
     code = 1
     try:
-        die_with_parent(agent_pid)
         adopt_orphans()
         _ignore_signals()
+        _outlive_agent_briefly(agent_pid)
         Forkserver(job, board, Channel(server_end)).serve(preload)
+    except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
         traceback.print_exc()
     finally:
+        kill_descendants(_KILL_LIMIT_S)
         os._exit(code)
 
 
@@ -86,12 +92,11 @@ class Forkserver:
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending = False
 
-    def serve(self, preload: Callable[[], list[str]]) -> None:
-        """Import, then answer until the agent is gone."""
+    def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
+        """Import, then answer; ChannelClosedError when the agent is gone."""
         wake_up = _wake_on_child()
         channel = self._channel.fileno()
-        if not self._import(preload):
-            return
+        self._import(preload)
         while True:
             timeout = _BUSY_S if self._ending else _IDLE_S
             ready, _, _ = select.select([channel, wake_up], [], [], timeout)
@@ -99,48 +104,47 @@ class Forkserver:
                 os.read(wake_up, 4096)
             self._reap()
             if channel in ready:
-                try:
-                    messages = self._channel.receive()
-                except ChannelClosedError:
-                    self._kill(descendants(os.getpid()))
-                    return
-                for message in messages:
+                for message in self._channel.receive():
                     self._handle(message)
             if self._ending:
                 self._go_on_ending()
 
-    def _import(self, preload: Callable[[], list[str]]) -> bool:
+    def _import(self, preload: Callable[[], list[str]]) -> None:
+        not_imported: list[str] = []
         try:
             for module in preload():
-                importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - whatever an import raises ends the run
-            self._channel.send(
-                {
-                    "type": "failed",
-                    "message": f"{type(error).__name__}: {error}",
-                    "traceback": traceback.format_exc(),
-                }
-            )
-            return False
+                try:
+                    importlib.import_module(module)
+                except BaseException as error:  # noqa: BLE001 - also what a module raises to exit
+                    not_imported.append(f"{module}: {type(error).__name__}: {error}")
+        except (OSError, ValueError, SyntaxError) as error:  # the script has changed meanwhile
+            not_imported.append(str(error))
         # Objects that the collector never visits again stay in pages that the ranks share.
         gc.collect()
         gc.freeze()
         threads = len(os.listdir("/proc/self/task"))
-        self._channel.send({"type": "ready", "threads": threads})
-        return True
+        self._channel.send({"type": "ready", "threads": threads, "not_imported": not_imported})
 
     def _handle(self, message: Message) -> None:
         kind = message["type"]
-        if kind == "fork":
-            for order in msgspec.convert(message["orders"], list[RankOrder]):
-                self._fork_rank(order)
-        elif kind == "store":
-            self._fork_store(message["address"], message["port_range"])
+        if kind in {"fork", "store"}:
+            self._fork_as_asked(message)
         elif kind == "end":
             self._begin_ending(message["grace_s"])
         elif kind == "signal":
             for pid in self._ranks:
                 send_signal(pid, message["signal"])
+
+    def _fork_as_asked(self, message: Message) -> None:
+        try:
+            if message["type"] == "store":
+                self._fork_store(message["address"], message["port_range"])
+                return
+            for order in msgspec.convert(message["orders"], list[RankOrder]):
+                self._fork_rank(order)
+        except OSError as error:  # the limit of processes, or of memory
+            sentence = f"a process cannot be forked: {error.strerror}"
+            self._channel.send({"type": "failed", "message": sentence})
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
@@ -242,6 +246,7 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
 
     signal.set_wakeup_fd(-1)
+    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
     store = TCPStore(
         address,
         listener.getsockname()[1],
@@ -271,3 +276,18 @@ def _ignore_signals() -> None:
     before it does."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
+
+
+def _outlive_agent_briefly(agent_pid: int) -> None:
+    """When the agent dies, take along what the ranks left behind: nobody else would know of it.
+
+    The end of the channel tells of that too, but is not looked at during an import.
+    """
+
+    def follow(*_: object) -> None:
+        if os.getppid() != agent_pid:  # others may send the signal too
+            kill_descendants(_KILL_LIMIT_S)
+            os._exit(1)
+
+    signal.signal(_AGENT_IS_GONE, follow)
+    die_with_parent(agent_pid, _AGENT_IS_GONE)

@@ -6,6 +6,7 @@ is closed, since any user of a host can connect to its ports.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
 import selectors
@@ -47,6 +48,7 @@ class HostedMeeting:
         self._on_lost = on_lost
         self._channels: dict[int, Channel] = {}
         self._listener = listen(bind_to, port_range)
+        self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
         files.write_json(
             run.meeting_file,
@@ -68,14 +70,14 @@ class HostedMeeting:
             self._lose(node, str(error))
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        channel = Channel(connection)
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
+        with contextlib.suppress(OSError):  # whoever called has gone already
+            channel = Channel(self._listener.accept()[0])
+            self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
 
     def _welcome(self, channel: Channel) -> None:
         self._selector.unregister(channel)
         try:
-            hello, *more = channel.receive() or [{}]
+            hello = next(iter(channel.receive()), {})
             if not _knows(hello, self._token):
                 channel.close()
                 return
@@ -84,25 +86,30 @@ class HostedMeeting:
             channel.close()
             return
         node = int(hello["node"])
+        self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive(node))
-        self._on_message(node, hello)
-        for message in more:
-            self._on_message(node, message)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive(node, channel))
 
-    def _receive(self, node: int) -> None:
+    def _receive(self, node: int, channel: Channel) -> None:
+        if self._channels.get(node) is not channel:
+            return  # closed by an event of the same moment
         try:
-            for message in self._channels[node].receive():
+            for message in channel.receive():
                 self._on_message(node, message)
         except ChannelClosedError as error:
             self._lose(node, str(error))
 
     def _lose(self, node: int, reason: str) -> None:
-        channel = self._channels.pop(node, None)
-        if channel is not None:
-            self._selector.unregister(channel)
-            channel.close()
+        if self._close(node):
             self._on_lost(node, reason)
+
+    def _close(self, node: int) -> bool:
+        channel = self._channels.pop(node, None)
+        if channel is None:
+            return False
+        self._selector.unregister(channel)
+        channel.close()
+        return True
 
 
 def join_meeting(
@@ -144,12 +151,15 @@ def _try_to_join(
     channel = Channel(connection)
     sent_s = time.time()
     try:
-        channel.send({"type": "join", "node": node_rank, "host": host, "token": place["token"]})
+        channel.send({"type": "hello", "node": node_rank, "token": place["token"]})
         welcome = channel.receive()[0]
+        offset_s = welcome["time_s"] - (sent_s + time.time()) / 2
+        # Only now: node 0 must not count on an agent that has given up this connection.
+        channel.send({"type": "join", "host": host})
     except (ChannelClosedError, IndexError):
         channel.close()
         return None
-    return channel, welcome["time_s"] - (sent_s + time.time()) / 2
+    return channel, offset_s
 
 
 def _knows(hello: Message, token: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcdist.launch.process import descendants
+
 
 def proportional_bytes(pid: int) -> int:
     """Memory of a process, pages shared with others counted in part (PSS); 0 where it has ended."""
@@ -20,9 +22,12 @@ def proportional_bytes(pid: int) -> int:
 def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] | None:
     """The local rank that uses most, and why it must go, where all together exceed the limit.
 
-    `pids`: local rank -> pid.
+    `pids`: local rank -> pid. What a rank started, such as DataLoader workers, counts as its own.
     """
-    used = {local_rank: proportional_bytes(pid) for local_rank, pid in pids.items()}
+    used = {
+        local_rank: sum(proportional_bytes(one) for one in [pid, *descendants(pid)])
+        for local_rank, pid in pids.items()
+    }
     total = sum(used.values())
     if not used or total <= limit_bytes:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _DEFAULT_RANGE = (20_000, 29_999)
@@ -20,15 +20,15 @@ class NoFreePortError(OSError):
 def candidate_ports(port_range: tuple[int, int] | None) -> list[int]:
     """Ports to try, in random order, so that two jobs on one node seldom try the same.
 
-    Ports of the kernel's ephemeral range are left out unless the user names the range: any
-    outgoing connection of any process may take them at any moment.
+    Ports of the kernel's ephemeral range are left out, since any outgoing connection of any process
+    may take them at any moment: unless the user names the range, or the kernel's holds all of ours,
+    as some sites set it; then those are tried, and held from the probe on.
     """
     first, last = port_range or _DEFAULT_RANGE
-    ports = range(first, last + 1)
+    ports: Sequence[int] = range(first, last + 1)
     if port_range is None:
         low, high = _ephemeral_range()
-        ports_outside = [port for port in ports if not low <= port <= high]
-        return random.sample(ports_outside, min(_MOST_TRIES, len(ports_outside)))
+        ports = [port for port in ports if not low <= port <= high] or ports
     return random.sample(ports, min(_MOST_TRIES, len(ports)))
 
 
@@ -44,12 +44,14 @@ def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
     raise NoFreePortError(f"no port from {first} to {last} is free on {address or 'this host'}")
 
 
-def port_is_free(address: str, port_range: tuple[int, int] | None) -> bool:
-    """Whether at least one port of the range can be taken now."""
-    try:
-        listen(address, port_range).close()
-    except NoFreePortError:
-        return False
+def ports_are_free(address: str, port_range: tuple[int, int] | None, number: int) -> bool:
+    """Whether so many ports of the range can be taken now."""
+    with contextlib.ExitStack() as held:
+        try:
+            for _ in range(number):
+                held.enter_context(listen(address, port_range))
+        except NoFreePortError:
+            return False
     return True
 
 

@@ -7,12 +7,14 @@ import ctypes
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_KILL_POLL_S = 0.002
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,9 +28,9 @@ class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
     """Start time in clock ticks since boot, from /proc/<pid>/stat."""
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel SIGKILL this process when its parent ends, however that ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends, however that ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
     if os.getppid() != parent_pid:  # it ended before the call
         os._exit(1)
 
@@ -61,6 +63,37 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def kill_descendants(limit_s: float) -> bool:
+    """SIGKILL and reap all that is below this process, also what is forked meanwhile.
+
+    For a process that adopts orphans: no daemon gets away. False where something is left after
+    `limit_s` seconds, such as a process in uninterruptible sleep.
+    """
+    deadline = time.monotonic() + limit_s
+    while left := descendants(os.getpid()):
+        if time.monotonic() > deadline:
+            return False
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        _reap_all()
+        time.sleep(_KILL_POLL_S)
+    return True
+
+
+def exit_status(pid: int, limit_s: float) -> int:
+    """Status of a child that ends now, in the form of waitpid; SIGKILL where it cannot be told."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if found:
+            return status
+        time.sleep(_KILL_POLL_S)
+    return int(signal.SIGKILL)
+
+
 def identify(pid: int) -> ProcessId | None:
     """What tells this process from a later one with the same pid; None where it has ended."""
     start_ticks = _start_ticks(pid)
@@ -79,8 +112,8 @@ def is_alive(process: ProcessId) -> bool | None:
 
 
 def send_signal(pid: int, signum: int) -> None:
-    """Send a signal to a process that may have ended."""
-    with contextlib.suppress(ProcessLookupError):
+    """Send a signal to a process that may have ended, or have become another user's (sudo)."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
 
 
@@ -88,6 +121,12 @@ def state_letter(pid: int) -> str:
     """State of a process as /proc gives it: R, S, D, T, Z ...; `?` where it has ended."""
     fields = _stat_fields(pid)
     return fields[0] if fields else "?"
+
+
+def _reap_all() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _start_ticks(pid: int) -> int | None:

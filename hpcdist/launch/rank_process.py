@@ -36,6 +36,8 @@ STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
 _EXIT_EXCEPTION = 1
+_MOST_MESSAGE_LETTERS = 10_000
+_MOST_TRACEBACK_LETTERS = 100_000
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,10 +67,11 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     os.environ.update(order.environment, TORCHELASTIC_ERROR_FILE=str(error_file))
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    _renew_random_state()
+    _renew_import_state(order)
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
-    _leave(run_workload(make_context(order, run, job, events, slot), error_file))
+    code = run_workload(make_context(order, run, job, events, slot), error_file)
+    _leave(code, limit_s=job.launch.grace_s if code else None)
 
 
 def make_context(
@@ -109,9 +112,13 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         code = exit_code(leaving)
         _write_end(context, code)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
-        _report(error, error_file)
         code = _EXIT_EXCEPTION
-        _write_end(context, code, error)
+        if isinstance(error, MemoryError):
+            traceback.clear_frames(error.__traceback__)  # there must be room for the report
+        report = describe(error)
+        _show(error)
+        _write_report(report, error_file)
+        _write_end(context, code, report)
     else:
         code = 0
         _write_end(context, code)
@@ -160,14 +167,56 @@ def _write_start(context: RankContext) -> None:
     )
 
 
-def _write_end(context: RankContext, code: int, error: BaseException | None = None) -> None:
+def describe(error: BaseException) -> ErrorReport:
+    """The report on an exception; texts are cut where they are endless, and are always UTF-8."""
+    now_s = time.time()
+    name = exception_name(error)
+    trace = _own_frames(error.__traceback__)
+    stack = _clean(
+        "".join(traceback.format_exception(type(error), error, trace)), _MOST_TRACEBACK_LETTERS
+    )
+    try:
+        text = _clean(str(error), _MOST_MESSAGE_LETTERS)
+    except Exception:  # noqa: BLE001 - __str__ is the user's code
+        text = "(its message cannot be shown)"
+    return ErrorReport(
+        exception=name,
+        text=text,
+        traceback=stack,
+        time_s=now_s,
+        message={
+            "message": f"{name}: {text}",
+            "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
+        },
+    )
+
+
+def _clean(text: str, most_letters: int) -> str:
+    """Without halves of surrogate pairs, which names of files bring in; the middle left out."""
+    if len(text) > most_letters:
+        half = most_letters // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback into the log, as the script's sys.excepthook says."""
+    trace = _own_frames(error.__traceback__)
+    try:
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001 - the hook is the user's code
+        traceback.print_exc()
+
+
+def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:
     context.events.write(
         "end",
         status="done" if code == 0 else "failed",
         exit_code=code,
         signal=None,
-        exception=exception_name(error) if error else None,
-        message=str(error) if error else None,
+        exception=report.exception if report else None,
+        message=report.text if report else None,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=_max_cuda_bytes(),
         by="rank",
@@ -181,22 +230,7 @@ def _max_cuda_bytes() -> int | None:
     return int(torch.cuda.max_memory_allocated())
 
 
-def _report(error: BaseException, error_file: Path) -> None:
-    now_s = time.time()
-    lines = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
-    text = "".join(lines)
-    print(text, file=sys.stderr, flush=True)
-    name = exception_name(error)
-    report = ErrorReport(
-        exception=name,
-        text=str(error),
-        traceback=text,
-        time_s=now_s,
-        message={
-            "message": f"{name}: {error}",
-            "extraInfo": {"py_callstack": text, "timestamp": str(int(now_s))},
-        },
-    )
+def _write_report(report: ErrorReport, error_file: Path) -> None:
     try:
         files.write_json(error_file, msgspec.to_builtins(report))
     except OSError as failure:
@@ -221,7 +255,8 @@ def _reset_signals() -> None:
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python sets it at its start
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python sets them at its start
+        signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
@@ -246,12 +281,14 @@ def _line_writer(descriptor: int) -> Any:
     )
 
 
-def _renew_random_state() -> None:
-    """A fresh process has its own; Python's `random` renews itself after a fork, numpy does not."""
+def _renew_import_state(order: RankOrder) -> None:
+    """Renew what modules set up when the forkserver imported them: each process has random states
+    of its own, and Lightning reads the rank once, when it is imported."""
     random.seed()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
+    if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if lightning := sys.modules.get("lightning_utilities.core.rank_zero"):
+        lightning.rank_zero_only.rank = order.rank
 
 
 def _watch_for_stacks(stacks_file: Path) -> None:
@@ -260,12 +297,18 @@ def _watch_for_stacks(stacks_file: Path) -> None:
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
 
 
-def _leave(code: int) -> NoReturn:
+def _leave(code: int, *, limit_s: float | None) -> NoReturn:
     """Do what the interpreter does at its end, but for destroying objects, and exit.
 
     Destructors of process groups and CUDA contexts are what hangs and crashes at the end of
-    training; the kernel frees all of it.
+    training; the kernel frees all of it. A rank that failed has only so long for its threads and
+    exit handlers: they may wait for other ranks, which wait for this one.
     """
+    if limit_s is not None:
+        deadline = threading.Timer(limit_s, os._exit, (code,))
+        deadline.daemon = True
+        with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
+            deadline.start()
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
         atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too

@@ -7,7 +7,6 @@ what runs on a cluster.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
@@ -26,9 +25,10 @@ from hpcdist import files
 from hpcdist.errors import EXIT_INTERRUPTED, JobError, SchedulerError
 from hpcdist.gpus import Gpu, list_gpus
 from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
+from hpcdist.launch.failure import count
 from hpcdist.launch.node import LaunchPlan, NodePlan
-from hpcdist.launch.ports import local_addresses, port_is_free
-from hpcdist.launch.process import ProcessId, identify, is_alive, send_signal
+from hpcdist.launch.ports import local_addresses, ports_are_free
+from hpcdist.launch.process import ProcessId, descendants, identify, is_alive, send_signal
 from hpcdist.run import Run
 from hpcdist.schedulers import Plan
 from hpcdist.schedulers.script import comment, python_flags, render
@@ -39,8 +39,8 @@ _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
 """What an agent with its forkserver, and a forked rank, need at least before any model or data."""
 
-_PATIENCE_S = 1.2
-"""How long agents have to end a run in order before they are killed."""
+_PATIENCE_S = 0.9
+"""How long agents have, beyond the ranks' grace, to end a run in order before they are killed."""
 
 _KILL_PATIENCE_S = 5.0
 _POLL_S = 0.02
@@ -70,6 +70,7 @@ class LocalScheduler:
             cwd=os.getcwd(),
             python=sys.executable,
             python_flags=python_flags(),
+            num_threads=launch.num_threads,
             submitit_folder=str(run.submitit_folder),
         )
         return Plan(script=script, notes=_notes(job, launch), details=msgspec.to_builtins(launch))
@@ -103,30 +104,40 @@ class LocalScheduler:
         executor = SimulatedNodes(folder=run.submitit_folder)
         executor.update_parameters(tasks_per_node=job.resources.nodes)
         submitted = executor.submit(AgentTask(str(run.path)))
-        files.write_json(
-            run.submission_file,
-            {
-                "scheduler": self.name,
-                "job_id": submitted.job_id,
-                "submitted_s": time.time(),
-                "process": msgspec.to_builtins(identify(int(submitted.job_id))),
-            },
-        )
+        controller = identify(int(submitted.job_id))
+        try:
+            files.write_json(
+                run.submission_file,
+                {
+                    "scheduler": self.name,
+                    "job_id": submitted.job_id,
+                    "submitted_s": time.time(),
+                    "process": msgspec.to_builtins(controller),
+                },
+            )
+        except BaseException:
+            _kill_all(_listed(controller))
+            raise
 
     def states(self, runs: Sequence[Run]) -> dict[str, State]:
         """From the processes: running while an agent lives, pending while only submitit does."""
         return {run.id: _state(run) for run in runs}
 
     def cancel(self, run: Run) -> None:
-        """Ask the agents to end the run; kill what does not obey."""
-        submission = run.read_submission() or {}
-        controller = _process(submission.get("process"))
+        """Ask the agents to end the run; kill what does not obey.
+
+        Raises SchedulerError where the run is on another host, or cannot be killed.
+        """
+        _refuse_remote(_processes(run))
         for agent in _living(_agents(run)):
             send_signal(agent.pid, signal.SIGTERM)
-        _wait_until(lambda: not _living(_agents(run)), _PATIENCE_S)
-        _kill_all(run, controller)
-        _wait_until(lambda: not _living([*_agents(run), *_listed(controller)]), _KILL_PATIENCE_S)
-        _refuse_remote([*_agents(run), *_listed(controller)])
+        _wait_until(lambda: not _living(_agents(run)), _patience_s(run))
+        _wait_until(lambda: not _kill_all(_processes(run)), _KILL_PATIENCE_S)
+        if left := _living(_processes(run)):
+            raise SchedulerError(
+                f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
+                hint="they may wait for a device or a file system; see their state with ps",
+            )
         run.write_verdict(
             Verdict(
                 kind="cancelled",
@@ -244,12 +255,14 @@ def _check_memory(nodes: int, ranks_per_node: int) -> None:
 
 
 def _check_ports(job: JobSpec) -> None:
+    needed = 1 if job.resources.nodes == 1 else 2  # the ranks' store; where the agents meet
     port_range = job.launch.port_range
-    if not port_is_free(next(local_addresses()), port_range):
-        first, last = port_range or (0, 0)
+    if not ports_are_free(next(local_addresses()), port_range, needed):
+        chosen = f"{port_range[0]} to {port_range[1]}" if port_range else "not set"
         raise JobError(
-            f"launch.port_range is {first} to {last}: every port of it is taken on this machine",
-            hint="name a wider range, or leave launch.port_range out",
+            f"launch.port_range is {chosen}: fewer than {count(needed, 'port')} of it are free on "
+            "this machine",
+            hint="name a wider range, such as --set launch.port_range=[20000,29999]",
         )
 
 
@@ -257,7 +270,8 @@ def _check_ports(job: JobSpec) -> None:
 
 
 def _start_controller(run: Run, command: str, job: JobSpec) -> subprocess.Popen[bytes]:
-    """Start submitit's controller as its own start_controller does, but in a new session."""
+    """Start submitit's controller as its own start_controller does, but in a new session, and where
+    no file of the user's can stand in for a module of the standard library."""
     environment = os.environ | {
         "SUBMITIT_LOCAL_NTASKS": str(job.resources.nodes),
         "SUBMITIT_LOCAL_COMMAND": command,
@@ -276,6 +290,7 @@ def _start_controller(run: Run, command: str, job: JobSpec) -> subprocess.Popen[
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            cwd=run.submitit_folder,
             start_new_session=True,
         )
 
@@ -283,14 +298,21 @@ def _start_controller(run: Run, command: str, job: JobSpec) -> subprocess.Popen[
 def _state(run: Run) -> State:
     submission = run.read_submission()
     agents = _agents(run)
-    if _living(agents):
-        return "running"
+    if any(is_alive(agent) is not False for agent in agents):
+        return "running"  # on another host as far as can be known: its end is a verdict
     if submission is None:
         # Being submitted now, or left behind by a submission that was killed.
         return "pending" if time.time() - run.path.stat().st_mtime < _STARTING_S else "lost"
-    if not agents and _living(_listed(_process(submission.get("process")))):
+    controller = _process(submission.get("process"))
+    if not agents and controller is not None and is_alive(controller) is not False:
         return "pending"
     return "lost"
+
+
+def _processes(run: Run) -> list[ProcessId]:
+    """The agents and submitit's controller."""
+    submission = run.read_submission() or {}
+    return [*_agents(run), *_listed(_process(submission.get("process")))]
 
 
 def _agents(run: Run) -> list[ProcessId]:
@@ -330,13 +352,21 @@ def _refuse_remote(processes: Iterable[ProcessId]) -> None:
             )
 
 
-def _kill_all(run: Run, controller: ProcessId | None) -> None:
-    """SIGKILL: ranks and forkservers go with their agents, by the kernel's parent-death signal."""
-    for process in _living([*_agents(run), *_listed(controller)]):
-        send_signal(process.pid, signal.SIGKILL)
-    if controller is not None and is_alive(controller) is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(controller.pid, signal.SIGKILL)  # tasks that have not yet become agents
+def _kill_all(processes: Iterable[ProcessId]) -> bool:
+    """SIGKILL the living and all below them, tasks that are no agents yet too; False: none lived.
+
+    What this misses goes with its agent: forkservers and ranks end when their parents do.
+    """
+    living = _living(processes)
+    pids = [pid for process in living for pid in (process.pid, *descendants(process.pid))]
+    for pid in pids:
+        send_signal(pid, signal.SIGKILL)
+    return bool(living)
+
+
+def _patience_s(run: Run) -> float:
+    launch = ((run.read_spec() or {}).get("job") or {}).get("launch") or {}
+    return float(launch.get("grace_s", 0.0)) + _PATIENCE_S
 
 
 def _wait_until(condition: Any, limit_s: float) -> None:

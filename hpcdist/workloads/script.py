@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import sys
 import types
@@ -86,7 +87,7 @@ def run(context: RankContext) -> None:
     main = types.ModuleType("__main__")
     main.__file__ = str(path)
     main.__loader__ = SourceFileLoader("__main__", str(path))
-    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
     sys.modules["__main__"] = main
     exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
 
