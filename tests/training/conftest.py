@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from hpcdist.training import checkpoint, checkpoint_files
 from hpcdist.workloads import train
 
 LIMIT_S = 60
+VICTIMS_LIMIT_S = 2  # an agent would end them at once
 DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
 torch.set_num_threads(1)  # threads of a parent do not live on in forked children
 
@@ -153,10 +156,20 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
     for process in processes:
         process.start()
     try:
-        for process in processes:
-            process.join(LIMIT_S)
+        _wait(processes)
     finally:
         for process in processes:
             process.kill()
             process.join()
     return [process.exitcode for process in processes]
+
+
+def _wait(processes):
+    """Until all have ended; survivors of one that failed wait for it in vain, and are ended."""
+    deadline = time.monotonic() + LIMIT_S
+    first_failure_s = None
+    while time.monotonic() < deadline and any(process.is_alive() for process in processes):
+        connection.wait([process.sentinel for process in processes if process.is_alive()], 1.0)
+        if any(process.exitcode for process in processes):
+            first_failure_s = first_failure_s or time.monotonic()
+            deadline = min(deadline, first_failure_s + VICTIMS_LIMIT_S)
