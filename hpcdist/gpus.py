@@ -86,12 +86,13 @@ def claim(uuids: Sequence[str]) -> list[socket.socket]:
 
 
 def _is_claimed(uuid: str) -> bool:
-    try:
-        for one in claim([uuid]):
-            one.close()
-    except OSError:
-        return True
-    return False
+    """Asked by connecting: to claim it for a moment could make another run believe it taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_claim_name(uuid))
+        except OSError:
+            return False
+    return True
 
 
 def _claim_name(uuid: str) -> str:

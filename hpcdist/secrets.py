@@ -18,13 +18,13 @@ _SECRET = re.compile(
     r"|session|jwt|signature|_key$|_pwd$",
     re.IGNORECASE,
 )
-_PASSWORD_IN_URL = re.compile(r"(\w+://[^/\s:@]*):[^/\s@]*@")
+_PASSWORD_IN_URL = re.compile(r"(\w+://)[^/\s]*@")  # or a token in the place of user and password
 
 
 def redact(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables worth keeping; those that may hold a secret are left out altogether."""
     return {
-        name: _PASSWORD_IN_URL.sub(r"\1:***@", value)
+        name: _PASSWORD_IN_URL.sub(r"\1***@", value)
         for name, value in sorted(environment.items())
         if _KEPT.match(name) and not _SECRET.search(name)
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist import files, workloads
-from hpcdist.errors import HpcdistError, JobError
+from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
@@ -61,7 +61,7 @@ def submit(loaded: LoadedJob, *, scheduler: str, runs: Path, command: Sequence[s
     except OSError as error:
         _remove(run)
         raise cannot_write(runs, error) from None
-    except HpcdistError:
+    except BaseException:
         _remove(run)
         raise
     return run
@@ -91,7 +91,7 @@ def write_spec(run: Run, loaded: LoadedJob, *, plan: Plan, command: Sequence[str
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
             "cwd": os.getcwd(),
             "command": list(command),
-            "user": getpass.getuser(),
+            "user": _user(),
             "host": socket.gethostname(),
             "versions": versions(),
             "git": git_state(),
@@ -155,10 +155,17 @@ def _remove(run: Run) -> None:
     shutil.rmtree(run.path, ignore_errors=True)
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container that knows the user by number only
+        return str(os.getuid())
+
+
 def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *arguments],
+            ["git", "--no-optional-locks", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

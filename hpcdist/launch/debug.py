@@ -6,12 +6,16 @@ import os
 import socket
 import time
 
+import msgspec
+
+from hpcdist import files
 from hpcdist.events import EventWriter
 from hpcdist.launch import failure
 from hpcdist.launch.cpus import usable_cpus
 from hpcdist.launch.ends import read_error_report
 from hpcdist.launch.node import Meeting, RankOrder, rank_environment
 from hpcdist.launch.ports import listen
+from hpcdist.launch.process import identify
 from hpcdist.launch.rank_process import make_context, run_workload
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
@@ -23,6 +27,7 @@ _ADDRESS = "127.0.0.1"
 
 def run_here(run: Run, job: JobSpec) -> Verdict:
     """Run rank 0 of 1 in this process, write the verdict, and return it."""
+    _announce(run)
     attempt = run.claim_attempt()
     order = _order(run, job, attempt)
     os.environ.update(order.environment)
@@ -48,6 +53,24 @@ def run_here(run: Run, job: JobSpec) -> Verdict:
     verdict = failure.decide([end], attempt=attempt, restarts=0)
     run.write_verdict(verdict)
     return verdict
+
+
+def _announce(run: Run) -> None:
+    """Let `hpcdist status` and `cancel` find this process, as if it were an agent."""
+    process = msgspec.to_builtins(identify(os.getpid()))
+    host = socket.gethostname()
+    files.write_json(
+        run.agent_file(0), {"node": 0, "host": host, "address": _ADDRESS, "process": process}
+    )
+    files.write_json(
+        run.submission_file,
+        {
+            "scheduler": "local",
+            "job_id": str(os.getpid()),
+            "submitted_s": time.time(),
+            "process": process,
+        },
+    )
 
 
 def _order(run: Run, job: JobSpec, attempt: int) -> RankOrder:

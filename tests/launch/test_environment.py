@@ -1,0 +1,107 @@
+"""What a rank finds: torchrun's variables, its CPUs, a port of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TELL = """
+import json, os
+print(json.dumps({"env": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0))}))
+"""
+
+
+def ephemeral_range():
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return range(int(low), int(high) + 1)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 4), (2, 2), (4, 1)])
+def test_every_rank_sees_its_place_by_the_names_that_torchrun_uses(
+    launch, write_script, nodes, gpus
+):
+    launched = launch(write_script(TELL), nodes=nodes, gpus=gpus, max_restarts=3)
+    assert launched.verdict().kind == "done", launched.everything_said()
+    world_size = nodes * gpus
+    ports = set()
+    for rank in range(world_size):
+        env = launched.said(rank)[0]["env"]
+        expected = {
+            "RANK": rank,
+            "WORLD_SIZE": world_size,
+            "LOCAL_RANK": rank % gpus,
+            "LOCAL_WORLD_SIZE": gpus,
+            "GROUP_RANK": rank // gpus,
+            "GROUP_WORLD_SIZE": nodes,
+            "NODE_RANK": rank // gpus,
+            "ROLE_NAME": "default",
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RUN_ID": launched.run.id,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 3,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_ERROR_FILE": launched.run.error_file(rank),
+        }
+        assert {name: env[name] for name in expected} == {k: str(v) for k, v in expected.items()}
+        ports.add(int(env["MASTER_PORT"]))
+    assert len(ports) == 1
+    assert ports.isdisjoint(ephemeral_range())
+
+
+def test_cpus_are_shared_out_and_threads_fit_them(launch, write_script):
+    usable = os.sched_getaffinity(0)
+    launched = launch(write_script(TELL), gpus=2)
+    assert launched.verdict().kind == "done"
+    first, second = (launched.said(rank)[0] for rank in (0, 1))
+    assert set(first["cpus"]) | set(second["cpus"]) <= usable
+    if len(usable) >= 2:
+        assert not set(first["cpus"]) & set(second["cpus"])
+        assert first["env"]["OMP_NUM_THREADS"] == str(len(usable) // 2)
+
+
+def test_two_runs_at_once_get_ports_of_their_own(launch, write_script, tmp_path):
+    script = write_script(
+        TELL + f"import time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    )
+    runs = [launch(script, gpus=2), launch(script, gpus=2)]
+    ports = [run.wait(lambda run=run: run.said(1))[0]["env"]["MASTER_PORT"] for run in runs]
+    assert ports[0] != ports[1]
+    (tmp_path / "go").touch()
+    assert [run.verdict().kind for run in runs] == ["done", "done"]
+
+
+def test_the_variables_are_those_of_torchrun(submit, write_script, tmp_path):
+    script = write_script(TELL)
+    torchrun = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+            *("--redirects", "1", "--log-dir", str(tmp_path / "torchrun"), str(script)),
+        ],
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert torchrun.returncode == 0, torchrun.stderr
+    theirs = [
+        json.loads(path.read_text())["env"]
+        for path in sorted((tmp_path / "torchrun").glob("*/attempt_0/*/stdout.log"))
+    ]
+    launched = submit(script, gpus=2)
+    assert launched.verdict().kind == "done", launched.everything_said()
+    differs_by_nature = {
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
+        "OMP_NUM_THREADS",  # torchrun says 1 whatever there is
+    }
+    not_for_ranks = {"TORCHELASTIC_SIGNALS_TO_HANDLE", "LINES", "COLUMNS"}
+    assert len(theirs) == 2
+    for rank, their in enumerate(theirs):
+        mine = launched.said(rank)[0]["env"]
+        added = {name for name in their if os.environ.get(name) != their[name]} - not_for_ranks
+        assert added <= set(mine)
+        same = added - differs_by_nature
+        assert {name: mine[name] for name in same} == {name: their[name] for name in same}

@@ -1,0 +1,271 @@
+"""Whatever ends a rank: the run ends, and the verdict names the one that failed first, and why."""
+
+import json
+import time
+
+import pytest
+
+# Every rank takes part in one collective; then one of them fails in the way that its first argument
+# names while the others wait for it in the next.
+SCRIPT = """
+import json, os, resource, signal, sys, time
+import torch, torch.distributed as dist
+from hpcdist import rank
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+me, how, culprits = dist.get_rank(), sys.argv[1], json.loads(sys.argv[2])
+rank.current().progress.step(7)
+
+
+def say_when():
+    with open(sys.argv[3], "a") as file:
+        print(time.time(), file=file)
+
+
+def fail():
+    if how == "exception":
+        raise ValueError("Connection closed by peer, says the data base\\nand more")
+    if how == "memory":
+        limit = int(open("/proc/self/statm").read().split()[0]) * 4096 + 200_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        kept = []
+        while True:
+            kept.append(list(range(1_000_000)))
+    if how == "tensor memory":
+        torch.empty(1 << 45)
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "sleep":
+        time.sleep(1000)
+    if how == "crash":
+        import ctypes
+        ctypes.string_at(0)
+    if how.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, how))
+    if how.startswith("exit"):
+        sys.exit(int(how.split()[1]))
+    if how.startswith("_exit"):
+        os._exit(int(how.split()[1]))
+
+
+if me in culprits:
+    time.sleep(0.05 * (1 + 2 * culprits.index(me)))
+    say_when()
+    fail()
+else:
+    dist.all_reduce(torch.ones(1))
+dist.barrier()
+"""
+LAYOUTS = {"4 on 1 node": (1, 4), "2 nodes x 4": (2, 4), "8 on 1 node": (1, 8)}
+
+
+@pytest.fixture
+def fail(launch, write_script, tmp_path):
+    """Launch the script with one or more ranks that fail; returns (run, verdict, time)."""
+
+    def start(how, culprits, nodes=1, gpus=4, **options):
+        times = tmp_path / "times"
+        launched = launch(
+            write_script(SCRIPT),
+            *(how, json.dumps(culprits), times),
+            nodes=nodes,
+            gpus=gpus,
+            **options,
+        )
+        verdict = launched.verdict()
+        assert times.exists(), launched.everything_said()
+        failed_s = float(times.read_text().split()[0])
+        print(f"verdict {launched.seconds_to_verdict(failed_s):.2f} s after the failure")
+        return launched, verdict, failed_s
+
+    return start
+
+
+def check(launched, verdict, failed_s, *, culprit, gpus, world_size, also_failed=()):
+    """What holds for every failure."""
+    assert verdict.state == "failed", launched.everything_said()
+    assert verdict.exit_code_of_run == 1
+    assert (verdict.rank, verdict.node) == (culprit, culprit // gpus), verdict.message
+    assert verdict.local_rank == culprit % gpus
+    assert verdict.host
+    assert verdict.message.startswith(f"rank {culprit} (node {culprit // gpus}, host ")
+    assert verdict.victims == sorted(set(range(world_size)) - {culprit, *also_failed})
+    assert verdict.also_failed == list(also_failed)
+    assert verdict.log == f"logs/rank-{culprit:05d}.log"
+    assert verdict.step == 7
+    assert launched.seconds_to_verdict(failed_s) < 10
+    for rank in range(world_size):
+        events = launched.events(rank)
+        assert [events[0]["event"], events[-1]["event"]] == ["start", "end"]
+        assert sum(event["event"] == "end" for event in events) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "expected"),
+    [
+        ("exception", "exception", {"exception": "ValueError", "exit_code": 1}),
+        ("exit 3", "exit", {"exit_code": 3}),
+        ("SIGKILL", "signal", {"signal": "SIGKILL", "exit_code": None}),
+        ("SIGTERM", "signal", {"signal": "SIGTERM"}),
+        ("crash", "signal", {"signal": "SIGSEGV"}),
+        ("_exit 7", "exit", {"exit_code": 7, "exception": None}),
+        ("_exit 0", "exit", {"exit_code": 0}),
+        ("memory", "out_of_memory", {"exception": "MemoryError"}),
+        ("tensor memory", "out_of_memory", {"exception": "RuntimeError"}),
+    ],
+)
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, kind, expected, culprit):
+    launched, verdict, failed_s = fail(how, [culprit])
+    check(launched, verdict, failed_s, culprit=culprit, gpus=4, world_size=4)
+    assert verdict.kind == kind
+    assert {name: getattr(verdict, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("layout", ["2 nodes x 4", "8 on 1 node"])
+@pytest.mark.parametrize("culprit", [0, 5])
+@pytest.mark.parametrize("how", ["exception", "SIGKILL"])
+def test_eight_ranks_end_with_the_one_that_failed(fail, layout, culprit, how):
+    nodes, gpus = LAYOUTS[layout]
+    launched, verdict, failed_s = fail(how, [culprit], nodes=nodes, gpus=gpus)
+    check(launched, verdict, failed_s, culprit=culprit, gpus=gpus, world_size=8)
+    assert verdict.kind == {"exception": "exception", "SIGKILL": "signal"}[how]
+
+
+def test_an_exception_is_told_with_its_message_and_the_users_part_of_the_traceback(fail):
+    _, verdict, _ = fail("exception", [1])
+    assert verdict.exception_message == "Connection closed by peer, says the data base\nand more"
+    assert "\n" not in verdict.message
+    lines = verdict.traceback.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "script.py" in lines[1]
+    assert lines[-2:] == ["ValueError: Connection closed by peer, says the data base", "and more"]
+    assert "hpcdist/" not in verdict.traceback
+
+
+def test_a_crash_leaves_the_stack_in_the_verdict(fail):
+    _, verdict, _ = fail("crash", [1])
+    assert verdict.traceback.startswith("Fatal Python error: Segmentation fault")
+    assert "in fail" in verdict.traceback
+
+
+def test_of_two_that_fail_the_first_is_named_and_the_other_is_no_victim(fail):
+    launched, verdict, failed_s = fail("exception", [6, 1], nodes=2)
+    check(launched, verdict, failed_s, culprit=6, gpus=4, world_size=8, also_failed=[1])
+    assert "rank 1 failed too, later" in verdict.message
+
+
+def test_where_all_raise_the_same_nobody_is_a_victim(launch, write_script):
+    script = write_script("raise KeyError('every rank')")
+    verdict = launch(script, gpus=4).verdict()
+    assert verdict.exception == "KeyError"
+    assert verdict.victims == []
+    assert sorted([verdict.rank, *verdict.also_failed]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("how", "culprit"), [("sleep", 0), ("stop", 3)])
+def test_a_hang_is_found_and_told_from_those_who_wait(fail, how, culprit):
+    launched, verdict, _ = fail(how, [culprit], hang_timeout_s=2)
+    assert verdict.kind == "hang"
+    assert verdict.rank == culprit
+    assert verdict.victims == sorted({0, 1, 2, 3} - {culprit})
+    assert verdict.step == 7
+    assert {"sleep": "script.py:", "stop": "is stopped"}[how] in verdict.message
+    waiting = launched.run.stacks_file((culprit + 1) % 4).read_text()
+    assert "all_reduce" in waiting
+
+
+def test_a_rank_that_ends_early_and_well_is_told_when_the_others_fail_for_want_of_it(fail):
+    _, verdict, _ = fail("exit 0", [1])
+    assert verdict.kind == "exception"
+    assert verdict.rank != 1
+    assert "rank 1 had already ended well" in verdict.message
+
+
+def test_the_memory_limit_of_the_job_names_the_rank_with_most(launch, write_script):
+    script = write_script(
+        """
+import os, time
+kept = bytearray(os.urandom(1 << 20) * (300 if os.environ["RANK"] == "1" else 1))
+time.sleep(60)
+"""
+    )
+    launched = launch(script, gpus=2, mem_gb=0.4)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.rank, verdict.signal) == ("out_of_memory", 1, "SIGKILL")
+    assert "resources.mem_gb allows 0.40 GB" in verdict.message
+    assert verdict.victims == [0]
+
+
+def test_the_time_limit_of_the_job_ends_it(launch, write_script):
+    verdict = launch(write_script("import time; time.sleep(60)"), time_limit_min=0.01).verdict()
+    assert (verdict.kind, verdict.state) == ("time_limit", "failed")
+    assert "0.01 minutes" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("raised", "exception", "message"),
+    [
+        ("ValueError('half a pair \\udcff')", "ValueError", "half a pair \\udcff"),
+        ("Odd()", "Odd", "(its message cannot be shown)"),
+        ("RuntimeError('x' * 1_000_000)", "RuntimeError", "990000 letters left out"),
+    ],
+    ids=["surrogate", "unprintable", "endless"],
+)
+def test_odd_exceptions_are_told_all_the_same(launch, write_script, raised, exception, message):
+    script = write_script(
+        f"class Odd(Exception):\n    def __str__(self): raise TypeError\nraise {raised}"
+    )
+    launched = launch(script)
+    verdict = launched.verdict()
+    assert verdict.exception == exception
+    assert message in verdict.exception_message
+    assert launched.events(0)[-1]["by"] == "rank"
+
+
+def test_a_failed_rank_does_not_wait_for_its_threads_forever(launch, write_script):
+    script = write_script(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(100,)).start()\n"
+        "raise OSError('gone')"
+    )
+    assert launch(script, gpus=2).verdict(10).exception == "OSError"
+
+
+def test_a_torn_last_line_is_closed_by_the_agent(launch, write_script):
+    script = write_script(
+        "import os, signal\nfrom hpcdist import rank\n"
+        'os.write(rank.current().events._file, b\'{"event": "steps", "ti\')\n'
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    launched = launch(script)
+    launched.verdict()
+    end = launched.events(0)[-1]
+    assert (end["event"], end["status"], end["signal"]) == ("end", "killed", "SIGKILL")
+    assert end["by"] == "agent"
+
+
+def test_the_run_ends_soon_although_a_rank_ignores_sigterm(launch, write_script):
+    script = write_script(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if os.environ['RANK'] == '1': time.sleep(0.3); raise OSError('first')\n"
+        "time.sleep(60)"
+    )
+    begin_s = time.monotonic()
+    verdict = launch(script, gpus=3).verdict(10)
+    assert (verdict.rank, verdict.victims) == (1, [0, 2])
+    assert time.monotonic() - begin_s < 10
+
+
+def test_what_a_rank_raises_when_it_is_told_to_end_makes_it_no_culprit(launch, write_script):
+    script = write_script(
+        "import os, signal, time\n"
+        "def stop(*_): raise RuntimeError('preempted')\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "if os.environ['RANK'] == '1': time.sleep(0.3); raise OSError('first')\n"
+        "time.sleep(60)"
+    )
+    verdict = launch(script, gpus=3).verdict(10)
+    assert (verdict.rank, verdict.victims, verdict.also_failed) == (1, [0, 2], [])

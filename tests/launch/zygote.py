@@ -1,0 +1,52 @@
+"""Forks agents from a process that has torch already: real runs without the wait for the import.
+
+Reads `<run directory>\\t<node>` lines, forks an agent for each, and reaps those that end.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np  # noqa: F401 - as submitit does
+import torch
+import torch.distributed
+
+from hpcdist.launch.agent import run_agent
+
+
+def fork_agent(run_path, node):
+    if os.fork():
+        return
+    os.setsid()
+    with Path(run_path, "submitit", f"agent-{node}.out").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        run_agent(Path(run_path), int(node))
+    finally:
+        os._exit(0)
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("ready", torch.__version__, flush=True)
+    buffer = b""
+    while True:
+        if select.select([0], [], [], 0.02)[0]:
+            chunk = os.read(0, 65536)
+            if not chunk:
+                return
+            *lines, buffer = (buffer + chunk).split(b"\0")
+            for line in lines:
+                fork_agent(*os.fsdecode(line).rsplit("\t", 1))
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    main()
