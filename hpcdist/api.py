@@ -92,7 +92,7 @@ class SubmittedRun:
 
     def logs(self, rank: int = 0) -> str:
         """What one rank printed, over all attempts."""
-        from hpcdist.tail import TailedFile
+        from hpcdist.follow.tail import TailedFile
 
         files = [path for found, _, path in self._run.log_files() if found == rank]
         lines = [line for path in files for line in TailedFile(path).lines(finish=True)]

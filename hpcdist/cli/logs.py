@@ -34,8 +34,8 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
 
 
 def _print(run: Run, rank: int | None) -> None:
-    from hpcdist.screen import Screen
-    from hpcdist.tail import TailedFile, shown_line
+    from hpcdist.follow.screen import Screen
+    from hpcdist.follow.tail import TailedFile, shown_line
 
     files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
     if not files:
@@ -48,10 +48,10 @@ def _print(run: Run, rank: int | None) -> None:
 
 
 def _follow(run: Run, rank: int | None) -> None:
-    from hpcdist.follow import POLL_S, end_sentence
-    from hpcdist.screen import Screen
+    from hpcdist.follow.run import POLL_S, end_sentence
+    from hpcdist.follow.screen import Screen
+    from hpcdist.follow.tail import LogTail
     from hpcdist.states import EndWatch
-    from hpcdist.tail import LogTail
 
     end = EndWatch(run)
     tail = LogTail(run, lambda found: rank in {None, found})

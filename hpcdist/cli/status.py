@@ -15,7 +15,7 @@ from hpcdist.run import Run
 from hpcdist.verdict import State
 
 if TYPE_CHECKING:
-    from hpcdist.live import Progress
+    from hpcdist.follow.live import Progress
 
 
 @click.command
@@ -29,7 +29,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from hpcdist.live import LiveProgress
+    from hpcdist.follow.live import LiveProgress
     from hpcdist.states import run_states
 
     found = named_runs(runs, run_names)
@@ -74,7 +74,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:
-    from hpcdist.screen import progress_figures, progress_place
+    from hpcdist.follow.screen import progress_figures, progress_place
 
     if progress is None or progress.step is None:
         return None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import choose_scheduler, job_options, json_option, load_from_options
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
-from hpcdist.interrupts import Interrupted, Interrupts
 from hpcdist.run import Run
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def _follow(
     run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
 ) -> tuple[Verdict | None, int]:
     """Follow the run to its end; `owned` is a run that must not outlive this command."""
-    from hpcdist.follow import end_sentence, follow
-    from hpcdist.screen import Screen
+    from hpcdist.follow.run import end_sentence, follow
+    from hpcdist.follow.screen import Screen
 
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import Any
+
+from hpcdist.shipped import shipped_folder
 
 
 def render(template: str, **values: Any) -> str:
@@ -36,11 +37,3 @@ def python_flags() -> str:
     stand in for the standard library's.
     """
     return "-P" if sys.version_info >= (3, 11) else ""
-
-
-def shipped_folder(name: str) -> Path:
-    """A folder of data that ships with hpcdist: inside the package in a wheel, beside it in a
-    checkout."""
-    package = Path(__file__).parent.parent
-    inside = package / name
-    return inside if inside.is_dir() else package.parent / name

@@ -15,6 +15,7 @@ import msgspec
 
 from hpcdist.errors import JobError
 from hpcdist.nearest import nearest, nearest_first
+from hpcdist.shipped import shipped_folder
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
@@ -35,13 +36,6 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["yaml", "script"]
 
 
-def shipped_jobs() -> Path:
-    """The folder of the jobs that ship with hpcdist: in the package, or beside it in a checkout."""
-    package = Path(__file__).parent
-    inside = package / "jobs"
-    return inside if inside.is_dir() else package.parent / "jobs"
-
-
 def find_job(name: str) -> JobFile:
     """The file that a job's name or path means; JobError with the nearest names where none does."""
     kind = _KINDS.get(os.path.splitext(name)[1].lower())
@@ -49,7 +43,7 @@ def find_job(name: str) -> JobFile:
         return JobFile(path=Path(name), shown=name, kind=kind)
     for folder, shown in (
         (LOCAL_JOBS, f"{LOCAL_JOBS}/{name}{YAML_SUFFIX}"),
-        (shipped_jobs(), name),
+        (shipped_folder("jobs"), name),
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
@@ -59,13 +53,13 @@ def find_job(name: str) -> JobFile:
 
 def named_jobs() -> dict[str, JobFile]:
     """Every job that has a name, sorted; local ones hide shipped ones of the same name."""
-    names = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_jobs())]
+    names = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
     return {name: find_job(name) for name in sorted(set(names))}
 
 
 def read_job_file(file: JobFile) -> dict[str, Any]:
     """The keys of a YAML job file."""
-    from hpcdist.yaml12 import YamlError, parse_yaml
+    from hpcdist.job.yaml12 import YamlError, parse_yaml
 
     try:
         values = parse_yaml(_read_text(file))
@@ -160,7 +154,7 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
         )
     if kind == "script":
         return JobError(f"{name}: there is no such file", hint="check the path of the script")
-    known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_jobs())]
+    known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
     stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
     near = nearest(stem, known)
     listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"

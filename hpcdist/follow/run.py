@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from hpcdist.live import LiveProgress
+from hpcdist.follow.live import LiveProgress
+from hpcdist.follow.screen import Screen
+from hpcdist.follow.tail import LogTail, last_lines
 from hpcdist.run import Run
-from hpcdist.screen import Screen
 from hpcdist.states import EndWatch, wait_until_gone
-from hpcdist.tail import LogTail, last_lines
 from hpcdist.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more

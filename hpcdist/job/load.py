@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from hpcdist.errors import JobError
-from hpcdist.job_check import accepts, annotation_at, check_values, dotted, show
-from hpcdist.job_files import JobFile, check_script, find_job, named_jobs, read_job_file
+from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
+from hpcdist.job.files import JobFile, check_script, find_job, named_jobs, read_job_file
 from hpcdist.nearest import nearest
 from hpcdist.spec import JOB_TYPES, JobSpec, ScriptJob
 
@@ -108,7 +108,7 @@ def list_jobs() -> list[JobListing]:
 
 def parse_flag(name: str, text: str) -> Flag:
     """A flag's text as a value: YAML, or else the text itself."""
-    from hpcdist.yaml12 import YamlError, parse_yaml
+    from hpcdist.job.yaml12 import YamlError, parse_yaml
 
     try:
         return Flag(name=name, value=parse_yaml(text), text=text)

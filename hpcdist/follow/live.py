@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.follow.tail import TailedFile
 from hpcdist.run import Run
-from hpcdist.tail import TailedFile
 
 _WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to show a change
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
-from hpcdist.live import Progress
+from hpcdist.follow.live import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

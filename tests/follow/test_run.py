@@ -7,12 +7,12 @@ import time
 import pytest
 
 from hpcdist.events import EventWriter
-from hpcdist.follow import end_sentence, follow
-from hpcdist.live import LiveProgress
+from hpcdist.follow.live import LiveProgress
+from hpcdist.follow.run import end_sentence, follow
+from hpcdist.follow.screen import Screen
+from hpcdist.follow.tail import LogTail, TailedFile, last_lines, shown_line
 from hpcdist.run import Run
-from hpcdist.screen import Screen
 from hpcdist.states import EndWatch, run_states
-from hpcdist.tail import LogTail, TailedFile, last_lines, shown_line
 from hpcdist.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
