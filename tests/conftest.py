@@ -1,6 +1,7 @@
 """What all tests share: none may leave a process or shared memory behind."""
 
 import os
+import re
 import signal
 import time
 import uuid
@@ -65,20 +66,19 @@ def _parent(pid):
 def leaked_shared_memory(before):
     """New entries of /dev/shm that no living process uses: those of other programs do not count."""
     new = set(os.listdir(_SHARED_MEMORY)) - before
-    return {name for name in new if not _is_mapped(name)}
+    return new - _shared_memory_in_use() if new else new
 
 
-def _is_mapped(name):
-    path = f"{_SHARED_MEMORY}/{name}"
+def _shared_memory_in_use():
+    names = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if path in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
-                return True
-            if any(os.readlink(fd) == path for fd in Path(f"/proc/{pid}/fd").iterdir()):
-                return True
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
         except OSError:
             continue
-    return False
+        names.update(re.findall(rf"{_SHARED_MEMORY}/(\S+)", "\n".join([maps, *links])))
+    return names
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def nothing_left_behind():
     yield
     deadline = time.monotonic() + _GONE_LIMIT_S
     while time.monotonic() < deadline and (marked_processes() or leaked_shared_memory(before)):
-        time.sleep(0.02)
+        time.sleep(0.05)
     processes, memory = marked_processes(), leaked_shared_memory(before)
     for pid in processes:
         os.kill(pid, signal.SIGKILL)

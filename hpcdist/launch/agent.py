@@ -49,7 +49,6 @@ from hpcdist.verdict import Kind, Verdict
 
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
-_KILL_LIMIT_S = 2.0
 _EXIT_WAIT_S = 1.0
 
 
@@ -101,7 +100,7 @@ class Agent:
             sentence = f"the agent of node {self.node_rank} (host {self.host}) failed: {error!r}"
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
-            kill_descendants(_KILL_LIMIT_S)
+            kill_descendants()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None:
             self.run.write_verdict(self.verdict)

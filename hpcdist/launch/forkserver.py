@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
@@ -34,7 +34,6 @@ from hpcdist.launch.ports import NoFreePortError, listen
 from hpcdist.launch.process import (
     adopt_orphans,
     children,
-    descendants,
     die_with_parent,
     kill_descendants,
     send_signal,
@@ -44,11 +43,9 @@ from hpcdist.progress import ProgressBoard
 from hpcdist.spec import JobSpec
 
 _STRAYS_GRACE_S = 0.3
-"""How long what a rank left behind has to end by itself: multiprocessing's resource tracker frees
-shared memory in that time."""
+"""How long what a rank left behind has to end by itself."""
 
 _AGENT_IS_GONE = signal.SIGUSR1
-_KILL_LIMIT_S = 2.0
 _IDLE_S = 3600.0
 _BUSY_S = 0.01
 
@@ -75,7 +72,7 @@ def start_forkserver(
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
         traceback.print_exc()
     finally:
-        kill_descendants(_KILL_LIMIT_S)
+        kill_descendants()
         os._exit(code)
 
 
@@ -217,24 +214,16 @@ class Forkserver:
         now = time.monotonic()
         if self._ranks:
             if self._kill_at is not None and now >= self._kill_at:
-                self._kill(self._ranks)
+                for pid in self._ranks:
+                    send_signal(pid, signal.SIGKILL)
             return
-        strays = [pid for pid in children(os.getpid()) if pid != self._store_pid]
-        if strays:
-            self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
-            if now >= self._strays_at:
-                for stray in strays:
-                    self._kill([stray, *descendants(stray)])
+        self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
+        if now < self._strays_at and set(children(os.getpid())) - {self._store_pid}:
             return
-        if self._store_pid is not None:
-            self._kill([self._store_pid])
-            return
+        kill_descendants()
+        self._store_pid = None
         self._ending = False
         self._channel.send({"type": "gone"})
-
-    def _kill(self, pids: Iterable[int]) -> None:
-        for pid in list(pids):
-            send_signal(pid, signal.SIGKILL)
 
 
 def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
@@ -286,7 +275,7 @@ def _outlive_agent_briefly(agent_pid: int) -> None:
 
     def follow(*_: object) -> None:
         if os.getppid() != agent_pid:  # others may send the signal too
-            kill_descendants(_KILL_LIMIT_S)
+            kill_descendants()
             os._exit(1)
 
     signal.signal(_AGENT_IS_GONE, follow)

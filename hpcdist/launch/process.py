@@ -15,6 +15,12 @@ import msgspec
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_POLL_S = 0.002
+_KILL_LIMIT_S = 2.0
+_CLEANING_S = 0.2
+_CLEANERS = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+"""Helpers that free shared memory when the processes that used it are gone, and then end: Python's
+at once, torch's (of the sharing strategy file_system) after 2 s. Nobody else knows what to free."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -63,21 +69,30 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def kill_descendants(limit_s: float) -> bool:
+def kill_descendants() -> None:
     """SIGKILL and reap all that is below this process, also what is forked meanwhile.
 
-    For a process that adopts orphans: no daemon gets away. False where something is left after
-    `limit_s` seconds, such as a process in uninterruptible sleep.
+    For a process that adopts orphans: no daemon gets away. What frees shared memory is left to end
+    by itself; what is in uninterruptible sleep cannot be killed.
     """
-    deadline = time.monotonic() + limit_s
+    begin_s = time.monotonic()
     while left := descendants(os.getpid()):
-        if time.monotonic() > deadline:
-            return False
-        for pid in left:
+        targets = [pid for pid in left if not is_cleaner(pid)]
+        for pid in targets:
             send_signal(pid, signal.SIGKILL)
         _reap_all()
+        if time.monotonic() - begin_s > (_KILL_LIMIT_S if targets else _CLEANING_S):
+            return
         time.sleep(_KILL_POLL_S)
-    return True
+
+
+def is_cleaner(pid: int) -> bool:
+    """Whether a process frees the shared memory of others when they are gone."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return any(name in command for name in _CLEANERS)
 
 
 def exit_status(pid: int, limit_s: float) -> int:

@@ -28,7 +28,14 @@ from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.launch.failure import count
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.launch.ports import local_addresses, ports_are_free
-from hpcdist.launch.process import ProcessId, descendants, identify, is_alive, send_signal
+from hpcdist.launch.process import (
+    ProcessId,
+    descendants,
+    identify,
+    is_alive,
+    is_cleaner,
+    send_signal,
+)
 from hpcdist.run import Run
 from hpcdist.schedulers import Plan
 from hpcdist.schedulers.script import comment, python_flags, render
@@ -300,10 +307,10 @@ def _state(run: Run) -> State:
     agents = _agents(run)
     if any(is_alive(agent) is not False for agent in agents):
         return "running"  # on another host as far as can be known: its end is a verdict
-    if submission is None:
+    if submission is None and not agents:
         # Being submitted now, or left behind by a submission that was killed.
         return "pending" if time.time() - run.path.stat().st_mtime < _STARTING_S else "lost"
-    controller = _process(submission.get("process"))
+    controller = _process((submission or {}).get("process"))
     if not agents and controller is not None and is_alive(controller) is not False:
         return "pending"
     return "lost"
@@ -355,12 +362,14 @@ def _refuse_remote(processes: Iterable[ProcessId]) -> None:
 def _kill_all(processes: Iterable[ProcessId]) -> bool:
     """SIGKILL the living and all below them, tasks that are no agents yet too; False: none lived.
 
-    What this misses goes with its agent: forkservers and ranks end when their parents do.
+    What this misses goes with its agent: forkservers and ranks end when their parents do. Those
+    that free shared memory end by themselves when it is free.
     """
     living = _living(processes)
     pids = [pid for process in living for pid in (process.pid, *descendants(process.pid))]
     for pid in pids:
-        send_signal(pid, signal.SIGKILL)
+        if not is_cleaner(pid):
+            send_signal(pid, signal.SIGKILL)
     return bool(living)
 
 

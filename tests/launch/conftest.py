@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class LaunchedRun:
     """A run that goes on, and what it leaves."""
 
     run: Run
+    start_agent: Callable[[int], None] | None = None
 
     def verdict(self, limit_s=_LIMIT_S):
         """The verdict, when it is there."""
@@ -66,6 +68,10 @@ class LaunchedRun:
     def agent_pid(self, node):
         value = self.wait(lambda: _read(self.run.agent_file(node)))
         return value["process"]["pid"]
+
+    def agents_alive(self):
+        files = self.run.launch_folder.glob("agent-*.json")
+        return any(Path(f"/proc/{_read(file)['process']['pid']}").exists() for file in files)
 
     def everything_said(self):
         folders = (self.run.submitit_folder, self.run.logs_folder)
@@ -127,16 +133,20 @@ def launch(zygote, tmp_path):
     """Start a script with agents that have torch already; see `make_job` for the options."""
     started = []
 
-    def start(script, *args, wait=True, **options):
+    def start(script, *args, agents=None, **options):
         job = make_job(script, *args, **options)
         run = Run.create(tmp_path / "runs", job.name)
         plan = load_scheduler("local").plan(job, run)
         loaded = LoadedJob(job=job, source=str(script))
         submission.write_spec(run, loaded, plan=Plan(script="", details=plan.details), command=[])
-        for node in range(job.resources.nodes):
+
+        def start_agent(node):
             zygote.stdin.write(os.fsencode(f"{run.path}\t{node}\0"))
-        zygote.stdin.flush()
-        started.append(LaunchedRun(run))
+            zygote.stdin.flush()
+
+        for node in range(job.resources.nodes) if agents is None else agents:
+            start_agent(node)
+        started.append(LaunchedRun(run, start_agent))
         return started[-1]
 
     yield start

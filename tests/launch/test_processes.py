@@ -1,0 +1,249 @@
+"""Whatever is killed, whenever the run is cancelled: nothing survives, and the run says why."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdist.schedulers import load_scheduler
+
+WAIT = "import time; print('up', flush=True); time.sleep(100)"
+# Leaves a child, a daemon that escaped its session, and two kinds of shared memory.
+LITTER = """
+import os, subprocess, sys, time
+from multiprocessing import shared_memory
+import torch, torch.multiprocessing as multiprocessing
+from torch.utils.data import DataLoader, TensorDataset
+
+multiprocessing.set_sharing_strategy("file_system")
+loader = iter(DataLoader(TensorDataset(torch.ones(64, 8)), batch_size=2, num_workers=2,
+                         persistent_workers=True))
+kept = next(loader)
+memory = shared_memory.SharedMemory(create=True, size=4096)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        import signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(100)
+    os._exit(0)
+print("up", flush=True)
+"""
+
+
+@pytest.fixture
+def state():
+    return lambda launched: load_scheduler("local").states([launched.run])[launched.run.id]
+
+
+def wait_until_up(launched, ranks):
+    for rank in range(ranks):
+        launched.wait(lambda rank=rank: "up" in launched.log(rank))
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def command(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_killed_agent_ends_the_run_on_every_node(launch, write_script, node):
+    launched = launch(write_script(WAIT), nodes=2, gpus=2)
+    wait_until_up(launched, 4)
+    os.kill(launched.agent_pid(node), signal.SIGKILL)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.state, verdict.node) == ("agent_lost", "failed", node)
+    assert f"the agent of node {node}" in verdict.message
+
+
+def test_a_killed_agent_that_was_alone_leaves_nothing_but_a_lost_run(launch, write_script, state):
+    launched = launch(write_script(LITTER + "time.sleep(100)"), gpus=2)
+    wait_until_up(launched, 2)
+    assert state(launched) == "running"
+    os.kill(launched.agent_pid(0), signal.SIGKILL)
+    launched.wait(lambda: state(launched) == "lost")
+    assert launched.run.read_verdict() is None
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_killed_forkserver_ends_the_run_with_a_verdict(launch, write_script, node):
+    launched = launch(write_script(WAIT), nodes=2, gpus=1, max_restarts=1)
+    wait_until_up(launched, 2)
+    (forkserver,) = children(launched.agent_pid(node))
+    os.kill(forkserver, signal.SIGKILL)
+    verdict = launched.verdict()
+    assert verdict.kind == "agent_lost"
+    assert f"forks the ranks of node {node} was lost: killed by SIGKILL" in verdict.message
+    assert [launched.events(rank)[-1]["event"] for rank in (0, 1)] == ["end", "end"]
+
+
+def test_a_killed_store_ends_the_run_with_a_verdict(launch, write_script):
+    launched = launch(write_script(WAIT), gpus=2)
+    wait_until_up(launched, 2)
+    (forkserver,) = children(launched.agent_pid(0))
+    ranks = {launched.pid(0), launched.pid(1)}
+    (store,) = set(children(forkserver)) - ranks
+    os.kill(store, signal.SIGKILL)
+    verdict = launched.verdict()
+    assert verdict.kind == "agent_lost"
+    assert "the store at 127.0.0.1" in verdict.message
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_signal_to_an_agent_cancels_the_run(launch, write_script, signum, node):
+    launched = launch(write_script(WAIT), nodes=2)
+    wait_until_up(launched, 2)
+    os.kill(launched.agent_pid(node), signum)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.signal) == ("cancelled", signum.name)
+    assert verdict.exit_code_of_run == 130
+
+
+def test_a_signal_to_all_processes_of_the_run_cancels_it(launch, write_script):
+    launched = launch(write_script(WAIT), gpus=3, max_restarts=2)
+    wait_until_up(launched, 3)
+    agent = launched.agent_pid(0)
+    for pid in [*(launched.pid(rank) for rank in range(3)), *children(agent), agent]:
+        os.kill(pid, signal.SIGTERM)
+    assert launched.verdict().state == "cancelled"
+
+
+def test_an_agent_that_is_signalled_before_it_joins_cancels_the_run(launch, write_script):
+    launched = launch(write_script(WAIT), nodes=2, agents=[1])
+    os.kill(launched.agent_pid(1), signal.SIGTERM)
+    assert launched.verdict().state == "cancelled"
+    launched.start_agent(0)  # too late: it sees the verdict and leaves
+    launched.wait(lambda: not launched.agents_alive())
+    assert not launched.run.log_files()
+
+
+def test_agents_that_never_meet_give_up_with_a_verdict(launch, write_script):
+    launched = launch(write_script(WAIT), nodes=3, agents=[0, 1], join_timeout_s=0.5)
+    verdict = launched.verdict()
+    assert verdict.kind == "launch"
+    assert "node 2 did not join within 0.5 s" in verdict.message
+    alone = launch(write_script(WAIT), nodes=2, agents=[1], join_timeout_s=0.5)
+    assert "could not reach the agent of node 0" in alone.verdict().message
+
+
+def test_an_agent_that_cannot_read_its_plan_says_so_and_the_others_do_not_wait(
+    launch, write_script
+):
+    launched = launch(write_script(WAIT), nodes=2, agents=[0])
+    launched.agent_pid(0)
+    launched.run.spec_file.write_text('{"job": ')
+    launched.start_agent(1)
+    verdict = launched.verdict()
+    assert verdict.kind == "launch"
+    assert "spec.json cannot be read" in verdict.message
+
+
+def test_strangers_at_the_meeting_place_are_turned_away(launch, write_script):
+    import json
+    import socket
+
+    launched = launch(write_script("print('up')"), nodes=2, agents=[0])
+    launched.wait(launched.run.meeting_file.exists)
+    place = json.loads(launched.run.meeting_file.read_text())
+    address = (place["address"], place["port"])
+    for words in (b"GET / HTTP/1.1\r\n\r\n", b'{"node": 1, "token": "guess"}\n', b"[]\n", b"{}\n"):
+        with socket.create_connection(address) as stranger:
+            stranger.sendall(words)
+            assert stranger.recv(100) == b""
+    with socket.create_connection(address):  # says nothing
+        launched.start_agent(1)
+        assert launched.verdict().kind == "done"
+
+
+def test_what_ranks_started_ends_with_the_run(launch, write_script):
+    launched = launch(write_script(LITTER + "sys.exit(int(os.environ['RANK']))"), gpus=2)
+    assert launched.verdict().exit_code == 1
+    launched = launch(write_script(LITTER), gpus=2)
+    assert launched.verdict().kind == "done"
+
+
+def test_what_killed_ranks_started_ends_with_the_run(launch, write_script):
+    launched = launch(write_script(LITTER + "time.sleep(100)"), gpus=2)
+    wait_until_up(launched, 2)
+    os.kill(launched.pid(1), signal.SIGKILL)
+    assert launched.verdict().rank == 1
+
+
+def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, state):
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    launched = submit(write_script(ignore + WAIT), nodes=2, gpus=2)
+    assert state(launched) in {"pending", "running"}
+    wait_until_up(launched, 4)
+    assert state(launched) == "running"
+    begin_s = time.monotonic()
+    load_scheduler("local").cancel(launched.run)
+    print(f"cancelled in {time.monotonic() - begin_s:.2f} s")
+    assert launched.run.read_verdict().state == "cancelled"
+    load_scheduler("local").cancel(launched.run)  # once more does no harm
+    assert launched.run.read_verdict().signal == "SIGTERM"
+
+
+def test_cancel_before_the_agents_are_up_ends_submitits_processes(submit, write_script, state):
+    launched = submit(write_script(WAIT), nodes=2)
+    load_scheduler("local").cancel(launched.run)
+    assert launched.run.read_verdict().state == "cancelled"
+
+
+def test_cancel_while_torch_is_imported(submit, write_script):
+    launched = submit(write_script("import torch\n" + WAIT), nodes=2)
+    launched.agent_pid(0)
+    launched.agent_pid(1)
+    load_scheduler("local").cancel(launched.run)
+    assert launched.run.read_verdict().state == "cancelled"
+
+
+def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script):
+    launched = submit(write_script(LITTER + "time.sleep(100)"))
+    wait_until_up(launched, 1)
+    os.kill(launched.agent_pid(0), signal.SIGSTOP)
+    load_scheduler("local").cancel(launched.run)
+    assert launched.run.read_verdict().message == "cancelled"
+
+
+def test_the_run_goes_on_without_submitits_controller(submit, write_script, tmp_path):
+    go = tmp_path / "go"
+    script = write_script(
+        "import os, sys, time\nprint('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    )
+    launched = submit(script, go)
+    wait_until_up(launched, 1)
+    os.kill(int(launched.run.read_submission()["job_id"]), signal.SIGKILL)
+    go.touch()
+    assert launched.verdict().kind == "done"
+
+
+def test_cancel_leaves_processes_alone_that_only_have_the_pid_of_the_run(
+    submit, write_script, state
+):
+    import json
+
+    launched = submit(write_script("pass"))
+    assert launched.verdict().kind == "done"
+    bystander = subprocess.Popen([sys.executable, "-c", WAIT], start_new_session=True)
+    try:
+        for file in (launched.run.submission_file, launched.run.agent_file(0)):
+            value = json.loads(file.read_text())
+            value["process"]["pid"] = bystander.pid
+            file.write_text(json.dumps(value))
+        launched.run.verdict_file.unlink()
+        assert state(launched) == "lost"
+        load_scheduler("local").cancel(launched.run)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
