@@ -20,7 +20,7 @@ from hpcdist.run import Run, find_run
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run has ended.")
 @runs_option
 def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
-    r"""Print what the ranks of a run printed, each line with its rank if there are several.
+    """Print what the ranks of a run printed, each line with its rank if there are several.
 
     \b
     hpcdist logs last --rank 0

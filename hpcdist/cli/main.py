@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def hpcdist() -> None:
-    r"""Take a PyTorch job from a laptop to Slurm or LSF with one command.
+    """Take a PyTorch job from a laptop to Slurm or LSF with one command.
 
     \b
     hpcdist submit ddp --nodes 2 --gpus 2 --local    2 simulated nodes, here, now

@@ -25,7 +25,7 @@ def render(
     max_restarts: str | None,
     runs: Path,
 ) -> None:
-    r"""Print the script that `hpcdist submit` with these options would give to the scheduler.
+    """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
     The script is all that is printed on stdout; RUN stands in it for the id that the run would get.
     Nothing is executed or written.

@@ -40,7 +40,7 @@ def submit(
     debug: bool,
     as_json: bool,
 ) -> int:
-    r"""Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
+    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
 
     \b
     hpcdist submit ddp --nodes 2 --gpus 2 --local
