@@ -1,0 +1,71 @@
+"""After a failure the ranks start again, with a store of their own, and give up in the end."""
+
+import json
+
+import pytest
+
+SCRIPT = """
+import json, os, signal, sys, time
+import torch, torch.distributed as dist
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+print(json.dumps({"attempt": attempt, "total": total.item(), "port": os.environ["MASTER_PORT"],
+                  "max": os.environ["TORCHELASTIC_MAX_RESTARTS"]}), flush=True)
+if attempt < int(sys.argv[1]):
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL) if attempt % 2 == 0 else sys.exit(5)
+    dist.all_reduce(total)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 4), (2, 2)])
+def test_ranks_that_failed_start_again_and_finish(launch, write_script, nodes, gpus):
+    launched = launch(write_script(SCRIPT), 2, nodes=nodes, gpus=gpus, max_restarts=3)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.restarts, verdict.attempt) == ("done", 2, 2)
+    assert verdict.message == "every rank ended well after 2 restarts"
+    for attempt in range(3):
+        told = [json.loads(launched.log(rank, attempt).splitlines()[0]) for rank in range(4)]
+        assert {line["attempt"] for line in told} == {attempt}
+        assert {line["total"] for line in told} == {6.0}
+        assert {line["max"] for line in told} == {"3"}
+        for rank in range(4):
+            events = launched.events(rank, attempt)
+            assert events[0]["attempt"] == events[0]["restart_count"] == attempt
+            assert events[-1]["event"] == "end"
+    assert len(launched.run.event_files()) == len(launched.run.log_files()) == 12
+    assert launched.run.newest_attempt() == 2
+
+
+def test_a_run_that_fails_again_and_again_gives_up(launch, write_script):
+    launched = launch(write_script(SCRIPT), 9, gpus=2, max_restarts=1)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.restarts, verdict.attempt) == ("failed", 1, 1)
+    assert (verdict.kind, verdict.rank, verdict.exit_code) == ("exit", 1, 5)
+    assert verdict.log == "logs/rank-00001.attempt-1.log"
+
+
+def test_a_hang_is_a_failure_to_start_again_after(launch, write_script):
+    script = write_script(
+        "import os, time\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(60)"
+    )
+    verdict = launch(script, gpus=2, max_restarts=1, hang_timeout_s=0.5).verdict()
+    assert (verdict.kind, verdict.restarts) == ("done", 1)
+
+
+def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(launch, write_script, tmp_path):
+    script = write_script(
+        "import os, sys, time\nprint('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+    )
+    launched = launch(script, tmp_path / "go")
+    launched.wait(lambda: "up" in launched.log(0))
+    launched.run.claim_attempt()
+    (tmp_path / "go").touch()
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    assert "attempt 1 has begun elsewhere" in launched.run.agent_log_file(0).read_text()
