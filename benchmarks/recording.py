@@ -69,7 +69,7 @@ def print_calls(repeats: int) -> None:
 
 
 def main() -> None:
-    parser = option_parser(__doc__, pairs=5)
+    parser = option_parser(__doc__, pairs=3)
     parser.add_argument("--epochs", type=int, default=60, help="default: %(default)s")
     parser.add_argument("--calls-only", action="store_true", help="without whole trainings")
     options = parser.parse_args()
@@ -86,7 +86,8 @@ def main() -> None:
                 by_hpcdist,
                 1,
                 options.epochs,
-                settings=[f"record.enabled={value}", "train.num_threads=1"],
+                threads=1,
+                settings=[f"record.enabled={value}"],
             )
             for state, value in (("on", "true"), ("off", "false"))
         },

@@ -61,7 +61,7 @@ def compare(
         for side, run in sides.items():
             found[side].append(run())
     ours, peer = sides
-    print(f"\n{title}, {pairs} pairs")
+    print(f"\n{title}, pairs: {pairs}")
     print(
         f"  {'':<36}{ours:>18}{peer:>18}   {'ratio: min':>10}{'median':>8}{'max':>8}   target, met"
     )

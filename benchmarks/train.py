@@ -25,20 +25,22 @@ def main() -> None:
     parser.add_argument(
         "--ranks", type=int, nargs="+", default=[1, 2, 4], help="default: %(default)s"
     )
+    parser.add_argument(
+        "--threads", type=int, help="per rank, on both sides; default: the rank's share of the CPUs"
+    )
     parser.add_argument("--lean", action="store_true", help="also beside the lean script")
     options = parser.parse_args()
     print_machine()
     warm_up()
     for ranks in options.ranks:
+        training = {"ranks": ranks, "epochs": options.epochs, "threads": options.threads}
         for lean in (False, True) if options.lean else (False,):
             compare(
                 f"ddp, {ranks} rank(s), {options.epochs} epochs",
                 _MEASURES,
                 {
-                    "hpcdist": partial(by_hpcdist, ranks, options.epochs),
-                    "lean script" if lean else "script": partial(
-                        by_script, ranks, options.epochs, lean=lean
-                    ),
+                    "hpcdist": partial(by_hpcdist, **training),
+                    "lean script" if lean else "script": partial(by_script, **training, lean=lean),
                 },
                 pairs=options.pairs,
             )

@@ -25,13 +25,22 @@ from hpcdist.run import all_runs
 from hpcdist.spec import TrainJob
 
 
-def by_hpcdist(ranks: int, epochs: int, *, settings: Sequence[str] = ()) -> Figures:
-    """Train by `hpcdist submit ddp`, with further settings such as `record.enabled=false`."""
+def by_hpcdist(
+    ranks: int, epochs: int, *, threads: int | None = None, settings: Sequence[str] = ()
+) -> Figures:
+    """Train by `hpcdist submit ddp`, with further settings such as `record.enabled=false`.
+
+    `threads` per rank; None: the rank's share of the CPUs.
+    """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         runs = folder / "runs"
         command = [HPCDIST, "submit", "ddp", "--gpus", str(ranks), "--local", "--runs", str(runs)]
-        for setting in (f"train.epochs={epochs}", *settings):
+        for setting in (
+            f"train.epochs={epochs}",
+            f"train.num_threads={threads or 'null'}",
+            *settings,
+        ):
             command += ["--set", setting]
         command_time_s = _run_to_end(command, folder)
         (run,) = all_runs(runs)
@@ -43,16 +52,24 @@ def by_hpcdist(ranks: int, epochs: int, *, settings: Sequence[str] = ()) -> Figu
     return _figures(times_s, setup["train_samples"], command_time_s)
 
 
-def by_script(ranks: int, epochs: int, *, lean: bool = False) -> Figures:
+def by_script(
+    ranks: int, epochs: int, *, threads: int | None = None, lean: bool = False
+) -> Figures:
     """Train by scripts/plain_ddp.py under torchrun, with the settings of the job `ddp`."""
     job = load_job("ddp").job
     assert isinstance(job, TrainJob)
-    threads = threads_per_rank(len(usable_cpus()), ranks)
+    options = {
+        "epochs": epochs,
+        "batch-size": job.train.batch_size,
+        "lr": job.train.lr,
+        "save-every": job.checkpoint.every_epochs or epochs,
+    }
+    threads = threads or threads_per_rank(len(usable_cpus()), ranks)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         command = [TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / "plain_ddp.py"), name]
-        command += ["--epochs", str(epochs), "--batch-size", str(job.train.batch_size)]
-        command += ["--lr", str(job.train.lr), *(["--lean"] if lean else [])]
+        command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
+        command += ["--lean"] if lean else []
         command_time_s = _run_to_end(command, folder, {"OMP_NUM_THREADS": str(threads)})
         results = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
     times_s = [result["epoch_times_s"] for result in results]

@@ -1,14 +1,16 @@
 """A training script as a careful user writes it for torchrun: what `hpcdist submit ddp` must match.
 
-Usage: torchrun --nproc-per-node N plain_ddp.py FOLDER --epochs E --batch-size B --lr LR [--lean]
+Usage: torchrun --nproc-per-node N plain_ddp.py FOLDER --epochs E --batch-size B --lr LR
+           --save-every EPOCHS [--lean]
 
 No straw man. It has what PyTorch's tutorials and its performance guide recommend, and what a
 reviewer would ask for: the data set as tensors in memory, normalised once; DistributedSampler with
 set_epoch; a DataLoader in the process itself, since workers would only slow down data that are in
 memory already; DistributedDataParallel with gradient_as_bucket_view; a fused optimizer; gradients
-set to None; no .item() in the steps; a sharded evaluation with one all-reduce; a checkpoint per
-epoch by rank 0. The model, the split's sizes, batch, schedule, threads (OMP_NUM_THREADS, set by the
-caller) and the places of evaluation and checkpoint are those of jobs/ddp.yaml.
+set to None; no .item() in the steps; a sharded evaluation with one all-reduce after each epoch;
+checkpoints by rank 0, written aside and renamed. The model, the split's sizes, batch, schedule,
+threads (OMP_NUM_THREADS, set by the caller) and the places of evaluations and checkpoints are those
+of jobs/ddp.yaml.
 
 --lean cuts the batches out of whole tensors instead of a DataLoader, which hardly any script does:
 it shows how far the loop is from the least that PyTorch itself needs.
@@ -132,6 +134,7 @@ def main():
         accuracy = evaluate(bare, test, rank, world_size)
         if rank == 0:
             print(f"epoch {epoch + 1}  loss {loss:.4f}  accuracy {accuracy:.4f}")
+        if rank == 0 and (epoch + 1) % options.save_every == 0:
             save(options.folder / "checkpoint.pt", bare, optimizer, schedule, epoch)
     result = {
         "train_samples": len(train),
@@ -148,6 +151,7 @@ def parse_options():
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--save-every", type=int, required=True)
     parser.add_argument("--lean", action="store_true")
     return parser.parse_args()
 

@@ -1,0 +1,60 @@
+"""The benchmarks run. Their figures need a quiet machine: nothing is asserted on time."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+
+
+def run_benchmark(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, FOLDER / f"{name}.py", "--pairs", "1", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        pytest.param("cli", [], "hpcdist render ddp --scheduler local, pairs: 1", id="cli"),
+        pytest.param("recording", ["--calls-only"], "of a step", id="recorder-alone"),
+        pytest.param(
+            "summary",
+            ["--runs", "3", "--ranks", "2", "--windows", "4"],
+            "summary of 3 runs x 2 ranks x 4 windows",
+            id="summary",
+        ),
+    ],
+)
+def test_a_benchmark_runs_and_names_machine_and_versions(name, arguments, expected):
+    printed = run_benchmark(name, *arguments)
+
+    machine, *figures = printed.splitlines()
+    assert "CPUs" in machine
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in machine
+    assert "torch " in machine
+    assert expected in "\n".join(figures)
+
+
+def test_bulk_made_runs_are_whole_to_the_summary(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from made_runs import make_runs
+
+    from hpcdist.run import all_runs
+    from hpcdist.states import run_states
+    from hpcdist.summary import summarize
+
+    make_runs(tmp_path / "runs", num_runs=3, num_ranks=2, num_windows=4)
+
+    runs = all_runs(tmp_path / "runs")
+    summary = summarize(runs, run_states(runs))
+    assert summary.skipped == []
+    assert [run.state for run in summary.runs] == ["done"] * 3
+    assert all(run.world_size == 2 and run.samples_per_s.mean > 0 for run in summary.runs)
