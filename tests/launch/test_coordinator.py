@@ -1,0 +1,374 @@
+"""The coordinator by itself: messages and time in, messages and one verdict out."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from hpcdist.launch.coordinator import SETTLE_S, Coordinator, HangReport, Stage, hang_verdict
+from hpcdist.verdict import RankEnd
+
+
+def end(rank, node=0, **fields):
+    return RankEnd(
+        rank=rank, local_rank=0, node=node, host=f"host{node}", **{"time_s": 100.0 + rank} | fields
+    )
+
+
+def well(rank, node=0):
+    return end(rank, node, exit_code=0, finished=True)
+
+
+def killed(rank, node=0, **fields):
+    return end(rank, node, signal="SIGKILL", **fields)
+
+
+def victim(rank, node=0, **fields):
+    return end(
+        rank,
+        node,
+        exit_code=1,
+        exception="RuntimeError",
+        message="[gloo] Connection closed by peer",
+        **fields,
+    )
+
+
+@dataclass
+class Cluster:
+    """A coordinator whose agents are the test; `nodes` of `ranks` each."""
+
+    nodes: int = 2
+    ranks: int = 1
+    restarts: int = 0
+    now: float = 1000.0
+    sent: list = field(default_factory=list)
+    verdicts: list = field(default_factory=list)
+    attempts: int = 0
+    stores: int = 0
+
+    def __post_init__(self):
+        self.coordinator = Coordinator(
+            num_nodes=self.nodes,
+            ranks_per_node=self.ranks,
+            max_restarts=self.restarts,
+            grace_s=0.5,
+            join_timeout_s=30,
+            send=lambda node, message: self.sent.append((node, message)),
+            open_store=self.open_store,
+            claim_attempt=self.claim,
+            finish=self.verdicts.append,
+            now=lambda: self.now,
+            unix_now=lambda: self.now,
+        )
+        self.coordinator.begin()
+
+    def claim(self):
+        self.attempts += 1
+        return self.attempts - 1
+
+    def open_store(self):
+        self.stores += 1
+
+    def tell(self, node, kind, **fields):
+        self.coordinator.on_message(node, {"type": kind, **fields})
+
+    def join(self, *nodes):
+        for node in nodes:
+            self.tell(node, "join", host=f"host{node}")
+
+    def run(self):
+        self.join(*range(self.nodes))
+        self.coordinator.on_store("10.0.0.1", 20001, None)
+
+    def end(self, *ends, attempt=None):
+        for one in ends:
+            number = self.coordinator.attempt if attempt is None else attempt
+            self.tell(one.node, "ended", attempt=number, end=msgspec.to_builtins(one))
+
+    def gone(self, *nodes, attempt=None):
+        for node in nodes:
+            number = self.coordinator.attempt if attempt is None else attempt
+            self.tell(node, "gone", attempt=number)
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.coordinator.on_time()
+
+    def received(self, node):
+        return [message["type"] for to, message in self.sent if to == node]
+
+    @property
+    def stage(self):
+        return self.coordinator.stage
+
+    @property
+    def verdict(self):
+        (verdict,) = self.verdicts
+        return verdict
+
+
+def test_a_run_goes_from_joining_to_its_verdict():
+    cluster = Cluster()
+    cluster.join(0)
+    assert cluster.stage is Stage.JOINING
+    assert not cluster.stores
+    cluster.join(1)
+    assert cluster.stage is Stage.STARTING
+    cluster.coordinator.on_store("10.0.0.1", 20001, None)
+    (start, _) = (message for _, message in cluster.sent)
+    assert start["meeting"] == {
+        "attempt": 0,
+        "restart_count": 0,
+        "master_addr": "10.0.0.1",
+        "master_port": 20001,
+    }
+    cluster.end(well(0), well(1, 1))
+    assert cluster.stage is Stage.ENDING
+    cluster.gone(0)
+    assert not cluster.verdicts
+    cluster.gone(1)
+    assert cluster.verdict.kind == "done"
+    assert cluster.received(0) == cluster.received(1) == ["start", "end", "close"]
+    assert cluster.coordinator.next_deadline() is None
+
+
+def test_nodes_that_do_not_join_in_time_are_named():
+    cluster = Cluster(nodes=4)
+    cluster.join(0, 2)
+    cluster.wait(29)
+    assert cluster.stage is Stage.JOINING
+    cluster.wait(2)
+    cluster.gone(0, 2)
+    assert cluster.verdict.kind == "launch"
+    assert "nodes 1 and 3 did not join within 30 s" in cluster.verdict.message
+    cluster.join(3)
+    assert cluster.received(3) == ["close"]
+    assert cluster.received(1) == []
+
+
+def test_failures_of_one_moment_are_heard_before_the_ranks_are_ended():
+    cluster = Cluster(ranks=2)
+    cluster.run()
+    cluster.end(victim(0, time_s=100.0))
+    assert cluster.stage is Stage.SETTLING
+    cluster.wait(SETTLE_S / 2)
+    cluster.end(killed(3, 1, time_s=100.01))
+    cluster.wait(SETTLE_S)
+    assert cluster.stage is Stage.ENDING
+    cluster.end(killed(1, stopped=True), killed(2, 1, stopped=True))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.rank, cluster.verdict.victims) == (3, [0, 1, 2])
+
+
+def test_an_agent_that_is_lost_is_the_cause_of_failures_that_are_only_victims():
+    cluster = Cluster(restarts=3)
+    cluster.run()
+    cluster.end(victim(0))
+    cluster.wait(1)
+    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.gone(0)
+    assert cluster.verdict.kind == "agent_lost"
+    assert "node 1 (host host1) was lost: connection reset" in cluster.verdict.message
+    assert not cluster.coordinator.restarts
+
+
+def test_an_agent_that_is_lost_afterwards_does_not_hide_the_failure():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 0)
+
+
+def test_an_agent_that_is_lost_after_all_ended_well_does_not_spoil_the_run():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(well(0), well(1, 1))
+    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.gone(0)
+    assert cluster.verdict.kind == "done"
+
+
+def test_an_agent_that_does_not_end_its_ranks_in_time_is_given_up():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.gone(0)
+    assert not cluster.verdicts
+    cluster.wait(10)
+    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 0)
+    assert cluster.received(1) == ["start", "end"]
+
+
+def test_an_agent_that_comes_and_goes_before_it_joins_is_not_lost():
+    cluster = Cluster()
+    cluster.join(0)
+    cluster.coordinator.on_lost(1, "the handshake was given up")
+    assert cluster.stage is Stage.JOINING
+    cluster.run()
+    assert cluster.stage is Stage.RUNNING
+
+
+def test_messages_of_an_old_attempt_do_not_count():
+    cluster = Cluster(restarts=1)
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert (cluster.stage, cluster.stores) == (Stage.STARTING, 2)
+    cluster.coordinator.on_store("10.0.0.1", 20002, None)
+    cluster.end(killed(1, 1), attempt=0)
+    cluster.gone(0, 1, attempt=0)
+    cluster.tell(1, "silent", attempt=0, rank=1)
+    assert cluster.stage is Stage.RUNNING
+    cluster.end(well(0), well(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.restarts) == ("done", 1)
+    assert cluster.verdict.attempt == 1
+
+
+@pytest.mark.parametrize("stage", ["joining", "starting", "running", "dumping"])
+def test_cancel_wins_while_nothing_has_failed(stage):
+    cluster = Cluster(restarts=2)
+    cluster.join(0)
+    if stage != "joining":
+        cluster.join(1)
+    if stage in {"running", "dumping"}:
+        cluster.coordinator.on_store("10.0.0.1", 20001, None)
+    if stage == "dumping":
+        cluster.tell(1, "silent", attempt=0, rank=1)
+    assert cluster.stage.value == stage
+    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.coordinator.on_store("10.0.0.1", 20001, None)  # an answer that was on its way
+    cluster.gone(0, 1)
+    assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
+    assert "start" not in cluster.received(0) or stage in {"running", "dumping"}
+
+
+def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_failure():
+    for restarts, state in ((0, "failed"), (1, "cancelled")):
+        cluster = Cluster(restarts=restarts)
+        cluster.run()
+        cluster.end(end(0, exit_code=3))
+        cluster.wait(1)
+        cluster.tell(0, "cancel", signal="SIGTERM")
+        cluster.gone(0, 1)
+        assert cluster.verdict.state == state
+
+
+def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel():
+    cluster = Cluster(restarts=1)
+    cluster.run()
+    cluster.end(end(1, 1, signal="SIGTERM"))
+    cluster.tell(0, "cancel", signal="SIGTERM")
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert cluster.verdict.state == "cancelled"
+
+
+def test_cancel_after_all_ended_well_changes_nothing():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(well(0), well(1, 1))
+    cluster.tell(0, "cancel", signal="SIGTERM")
+    cluster.gone(0, 1)
+    cluster.tell(0, "cancel", signal="SIGTERM")
+    assert cluster.verdict.kind == "done"
+
+
+def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
+    cluster = Cluster(restarts=1)
+    cluster.run()
+    cluster.tell(0, "limit", limit_min=2.0)
+    cluster.tell(0, "limit", limit_min=2.0)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.received(0)) == ("time_limit", ["start", "end", "close"])
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.tell(0, "limit", limit_min=2.0)
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "signal"
+
+
+def test_a_store_that_cannot_be_opened_is_told():
+    cluster = Cluster(restarts=1)
+    cluster.join(0, 1)
+    cluster.coordinator.on_store("10.0.0.1", None, "no port from 1 to 2 is free")
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.message) == (
+        "launch",
+        "no store: no port from 1 to 2 is free",
+    )
+
+
+def report(rank, **fields):
+    ends = {key: fields.pop(key) for key in ("step",) if key in fields}
+    return HangReport(end=end(rank, node=rank, **ends), **{"silent_s": 5.0} | fields)
+
+
+def test_a_hang_is_decided_when_all_agents_have_answered():
+    cluster = Cluster()
+    cluster.run()
+    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.tell(1, "silent", attempt=0, rank=1)
+    assert cluster.received(0) == ["start", "dump"]
+    waiting = report(0, is_waiting=True, where="train.py:3 (step)")
+    asleep = report(1, where="train.py:9 (load)")
+    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(waiting)])
+    assert cluster.stage is Stage.DUMPING
+    cluster.tell(1, "stacks", attempt=0, ranks=[msgspec.to_builtins(asleep)])
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 1)
+    assert cluster.verdict.message == (
+        "rank 1 (node 1, host host1) hangs: no step for 5 s, in train.py:9 (load); "
+        "rank 0 ended because of it"
+    )
+
+
+def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
+    cluster = Cluster()
+    cluster.run()
+    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(report(0))])
+    cluster.wait(3)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 0)
+
+
+def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
+    cluster = Cluster()
+    cluster.run()
+    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.end(killed(1, 1))
+    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(report(0))])
+    cluster.tell(1, "stacks", attempt=0, ranks=[])
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 1)
+
+
+@pytest.mark.parametrize(
+    ("reports", "first", "words"),
+    [
+        ([report(0, is_waiting=True), report(1)], 1, "does not answer"),
+        ([report(0, is_waiting=True), report(1, state="T")], 1, "is stopped"),
+        ([report(0, step=9), report(1, step=8)], 1, "after step 8"),
+        ([report(0, step=9), report(1)], 1, "hangs: no step"),
+        ([report(0, silent_s=9.0), report(1, silent_s=9.6)], 1, "no step for 10 s"),
+        (
+            [report(0, is_waiting=True, where="a.py:1 (f)"), report(1, is_waiting=True)],
+            0,
+            "all ranks wait for each other",
+        ),
+    ],
+)
+def test_the_rank_that_makes_the_others_wait(reports, first, words):
+    verdict = hang_verdict(reports, attempt=0, restarts=0)
+    assert verdict.rank == first
+    assert verdict.victims == [1 - first]
+    assert words in verdict.message

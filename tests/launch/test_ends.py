@@ -1,0 +1,93 @@
+"""How a rank ended, and its last event."""
+
+import json
+import signal
+
+import pytest
+
+from hpcdist.events import EventWriter, read_events
+from hpcdist.launch.ends import close_event_file, rank_end
+from hpcdist.launch.node import RankOrder
+from hpcdist.progress import ProgressBoard
+from hpcdist.run import Run
+
+
+@pytest.fixture
+def order(tmp_path):
+    run = Run.create(tmp_path, "x")
+    return run, RankOrder(
+        run_path=str(run.path),
+        rank=1,
+        local_rank=1,
+        world_size=2,
+        local_world_size=2,
+        node_rank=0,
+        num_nodes=1,
+        attempt=0,
+        restart_count=0,
+        host="h",
+        device="cpu",
+        backend="gloo",
+        cpus=[0],
+        num_threads=1,
+        environment={},
+    )
+
+
+def ended(order, **options):
+    run, rank_order = order
+    board = ProgressBoard(2)
+    defaults = {
+        "status": signal.SIGKILL,
+        "time_s": 50.0,
+        "clock_offset_s": 0.0,
+        "stopped_s": None,
+        "out_of_memory": None,
+    }
+    return rank_end(run, rank_order, board.read(1), **defaults | options)
+
+
+def test_times_are_taken_to_the_clock_of_node_0(order):
+    assert ended(order, clock_offset_s=-8.5).time_s == 41.5
+
+
+def test_an_exception_counts_from_when_it_was_raised_not_from_when_the_rank_had_left(order):
+    run, _ = order
+    report = {"exception": "ValueError", "text": "x", "traceback": "t", "time_s": 40.0}
+    run.error_file(1).write_text(json.dumps(report))
+    end = ended(order, status=1 << 8, stopped_s=45.0)
+    assert (end.exception, end.time_s, end.stopped) == ("ValueError", 40.0, False)
+    end = ended(order, status=1 << 8, stopped_s=39.0)
+    assert end.stopped
+    # What was raised is not what ended a rank that a signal killed.
+    assert ended(order, status=signal.SIGKILL).exception is None
+    run.error_file(1).write_text('{"exception": "Val')
+    assert ended(order, status=1 << 8).exception is None
+
+
+def test_signals_have_names(order):
+    assert ended(order, status=signal.SIGBUS).signal == "SIGBUS"
+    assert ended(order, status=60).signal == "signal 60"
+
+
+@pytest.mark.parametrize(
+    "before", [b"", b'{"event":"start","time_s":1}\n', b'{"event":"start","ti']
+)
+def test_event_files_are_closed_once_and_whatever_is_there(order, before):
+    run, rank_order = order
+    path = run.event_file(1)
+    path.write_bytes(before)
+    for _ in range(2):
+        close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
+    read = read_events(path)
+    assert [event["event"] for event in read.events].count("end") == 1
+    assert read.torn_lines == (0 if before.endswith(b"\n") or not before else 1)
+
+
+def test_an_end_that_the_rank_wrote_itself_stays_the_last_line(order):
+    run, rank_order = order
+    writer = EventWriter(run.event_file(1))
+    writer.write("end", status="done")
+    writer.close()
+    close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
+    assert len(read_events(run.event_file(1)).events) == 1

@@ -1,0 +1,94 @@
+"""Where a rank hangs, read from what faulthandler writes."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpcdist.launch import stacks
+
+DUMP_SCRIPT = """
+import faulthandler, os, signal, sys, threading, time
+sys.path.insert(0, os.path.dirname(__file__))
+def in_thread():
+    time.sleep(100)
+threading.Thread(target=in_thread, daemon=True).start()
+faulthandler.register(signal.SIGQUIT, file=open(sys.argv[1], "w"), all_threads=True)
+def innermost():
+    print("up", flush=True)
+    {call}
+def outer():
+    innermost()
+outer()
+"""
+
+
+def dump(tmp_path, call):
+    script, out = tmp_path / "train.py", tmp_path / "stacks"
+    script.write_text(DUMP_SCRIPT.replace("{call}", call))
+    with subprocess.Popen([sys.executable, script, out], stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        deadline = time.monotonic() + 20
+        while "line 10 in innermost" not in out.read_text() and time.monotonic() < deadline:
+            child.send_signal(signal.SIGQUIT)
+            time.sleep(0.1)
+        child.kill()
+    return out.read_text()
+
+
+def test_whereabouts_are_the_main_threads_innermost_line_of_the_users(tmp_path):
+    found = stacks.whereabouts(dump(tmp_path, "time.sleep(100)"))
+    assert found.where == "train.py:10 (innermost)"
+    assert not found.is_waiting
+
+
+def test_whereabouts_skip_installed_libraries(tmp_path):
+    found = stacks.whereabouts(dump(tmp_path, "threading.Event().wait()"))
+    assert found.where == "train.py:10 (innermost)"
+    assert not found.is_waiting
+
+
+@pytest.mark.parametrize(
+    ("frames", "where", "is_waiting"),
+    [
+        (
+            [
+                ("/x/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
+                ("/x/site-packages/torch/distributed/c10d_logger.py", 8, "wrapper"),
+                ("/home/me/train.py", 3, "step"),
+            ],
+            "train.py:3 (step)",
+            True,
+        ),
+        (
+            [
+                ("/x/site-packages/torch/autograd/graph.py", 829, "_engine_run_backward"),
+                ("/home/me/train.py", 3, "step"),
+            ],
+            "train.py:3 (step)",
+            True,
+        ),
+        (
+            [
+                ("/home/me/hooks.py", 2, "hook"),
+                ("/x/site-packages/torch/distributed/a.py", 9, "f"),
+            ],
+            "hooks.py:2 (hook)",
+            False,
+        ),
+        ([("/x/site-packages/job/main.py", 2, "run")], "main.py:2 (run)", False),
+    ],
+)
+def test_who_waits_for_others(frames, where, is_waiting):
+    text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
+    text += "Current thread 0x00007f (most recent call first):\n"
+    text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
+    found = stacks.whereabouts(text)
+    assert (found.where, found.is_waiting) == (where, is_waiting)
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
+def test_no_stack_is_no_answer(text):
+    assert stacks.whereabouts(text) is None
