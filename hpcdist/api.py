@@ -141,14 +141,10 @@ def submit(
         if key in flags:
             raise UserError(f"{key} is given twice", hint="give it by its name, or in set")
         flags[key] = Flag(name=f"set[{key!r}]", value=value)
-    return SubmittedRun(
-        submission.submit(
-            load_job(job, flags=flags, script_args=args),
-            scheduler=scheduler,
-            runs=_folder(runs),
-            command=["hpcdist.submit", os.fspath(job)],
-        )
-    )
+    loaded = load_job(job, flags=flags, script_args=args)
+    planned = submission.plan_submission(loaded, scheduler=scheduler)
+    command = ["hpcdist.submit", os.fspath(job)]
+    return SubmittedRun(submission.submit(planned, runs=_folder(runs), command=command))
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:

@@ -19,7 +19,7 @@ from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
 from hpcdist.secrets import redact
-from hpcdist.spec import JobSpec, job_to_dict
+from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
 
 SPEC_VERSION = 1
@@ -30,34 +30,47 @@ _PLACEHOLDER_ID = "RUN"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSubmission:
-    """What would be submitted."""
+    """A checked job, and how its scheduler would run it."""
 
-    job: JobSpec
+    loaded: LoadedJob
     scheduler: Scheduler
     plan: Plan
 
+    def script(self, run: Run) -> str:
+        """What would be executed with `run` as the directory."""
+        return self.scheduler.render(self.loaded.job, run, self.plan)
 
-def plan_submission(loaded: LoadedJob, *, scheduler: str, runs: Path) -> PlannedSubmission:
-    """Check the job and render what would be executed, without any effect.
 
-    The script names the run directory with RUN in place of an id that does not exist yet.
+def plan_submission(loaded: LoadedJob, *, scheduler: str) -> PlannedSubmission:
+    """Check the job and plan how it would run, without any effect.
+
+    Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
-    return _plan(loaded, scheduler, Run(runs / _PLACEHOLDER_ID))
+    chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
+    _check(loaded)
+    try:
+        plan = chosen.plan(loaded.job)
+    except JobError as error:
+        raise locate(loaded, error) from None
+    return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
 
 
-def submit(loaded: LoadedJob, *, scheduler: str, runs: Path, command: Sequence[str]) -> Run:
-    """Check, make the run directory, and submit; the run is the scheduler's from then on.
+def placeholder_run(runs: Path) -> Run:
+    """A run for rendering: RUN stands in place of an id that does not exist yet."""
+    return Run(runs / _PLACEHOLDER_ID)
 
-    `command` is how the user asked for it, for spec.json. Raises UserError before anything exists,
-    SchedulerError with nothing left behind.
+
+def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Run:
+    """Make the run directory, and submit; the run is the scheduler's from then on.
+
+    `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
-    planned = _plan(loaded, scheduler, Run(runs / _PLACEHOLDER_ID))
+    loaded = planned.loaded
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
     try:
-        plan = planned.scheduler.plan(loaded.job, run)
-        write_spec(run, loaded, plan=plan, command=command)
-        planned.scheduler.submit(loaded.job, run, plan)
+        write_spec(run, loaded, plan=planned.plan, command=command)
+        planned.scheduler.submit(loaded.job, run, planned.script(run))
     except OSError as error:
         _remove(run)
         raise cannot_write(runs, error) from None
@@ -74,7 +87,7 @@ def debug(loaded: LoadedJob, *, runs: Path, command: Sequence[str]) -> Verdict:
     _check(loaded)
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
-    write_spec(run, loaded, plan=Plan(script=""), command=command)
+    write_spec(run, loaded, plan=Plan(), command=command)
     return run_here(run, loaded.job)
 
 
@@ -128,17 +141,6 @@ def git_state() -> dict[str, Any] | None:
         "branch": headers.get("branch.head"),
         "dirty": bool(changed),
     }
-
-
-def _plan(loaded: LoadedJob, scheduler: str, run: Run) -> PlannedSubmission:
-    name = detect_scheduler() if scheduler == "auto" else scheduler
-    chosen = load_scheduler(name)
-    _check(loaded)
-    try:
-        plan = chosen.plan(loaded.job, run)
-    except JobError as error:
-        raise locate(loaded, error) from None
-    return PlannedSubmission(job=loaded.job, scheduler=chosen, plan=plan)
 
 
 def _check(loaded: LoadedJob) -> None:

@@ -1,13 +1,24 @@
-"""What all tests share: none may leave a process or shared memory behind."""
+"""What all tests share: starting runs, and leaving no process or shared memory behind."""
 
+import contextlib
+import json
 import os
 import re
 import signal
 import time
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
+
+from hpcdist import submission
+from hpcdist.events import read_events
+from hpcdist.job import LoadedJob
+from hpcdist.run import Run
+from hpcdist.spec import Launch, Resources, ScriptJob
 
 LIMIT_S = 30.0
 _GONE_LIMIT_S = 5.0
@@ -16,24 +27,6 @@ _SHARED_MEMORY = Path("/dev/shm")
 _LASTING: set[int] = set()  # processes that serve several tests
 
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
-
-
-def wait_until(condition, limit_s=LIMIT_S):
-    """The first true value of `condition`; fails after the limit."""
-    deadline = time.monotonic() + limit_s
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"did not come true within {limit_s} s")
-        time.sleep(0.01)
-    return value
-
-
-def is_running(pid):
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return text[text.rindex(")") + 2] not in "ZX"
 
 
 def marked_processes():
@@ -102,3 +95,129 @@ def nothing_left_behind():
 def lasting_process():
     """Call it with the pid of a process that serves several tests."""
     return _LASTING.add
+
+
+@dataclass
+class LaunchedRun:
+    """A run that goes on, and what it leaves."""
+
+    run: Run
+    start_agent: Callable[[int], None] | None = None
+
+    def verdict(self, limit_s=LIMIT_S):
+        """The verdict, when it is there."""
+        self.wait(self.run.verdict_file.exists, limit_s)
+        return self.run.read_verdict()
+
+    def wait(self, condition, limit_s=LIMIT_S):
+        deadline = time.monotonic() + limit_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"did not come true within {limit_s} s\n{self.everything_said()}")
+            time.sleep(0.005)
+        return value
+
+    def log(self, rank, attempt=0):
+        try:
+            return self.run.log_file(rank, attempt).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def logs(self):
+        return [self.log(rank, attempt) for rank, attempt, _ in self.run.log_files()]
+
+    def said(self, rank, attempt=0):
+        """What a rank printed as JSON, one object per line."""
+        return [json.loads(line) for line in self.log(rank, attempt).splitlines()]
+
+    def events(self, rank, attempt=0):
+        return read_events(self.run.event_file(rank, attempt)).events
+
+    def pid(self, rank, attempt=0):
+        """Of a rank, once it has started."""
+        file = self.run.event_file(rank, attempt)
+        return self.wait(lambda: file.exists() and read_events(file).events)[0]["pid"]
+
+    def agent_pid(self, node):
+        value = self.wait(lambda: _read(self.run.agent_file(node)))
+        return value["process"]["pid"]
+
+    def agents_alive(self):
+        files = self.run.launch_folder.glob("agent-*.json")
+        return any(Path(f"/proc/{_read(file)['process']['pid']}").exists() for file in files)
+
+    def kill_agents(self):
+        """After a test that failed half way; with the agents go their ranks."""
+        for file in self.run.launch_folder.glob("agent-*.json"):
+            if not self.run.verdict_file.exists():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(_read(file)["process"]["pid"], signal.SIGKILL)
+
+    def everything_said(self):
+        folders = (self.run.submitit_folder, self.run.logs_folder)
+        files = [file for folder in folders for file in sorted(folder.glob("*.[lo][ou][gt]"))]
+        return "\n".join(f"== {file.name}\n{file.read_text(errors='replace')}" for file in files)
+
+    def seconds_to_verdict(self, failed_s):
+        return self.run.verdict_file.stat().st_mtime - failed_s
+
+
+def _read(path):
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def script_job(script, *args, nodes=1, gpus=1, **options):
+    """A script job; `options` are keys of `resources` and of `launch`."""
+    names = {field.name for field in msgspec.structs.fields(Resources)}
+    resources = {key: value for key, value in options.items() if key in names}
+    launch = {key: value for key, value in options.items() if key not in names}
+    return ScriptJob(
+        name=Path(script).stem,
+        script=str(script),
+        args=[str(arg) for arg in args],
+        resources=Resources(nodes=nodes, gpus=gpus, **resources),
+        launch=Launch(**{"device": "cpu"} | launch),
+    )
+
+
+@pytest.fixture(name="script_job", scope="session")
+def _script_job():
+    return script_job
+
+
+@pytest.fixture(scope="session")
+def launched_run():
+    return LaunchedRun
+
+
+@pytest.fixture
+def write_script(tmp_path):
+    """Write a script into the test's folder; returns its path."""
+
+    def write(text, name="script.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def submit(tmp_path):
+    """Submit a script as the command does, through submitit."""
+    started = []
+
+    def start(script, *args, **options):
+        job = script_job(script, *args, **options)
+        run = submission.submit(
+            submission.plan_submission(LoadedJob(job=job, source=str(script)), scheduler="local"),
+            runs=tmp_path / "runs",
+            command=["hpcdist", "submit", str(script)],
+        )
+        started.append(LaunchedRun(run))
+        return started[-1]
+
+    yield start
+    for launched in started:
+        launched.kill_agents()

@@ -33,13 +33,13 @@ def render(
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
-    from hpcdist.submission import plan_submission
+    from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(
         job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
     )
-    planned = plan_submission(loaded, scheduler=choose_scheduler(scheduler, local=local), runs=runs)
+    planned = plan_submission(loaded, scheduler=choose_scheduler(scheduler, local=local))
     for text in planned.plan.notes:
         note(text)
     sys.stdout.flush()
-    sys.stdout.buffer.write(planned.plan.script.encode(errors="surrogateescape"))
+    sys.stdout.buffer.write(planned.script(placeholder_run(runs)).encode(errors="surrogateescape"))

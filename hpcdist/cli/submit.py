@@ -90,12 +90,12 @@ def _submit(loaded: LoadedJob, scheduler: str, runs: Path, interrupts: Interrupt
     from hpcdist import workloads
     from hpcdist.submission import plan_submission, submit
 
-    planned = plan_submission(loaded, scheduler=scheduler, runs=runs)
+    planned = plan_submission(loaded, scheduler=scheduler)
     for text in planned.plan.notes:
         note(text)
     workloads.prepare(loaded.job)  # may download for long, and may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
-    return submit(loaded, scheduler=scheduler, runs=runs, command=sys.argv)
+    return submit(planned, runs=runs, command=sys.argv)
 
 
 def _follow(

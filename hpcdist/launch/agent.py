@@ -109,7 +109,8 @@ class Agent:
 
     def _set_up(self) -> None:
         adopt_orphans()
-        os.environ.update(node_environment(self.node, self._num_threads()))
+        variables = node_environment(self.plan, self.node_rank, self._num_threads(), os.environ)
+        os.environ.update(variables)
         self._server_pid, self._server = start_forkserver(
             self.job, self._board, lambda: workloads.preload(self.job)
         )

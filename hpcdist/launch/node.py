@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import msgspec
 
@@ -30,6 +31,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """gloo or nccl."""
     num_threads: int | None = None
     """CPU threads per rank; None: the rank's share of the CPUs."""
+    environment: dict[str, str] = {}
+    """Variables for the agents and ranks; what the user has set stays."""
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     interface: str | None = None
@@ -157,12 +160,23 @@ def rank_environment(
     return variables
 
 
-def node_environment(plan: NodePlan, num_threads: int) -> dict[str, str]:
+def node_environment(
+    plan: LaunchPlan, node_rank: int, num_threads: int, before: Mapping[str, str]
+) -> dict[str, str]:
     """Variables that must stand before torch is imported: libraries read them as they load.
 
-    What the user has set stays. CUDA_VISIBLE_DEVICES is set only where the plan chose GPUs.
+    What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan chose
+    GPUs.
     """
-    variables = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(num_threads)}
-    if plan.gpus is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpus)
+    wanted = {"OMP_NUM_THREADS": str(num_threads), **plan.environment}
+    variables = {name: value for name, value in wanted.items() if name not in before}
+    gpus = plan.nodes[node_rank].gpus
+    if gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return variables
+
+
+def threads_of_user(before: Mapping[str, str]) -> int | None:
+    """Threads per rank as the user's OMP_NUM_THREADS says; None where it says nothing."""
+    first = before.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None

@@ -30,10 +30,8 @@ _DETECTION_TIMEOUT_S = 10.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scheduler would run a job: made without any effect, and shown by `hpcdist render`."""
+    """How a scheduler would run a job: made without any effect."""
 
-    script: str
-    """The script that is executed, once per node."""
     notes: list[str] = []
     """What the user should know, one sentence each."""
     details: dict[str, Any] = {}
@@ -45,13 +43,16 @@ class Scheduler(Protocol):
 
     name: str
 
-    def plan(self, job: JobSpec, run: Run) -> Plan:
-        """How `job` would run with `run` as its directory, which need not exist.
+    def plan(self, job: JobSpec) -> Plan:
+        """How `job` would run.
 
         Raises JobError or SchedulerError where the job cannot run there.
         """
 
-    def submit(self, job: JobSpec, run: Run, plan: Plan) -> None:
+    def render(self, job: JobSpec, run: Run, plan: Plan) -> str:
+        """The script that is executed; pure, and `run` need not exist."""
+
+    def submit(self, job: JobSpec, run: Run, script: str) -> None:
         """Submit, and write submission.json; on an error nothing runs."""
 
     def states(self, runs: Sequence[Run]) -> dict[str, State]:
