@@ -1,0 +1,224 @@
+"""This machine as a cluster: how ranks are laid out, and what state runs are in."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+
+import msgspec
+import pytest
+
+from hpcdist.errors import JobError, SchedulerError
+from hpcdist.gpus import Gpu
+from hpcdist.launch.node import LaunchPlan
+from hpcdist.run import Run
+from hpcdist.schedulers import local
+from hpcdist.schedulers.local import choose_gpus
+
+scheduler = local.scheduler
+
+
+@pytest.fixture
+def plan(script_job):
+    """How a script with these options would run here."""
+
+    def make(name="script.py", **options):
+        return scheduler.plan(script_job(name, **options))
+
+    return make
+
+
+def layout(plan):
+    return msgspec.convert(plan.details, LaunchPlan)
+
+
+def test_nodes_are_loopback_addresses_that_share_the_cpus(plan):
+    usable = os.sched_getaffinity(0)
+    nodes = layout(plan(nodes=2, gpus=2)).nodes
+    assert [node.address for node in nodes] == ["127.0.0.1", "127.0.0.2"]
+    assert all(len(node.rank_cpus) == 2 for node in nodes)
+    used = [cpu for node in nodes for share in node.rank_cpus for cpu in share]
+    assert set(used) <= usable
+    if len(usable) >= 4:
+        assert len(set(used)) == len(used)
+
+
+def test_an_uneven_number_of_ranks_is_pinned_nowhere(plan):
+    usable = sorted(os.sched_getaffinity(0))
+    num_ranks = len(usable) + 1
+    (node,) = layout(plan(gpus=num_ranks)).nodes
+    if len(usable) > 1:
+        assert [sorted(cpus) for cpus in node.rank_cpus] == [usable] * num_ranks
+
+
+def test_without_gpus_it_is_said_once_what_is_used_instead(plan):
+    (note,) = plan(nodes=2, gpus=2).notes
+    cpus = len(os.sched_getaffinity(0))
+    assert note.startswith(f"as launch.device says: 4 ranks on {cpus} CPUs, ")
+    assert note.endswith("each, with gloo")
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(100_000, 1), (1, 1_024_000), (65_100, 1_024)])
+def test_more_ranks_than_the_memory_holds_are_refused(plan, script_job, nodes, gpus):
+    with pytest.raises(JobError, match=f"{nodes} nodes x {gpus} gpus are {nodes * gpus} ranks"):
+        plan(nodes=nodes, gpus=gpus)
+
+
+def test_cuda_without_gpus_is_refused(plan, monkeypatch):
+    monkeypatch.setattr(local, "list_gpus", list)
+    with pytest.raises(JobError, match=r"launch\.device is cuda, but this machine shows no GPU"):
+        plan(device="cuda")
+    with pytest.raises(JobError, match=r"launch\.backend is nccl, which needs GPUs"):
+        plan(device="auto", backend="nccl")
+    assert plan(device="auto").notes[0].startswith("no GPU here: 1 rank on ")
+
+
+@pytest.mark.parametrize(("nodes", "left_free"), [(1, 0), (2, 0), (2, 1)])
+def test_a_port_range_that_is_all_taken_is_refused(plan, nodes, left_free):
+    first = 21_400
+    with contextlib.ExitStack() as held:
+        for port in range(first, first + 4 - left_free):
+            taken = held.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+        with pytest.raises(JobError, match=f"launch.port_range is {first} to {first + 3}: fewer"):
+            plan(nodes=nodes, port_range=(first, first + 3))
+    assert plan(nodes=nodes, port_range=(first, first + 3))
+
+
+# GPUs.
+
+
+def gpu(index, **fields):
+    defaults = {"uuid": f"GPU-{index}", "name": "H1", "used_bytes": 0, "total_bytes": 80 * 10**9}
+    return Gpu(index=index, **defaults | fields)
+
+
+BUSY = gpu(1, holders=["python (pid 41, user ann)"], used_bytes=40 * 10**9)
+HIDDEN = gpu(2, used_bytes=5 * 10**9)
+
+
+def test_idle_gpus_are_chosen_and_busy_ones_never():
+    gpus = [gpu(0), BUSY, HIDDEN, gpu(3)]
+    assert [chosen.index for chosen in choose_gpus(gpus, 2)] == [0, 3]
+
+
+def test_too_few_idle_gpus_are_refused_with_who_holds_the_others():
+    with pytest.raises(JobError) as caught:
+        choose_gpus([gpu(0), BUSY, HIDDEN], 2)
+    assert caught.value.message == (
+        "2 GPUs are asked for (nodes x gpus), 1 of 3 are idle: GPU 0; in use: "
+        "GPU 1 (H1): 40.0 of 80.0 GB in use by python (pid 41, user ann); "
+        "GPU 2 (H1): 5.0 of 80.0 GB in use by a process that cannot be seen from here"
+    )
+    with pytest.raises(JobError, match=r"0 of 0 are idle: none$"):
+        choose_gpus([], 1)
+
+
+def test_each_node_gets_gpus_of_its_own(plan, monkeypatch):
+    monkeypatch.setattr(local, "list_gpus", lambda: [gpu(0), BUSY, gpu(2), gpu(3), gpu(4)])
+    launch = layout(plan(nodes=2, gpus=2, device="auto"))
+    assert [node.gpus for node in launch.nodes] == [["GPU-0", "GPU-2"], ["GPU-3", "GPU-4"]]
+    assert (launch.device, launch.backend) == ("cuda", "nccl")
+
+
+# The script.
+
+NAMES = [
+    "plain",
+    'it\'s a "job"',
+    "$(touch pwned) `touch pwned` ${HOME}",
+    "new\nline; touch pwned",
+    "übung 模型",
+    "-rf *",
+    "# {{ cwd }} {% raw %}",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_script_is_safe_whatever_names_hold(
+    script_job, tmp_path, monkeypatch, name, write_script
+):
+    folder = tmp_path / name.replace("/", "")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    job = msgspec.structs.replace(script_job(folder / "x.py"), name=name)
+    text = scheduler.render(job, Run(folder / "runs" / "RUN"), scheduler.plan(job))
+    script = tmp_path / "script.sh"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", script], check=True)
+    # Run it with another interpreter in the place of Python: what does it get?
+    lines = text.splitlines(keepends=True)
+    (start,) = [line for line in range(len(lines)) if lines[line].startswith("exec ")]
+    command = "".join(lines[start:]).replace("exec ", "printf '%s\\0' ", 1)
+    script.write_text("".join(lines[:start]) + "pwd\n" + command)
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{folder}\n")
+    assert done.stdout.endswith(f"submitit.core._submit\0{folder}/runs/RUN/submitit\0")
+    assert not list(tmp_path.rglob("pwned"))
+
+
+# States.
+
+
+@pytest.fixture
+def state():
+    return lambda run: scheduler.states([run])[run.id]
+
+
+def identity(**changes):
+    return msgspec.to_builtins(local.identify(os.getpid())) | changes
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """A run whose submission and agents are the given processes."""
+
+    def make(*, controller=None, agents=()):
+        run = Run.create(tmp_path, "x")
+        if controller is not None:
+            run.submission_file.write_text(json.dumps({"process": controller}))
+        for node, agent in enumerate(agents):
+            run.agent_file(node).write_text(json.dumps({"node": node, "process": agent}))
+        return run
+
+    return make
+
+
+def test_states_from_processes(run_of, state):
+    mine, reused = identity(), identity(start_ticks=1)
+    assert state(run_of(controller=mine)) == "pending"
+    assert state(run_of(controller=mine, agents=[mine])) == "running"
+    assert state(run_of(controller=reused, agents=[reused, mine])) == "running"
+    assert state(run_of(controller=mine, agents=[reused])) == "lost"
+    assert state(run_of(controller=reused)) == "lost"
+    assert state(run_of(controller=identity(boot_id="before"), agents=[])) == "lost"
+
+
+def test_a_run_that_is_being_submitted_is_pending_for_a_while(run_of, state):
+    run = run_of()
+    assert state(run) == "pending"
+    os.utime(run.path, (time.time() - 3600,) * 2)
+    assert state(run) == "lost"
+
+
+def test_a_run_on_another_host_is_not_lost_and_not_cancelled_from_here(run_of, state):
+    elsewhere = identity(host="elsewhere")
+    run = run_of(controller=elsewhere, agents=[elsewhere])
+    assert state(run) == "running"
+    assert state(run_of(controller=elsewhere)) == "pending"
+    with pytest.raises(SchedulerError, match="the run is on host elsewhere"):
+        scheduler.cancel(run)
+    assert run.read_verdict() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"process": {"pid": "x"}}', '{"process": null}'])
+def test_torn_files_make_no_process(run_of, state, text):
+    run = run_of(agents=[{}])
+    run.agent_file(0).write_text(text)
+    run.submission_file.write_text(text)
+    assert state(run) in {"pending", "lost"}
+    scheduler.cancel(run)
+    assert run.read_verdict().state == "cancelled"

@@ -1,0 +1,246 @@
+"""Submitting: what is written, and what an error leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hpcdist import schedulers, submission
+from hpcdist.errors import RunDirectoryError, SchedulerError
+from hpcdist.job import LoadedJob
+from hpcdist.run import Run
+from hpcdist.schedulers import Plan, local
+
+DEBUG = """
+import sys
+from pathlib import Path
+from hpcdist import submission
+from hpcdist.job import LoadedJob
+from hpcdist.spec import ScriptJob, Launch
+job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
+verdict = submission.debug(LoadedJob(job=job, source="x"), runs=Path(sys.argv[2]), command=["c"])
+print("verdict", verdict.kind, verdict.exception, verdict.exit_code_of_run)
+"""
+
+
+@pytest.fixture
+def loaded(script_job, write_script):
+    return LoadedJob(job=script_job(write_script("pass")), source="script.py")
+
+
+def submit(loaded, runs):
+    planned = submission.plan_submission(loaded, scheduler="local")
+    return submission.submit(planned, runs=runs, command=["hpcdist", "submit"])
+
+
+def modes(folder):
+    return {path: path.stat().st_mode & 0o777 for path in [folder, *folder.rglob("*")]}
+
+
+def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
+    loaded, tmp_path, monkeypatch
+):
+    secrets = {
+        "FAKE_API_TOKEN": "s3cret-1",
+        "AWS_SECRET_ACCESS_KEY": "s3cret-2",
+        "HPCDIST_TOKEN": "s3cret-3",
+        "TORCH_MIRROR": "https://ann:s3cret-4@host/path",
+    }
+    for name, value in (secrets | {"NCCL_DEBUG": "INFO"}).items():
+        monkeypatch.setenv(name, value)
+    run = Run.create(tmp_path, "x")
+    submission.write_spec(run, loaded, plan=Plan(details={"a": 1}), command=["hpcdist"])
+    text = run.spec_file.read_text()
+    assert "s3cret" not in text
+    spec = json.loads(text)
+    assert spec["environment"]["NCCL_DEBUG"] == "INFO"
+    assert spec["environment"]["TORCH_MIRROR"] == "https://***@host/path"
+    assert spec["id"] == run.id
+    assert spec["job"]["script"] == loaded.job.script
+    assert spec["plan"] == {"a": 1}
+    assert spec["cwd"] == os.getcwd()
+    assert spec["versions"]["python"] == sys.version.split()[0]
+    assert spec["versions"]["torch"]
+    assert run.spec_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
+    before = os.umask(0)
+    try:
+        launched = submit(write_script("pass"), nodes=2)
+    finally:
+        os.umask(before)
+    assert launched.verdict().kind == "done"
+    found = modes(launched.run.path)
+    assert found[launched.run.path] == 0o700
+    # submitit's own files obey the umask; the run directory above them is closed.
+    open_to_others = [path for path, mode in found.items() if mode & 0o077]
+    assert {path.parent for path in open_to_others} <= {launched.run.submitit_folder}
+
+
+def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert submission.git_state() is None
+
+    def git(*arguments):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
+
+    git("init", "-b", "tune/#2")
+    Path("train.py").write_text("1")
+    git("add", ".")
+    git("commit", "-m", "first")
+    state = submission.git_state()
+    assert len(state["commit"]) == 40
+    assert (state["branch"], state["dirty"]) == ("tune/#2", False)
+    Path("train.py").write_text("2")
+    assert submission.git_state()["dirty"]
+
+
+def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(submission.getpass, "getuser", lambda: {}["no such user"])
+    run = Run.create(tmp_path, "x")
+    submission.write_spec(run, loaded, plan=Plan(), command=[])
+    spec = run.read_spec()
+    assert (spec["git"], spec["user"]) == (None, str(os.getuid()))
+
+
+def test_submits_of_one_instant_get_runs_of_their_own(loaded, tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda _: Run.create(tmp_path / "runs", "same"), range(32)))
+    assert len({run.path for run in runs}) == 32
+    assert len(os.listdir(tmp_path / "runs")) == 32
+
+
+def test_two_submits_of_one_instant_both_run(submit, write_script):
+    script = write_script("pass")
+    with ThreadPoolExecutor(2) as pool:
+        launched = list(pool.map(submit, [script, script]))
+    assert launched[0].run.id != launched[1].run.id
+    assert [one.verdict().kind for one in launched] == ["done", "done"]
+
+
+def test_planning_has_no_effect_and_names_no_run(loaded, tmp_path):
+    planned = submission.plan_submission(loaded, scheduler="local")
+    script = planned.script(submission.placeholder_run(tmp_path / "runs"))
+    assert f"{tmp_path}/runs/RUN/submitit" in script
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_runs_folder_that_is_a_file_is_refused(loaded, tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunDirectoryError, match="is a file, not a folder") as caught:
+        submit(loaded, tmp_path / "runs")
+    assert caught.value.exit_code == 2
+    with pytest.raises(RunDirectoryError, match="cannot be written: Not a directory"):
+        submit(loaded, tmp_path / "runs" / "deeper")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of the given size in KB, which takes a superuser."""
+    mounted = []
+
+    def mount(kilobytes):
+        folder = tmp_path / f"disk-{kilobytes}"
+        folder.mkdir()
+        options = f"size={kilobytes}k"
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("a full disk takes a superuser who may mount one")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("kilobytes", [4, 8, 12])
+def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_disk, kilobytes):
+    disk = small_disk(kilobytes)
+    with pytest.raises(RunDirectoryError, match="No space left on device") as caught:
+        submit(loaded, disk / "runs")
+    assert caught.value.exit_code == 2
+    assert list((disk / "runs").glob("*")) == []
+
+
+def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
+    class Refusing(local.LocalScheduler):
+        def submit(self, *_):
+            raise SchedulerError("no such partition")
+
+    monkeypatch.setattr(submission, "load_scheduler", lambda _: Refusing())
+    with pytest.raises(SchedulerError):
+        submit(loaded, tmp_path / "runs")
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_a_scheduler_without_a_module_is_refused_with_what_to_do():
+    with pytest.raises(SchedulerError) as caught:
+        schedulers.load_scheduler("pbs")
+    assert "--local" in caught.value.hint
+
+
+def debug(script, runs, stdin=b""):
+    return subprocess.run(
+        [sys.executable, "-c", DEBUG, str(script), str(runs)],
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_debug_run_stops_at_breakpoints(write_script, tmp_path):
+    script = write_script(
+        "import os, sys\nvalue = 41\nbreakpoint()\n"
+        "print('went on', value, sys.argv[1:], os.environ['WORLD_SIZE'], __name__)\n"
+    )
+    done = debug(script, tmp_path / "runs", b"p value + 1\nvalue = 7\nc\n")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.decode().splitlines()
+    assert "(Pdb) 42" in lines
+    assert lines[-2:] == ["(Pdb) (Pdb) went on 7 ['a'] 1 __main__", "verdict done None 0"]
+    (path,) = (tmp_path / "runs").iterdir()
+    run = Run(path)
+    assert run.read_verdict().kind == "done"
+    assert run.read_submission()["scheduler"] == "local"
+
+
+def test_a_debug_run_can_form_a_group_and_tells_its_failure(write_script, tmp_path):
+    script = write_script(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "dist.destroy_process_group()\n"
+        "raise LookupError('in the script')\n"
+    )
+    done = debug(script, tmp_path / "runs")
+    assert done.stdout.decode().splitlines()[-1] == "verdict exception LookupError 1"
+    assert b'script.py", line 5' in done.stderr
+
+
+def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", DEBUG),
+            *(str(write_script("print('up', flush=True); input()")), str(tmp_path / "runs")),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        process.stdout.readline()
+        (path,) = (tmp_path / "runs").iterdir()
+        run = Run(path)
+        assert local.scheduler.states([run]) == {run.id: "running"}
+        local.scheduler.cancel(run)
+        assert process.wait(10) < 0
+    assert run.read_verdict().state == "cancelled"
