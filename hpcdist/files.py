@@ -37,8 +37,20 @@ def write_once(path: Path, content: str) -> bool:
         os.link(aside, path)
     except FileExistsError:
         return False
+    except OSError:  # a file system without hard links
+        return _rename_once(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+    return True
+
+
+def _rename_once(aside: Path, path: Path) -> bool:
+    claim = path.with_name(f".{path.name}.claimed")
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+    except FileExistsError:
+        return False
+    os.replace(aside, path)
     return True
 
 

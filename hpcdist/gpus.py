@@ -43,9 +43,10 @@ def list_gpus() -> list[Gpu]:
     except pynvml.NVMLError:
         return []
     try:
-        gpus = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
+        found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
     finally:
         pynvml.nvmlShutdown()
+    gpus = [gpu for gpu in found if gpu is not None]
     return visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -99,21 +100,35 @@ def _claim_name(uuid: str) -> str:
     return f"\0hpcdist-{uuid}"
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+def _gpu(nvml: Any, index: int) -> Gpu | None:
+    """None for a GPU that does not answer: it fell off the bus, or is closed to this user."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = _memory(nvml, handle)
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        name = _text(nvml.nvmlDeviceGetName(handle))
+    except nvml.NVMLError:
+        return None
     holders = [_describe(process.pid) for process in _processes(nvml, handle)]
     if _is_claimed(uuid):
         holders.append("another hpcdist run")
     return Gpu(
         index=index,
         uuid=uuid,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
+        name=name,
         used_bytes=int(memory.used),
         total_bytes=int(memory.total),
         holders=holders,
     )
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    """In version 1 of the answer `used` holds what the driver reserves for itself too, which on
+    recent GPUs is more than some processes use."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    except nvml.NVMLError:  # a driver before 510
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _processes(nvml: Any, handle: Any) -> list[Any]:

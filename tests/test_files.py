@@ -35,6 +35,18 @@ def test_only_one_of_many_writers_wins_and_its_content_stays(tmp_path):
     assert os.listdir(tmp_path) == ["verdict.json"]
 
 
+def test_one_writer_wins_where_the_file_system_has_no_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "verdict.json"
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda number: files.write_once(path, str(number)), range(16)))
+    assert won.count(True) == 1
+    assert path.read_text() == str(won.index(True))
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"not json"])
 def test_a_torn_file_reads_as_none(tmp_path, content):
     path = tmp_path / "a.json"

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
+import pynvml
 import pytest
 
 from hpcdist.gpus import Gpu, _is_claimed, claim, list_gpus, visible
@@ -55,6 +57,63 @@ def test_a_claim_holds_against_other_processes_until_the_holder_ends():
     for one in claim(names):
         one.close()
     assert not _is_claimed(names[0])
+
+
+@dataclass
+class Memory:
+    used: int
+    total: int = 80 * 10**9
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver with three GPUs, of which the second has fallen off the bus."""
+
+    def handle(index):
+        if index == 1:
+            raise pynvml.NVMLError_GpuIsLost
+        return index
+
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 3,
+        "nvmlDeviceGetHandleByIndex": handle,
+        # The driver's own share counts in version 1 only.
+        "nvmlDeviceGetMemoryInfo": lambda _, version=None: Memory(0 if version else 700 * 2**20),
+        "nvmlDeviceGetUUID": lambda index: f"GPU-test-{os.getpid()}-{index}",
+        "nvmlDeviceGetName": lambda _: b"H200",
+        "nvmlDeviceGetComputeRunningProcesses": lambda index: [Process(os.getpid())][: index // 2],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@dataclass
+class Process:
+    pid: int
+
+
+def test_gpus_are_listed_with_who_holds_them_but_for_those_that_are_lost(driver):
+    first, last = list_gpus()
+    assert (first.index, first.name, first.is_idle) == (0, "H200", True)
+    assert last.index == 2
+    assert f"(pid {os.getpid()}, user " in last.holders[0]
+    held = claim([first.uuid])
+    assert list_gpus()[0].holders == ["another hpcdist run"]
+    for one in held:
+        one.close()
+
+
+def test_a_driver_that_does_not_know_version_2_is_asked_for_version_1(driver, monkeypatch):
+    def answer(_, version=None):
+        if version:
+            raise pynvml.NVMLError_FunctionNotFound
+        return Memory(5)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", answer)
+    assert [gpu.used_bytes for gpu in list_gpus()] == [5, 5]
 
 
 def test_listing_gpus_is_no_error_without_a_driver():
