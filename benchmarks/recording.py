@@ -1,7 +1,8 @@
-"""Cost of recording: a training with it on against off, and the recorder's own calls alone.
+"""Cost of recording: a training's steps with it on against off, and the recorder's own calls alone.
 
 The calls alone are the exact figure: what a step of the loop calls, with all windows that fill up
-written to a file. A whole training hides in its noise what is well below 1 %.
+written to a file. The trainings, ddp with one rank and one thread, take turns within one process,
+since the noise between two processes is larger than what is looked for.
 """
 
 from __future__ import annotations
@@ -13,17 +14,26 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ranks import warm_up
-from sidebyside import Measure, compare, option_parser, print_machine
-from trainings import by_hpcdist
+from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.events import EventWriter
+from hpcdist.events import EventWriter, read_events
+from hpcdist.job import load_job
 from hpcdist.progress import ProgressBoard
+from hpcdist.rank import RankContext
 from hpcdist.recording import StepRecorder
+from hpcdist.run import Run
+from hpcdist.spec import TrainJob
 
 _STEP_TIMES_S = (0.001, 0.003, 0.03, 0.3)
 _SECONDS = 60.0  # of the recorder's clock: so many windows are in each figure
 _READINGS_PER_STEP = 6
+_REPEATS = 3
+
+_SETTINGS = (
+    "train.num_threads=1",
+    "train.evaluate_every_epochs=0",
+    "checkpoint.every_epochs=0",
+)
 
 
 def time_calls(step_time_s: float, *, enabled: bool) -> float:
@@ -50,14 +60,14 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
     return time_s / num_steps
 
 
-def print_calls(repeats: int) -> None:
+def print_calls() -> None:
     """The recorder's calls alone, for several step times."""
     print(
         "\nthe recorder's calls alone, per step (least of several; windows and their file included)"
     )
     for step_time_s in _STEP_TIMES_S:
         on_s, off_s = (
-            min(time_calls(step_time_s, enabled=enabled) for _ in range(repeats))
+            min(time_calls(step_time_s, enabled=enabled) for _ in range(_REPEATS))
             for enabled in (True, False)
         )
         share = on_s / step_time_s
@@ -68,31 +78,81 @@ def print_calls(repeats: int) -> None:
         )
 
 
+def train_here(epochs: int, *, enabled: bool) -> Figures:
+    """Train in this process; the least step time over the epochs, which is the least disturbed."""
+    import torch
+
+    from hpcdist.data.catalog import load_data
+    from hpcdist.training.loop import Trainer
+    from hpcdist.training.models import build_model
+
+    overrides = [f"train.epochs={epochs}", f"record.enabled={enabled}".lower(), *_SETTINGS]
+    job = load_job("ddp", overrides=overrides).job
+    assert isinstance(job, TrainJob)
+    data = load_data(job.data)
+    torch.manual_seed(job.train.seed)
+    model = build_model(job.model, data.image_shape, data.num_classes)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        context = _only_rank(job, Path(name))
+        trainer = Trainer(context, job, model, data)
+        trainer.train()
+        context.events.close()
+        assert context.events.path is not None
+        events = read_events(context.events.path).events
+    times_s = [event["epoch_time_s"] for event in events if event["event"] == "epoch"]
+    return {"step time": min(times_s) / trainer.plan.num_steps() * 1e6}
+
+
+def _only_rank(job: TrainJob, folder: Path) -> RankContext:
+    return RankContext(
+        run=Run(folder),
+        job=job,
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        local_world_size=1,
+        node_rank=0,
+        num_nodes=1,
+        host="",
+        device="cpu",
+        backend="gloo",
+        attempt=0,
+        restart_count=0,
+        cpus=(),
+        num_threads=1,
+        events=EventWriter(folder / "rank-00000.jsonl"),
+        progress=ProgressBoard(1).slot(0),
+        say=lambda _line: None,
+    )
+
+
+def compare_trainings(epochs: int, pairs: int) -> None:
+    """Trainings with recording and without, in turns, in a group of one rank."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    sides = {"on": partial(train_here, epochs, enabled=True)}
+    sides["off"] = partial(train_here, epochs, enabled=False)
+    for warm_up in sides.values():
+        warm_up()
+    compare(
+        f"ddp, 1 rank with 1 thread, {epochs} epochs, recording on and off",
+        [Measure(name="step time", unit="µs", at_most=1.01)],
+        sides,
+        pairs=pairs,
+    )
+    dist.destroy_process_group()
+
+
 def main() -> None:
-    parser = option_parser(__doc__, pairs=3)
-    parser.add_argument("--epochs", type=int, default=60, help="default: %(default)s")
-    parser.add_argument("--calls-only", action="store_true", help="without whole trainings")
+    parser = option_parser(__doc__, pairs=15)
+    parser.add_argument("--epochs", type=int, default=10, help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    print_calls(options.pairs)
-    if options.calls_only:
-        return
-    warm_up()
-    compare(
-        f"ddp, 1 rank with 1 thread, {options.epochs} epochs",
-        [Measure(name="throughput", unit="samples/s", at_least=0.99)],
-        {
-            f"recording {state}": partial(
-                by_hpcdist,
-                1,
-                options.epochs,
-                threads=1,
-                settings=[f"record.enabled={value}"],
-            )
-            for state, value in (("on", "true"), ("off", "false"))
-        },
-        pairs=options.pairs,
-    )
+    print_calls()
+    compare_trainings(options.epochs, options.pairs)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from commands import HPCDIST, SCRIPTS, TORCHRUN, started
@@ -25,22 +24,13 @@ from hpcdist.run import all_runs
 from hpcdist.spec import TrainJob
 
 
-def by_hpcdist(
-    ranks: int, epochs: int, *, threads: int | None = None, settings: Sequence[str] = ()
-) -> Figures:
-    """Train by `hpcdist submit ddp`, with further settings such as `record.enabled=false`.
-
-    `threads` per rank; None: the rank's share of the CPUs.
-    """
+def by_hpcdist(ranks: int, epochs: int, *, threads: int | None = None) -> Figures:
+    """Train by `hpcdist submit ddp`; `threads` per rank, None: the rank's share of the CPUs."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         runs = folder / "runs"
         command = [HPCDIST, "submit", "ddp", "--gpus", str(ranks), "--local", "--runs", str(runs)]
-        for setting in (
-            f"train.epochs={epochs}",
-            f"train.num_threads={threads or 'null'}",
-            *settings,
-        ):
+        for setting in (f"train.epochs={epochs}", f"train.num_threads={threads or 'null'}"):
             command += ["--set", setting]
         command_time_s = _run_to_end(command, folder)
         (run,) = all_runs(runs)

@@ -24,7 +24,7 @@ def run_benchmark(name, *arguments):
     ("name", "arguments", "expected"),
     [
         pytest.param("cli", [], "hpcdist render ddp --scheduler local, pairs: 1", id="cli"),
-        pytest.param("recording", ["--calls-only"], "of a step", id="recorder-alone"),
+        pytest.param("recording", ["--epochs", "1"], "recording on and off", id="recording"),
         pytest.param(
             "summary",
             ["--runs", "3", "--ranks", "2", "--windows", "4"],
