@@ -17,6 +17,9 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """Raises Interrupted for the first signal, and ignores those that come while it is answered.
 
+    Once a run is under way signals are only noted, and `check` raises where it is safe: in the
+    midst of drawing on the terminal it would leave the run behind.
+
     Signals that were ignored when the command began (nohup, a script's background) stay ignored.
     """
 
@@ -44,9 +47,8 @@ class Interrupts:
         """From here on only note a signal: what begins must not stop half way."""
         self._is_deferred = True
 
-    def resume(self) -> None:
-        """Raise for signals again, at once if one was noted."""
-        self._is_deferred = False
+    def check(self) -> None:
+        """Raise if a signal was noted."""
         if self._came:
             raise Interrupted
 

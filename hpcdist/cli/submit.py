@@ -67,7 +67,7 @@ def submit(
         run = _submit(loaded, name, runs, interrupts)
         if not follows:
             _report_submitted(run, name, as_json=as_json)
-            interrupts.resume()
+            interrupts.check()
             return 0
         verdict, code = _follow(run, interrupts, as_json=as_json, owned=local)
         if as_json:
@@ -108,8 +108,7 @@ def _follow(
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
         try:
-            interrupts.resume()
-            verdict = follow(run, screen)
+            verdict = follow(run, screen, check=interrupts.check)
         except Interrupted:
             screen.close()
             return _interrupted(run, owned=owned), EXIT_INTERRUPTED

@@ -7,6 +7,7 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hpcdist.follow.live import LiveProgress
@@ -22,13 +23,17 @@ _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
 
 
-def follow(run: Run, screen: Screen) -> Verdict:
-    """Show what the run's ranks print until it has ended; the verdict is not shown."""
+def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None) -> Verdict:
+    """Show what the run's ranks print until it has ended; the verdict is not shown.
+
+    `check` is called between looks, and may raise to end the following.
+    """
     end = EndWatch(run)
     shown = _shown_ranks(run)
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
     while (verdict := end.poll()) is None:
+        check()
         screen.lines(logs.lines())
         if progress is not None:
             screen.show_progress(progress.read())

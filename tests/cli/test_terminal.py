@@ -91,7 +91,7 @@ def test_ctrl_c_ends_every_process_of_the_run(hpcdist, processes_of):
     terminal.wait_for("[rank 3]")
     terminal.press_ctrl_c()
     terminal.press_ctrl_c()  # impatience must not break the cleaning up
-    assert terminal.finish() == 130
+    assert terminal.finish() == 130, terminal.shown
     assert_gone_and_readable(hpcdist, processes_of)
     assert "cancelled: interrupted" in terminal.shown
     assert "Traceback" not in terminal.shown
@@ -103,7 +103,7 @@ def test_a_signal_ends_every_process_of_the_run(hpcdist, processes_of, number):
     terminal = Terminal(hpcdist, "submit", "ticks.py", "--gpus", "2", "--local")
     terminal.wait_for("[rank 1]")
     terminal.process.send_signal(number)
-    assert terminal.finish() == 130
+    assert terminal.finish() == 130, terminal.shown
     assert_gone_and_readable(hpcdist, processes_of)
 
 
@@ -112,7 +112,7 @@ def test_ctrl_c_while_the_run_starts_leaves_nothing(hpcdist, processes_of):
     terminal = Terminal(hpcdist, "submit", "ticks.py", "--gpus", "2", "--local")
     terminal.wait_for("run ticks-")
     terminal.press_ctrl_c()
-    assert terminal.finish() == 130
+    assert terminal.finish() == 130, terminal.shown
     assert_gone_and_readable(hpcdist, processes_of)
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_while_waiting_leaves_a_background_run_alone(hpcdist, processes_o
     terminal = Terminal(hpcdist, "submit", "ticks.py", "--scheduler", "local", "--wait")
     terminal.wait_for("[rank 0]")
     terminal.press_ctrl_c()
-    assert terminal.finish() == 130
+    assert terminal.finish() == 130, terminal.shown
     assert "goes on; end it with: hpcdist cancel" in terminal.shown
     assert json.loads(hpcdist("status", "--json").stdout)[0]["state"] == "running"
     assert hpcdist("cancel", "last").returncode == 0
