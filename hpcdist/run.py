@@ -6,7 +6,8 @@
       script.sh               what the scheduler was given
       submitit/               submitit's pickle, result and logs
       launch/                 where the agents meet; one file per node about its agent
-      attempts/NNNNN/         one folder per attempt: made by the agent that leads it
+      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; its
+                              verdict.json says why it failed where another attempt followed
       logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
       events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
       errors/                 what a rank wrote about the exception that ended it
@@ -126,17 +127,22 @@ class Run:
 
     def read_verdict(self) -> Verdict | None:
         """verdict.json; None while the run goes on, or where it is torn."""
-        value = files.read_json(self.verdict_file)
-        try:
-            return msgspec.convert(value, Verdict)
-        except msgspec.ValidationError:
-            return None
+        return _read_verdict(self.verdict_file)
 
     def write_verdict(self, verdict: Verdict) -> bool:
         """Write the verdict unless there is one; True for the one writer that won."""
         return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
 
     # Attempts.
+
+    def write_attempt_verdict(self, verdict: Verdict) -> None:
+        """Say why an attempt failed after which the ranks are started again."""
+        folder = self.attempts_folder / f"{verdict.attempt:05d}"
+        files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
+
+    def read_attempt_verdict(self, attempt: int) -> Verdict | None:
+        """Why an attempt failed; None where it goes on, or was the last."""
+        return _read_verdict(self.attempts_folder / f"{attempt:05d}" / "verdict.json")
 
     def claim_attempt(self) -> int:
         """Take the next attempt number; whoever holds the newest leads the run."""
@@ -248,6 +254,13 @@ def _make_unique_folder(runs: Path, job_slug: str) -> Path:
             raise cannot_write(runs, error) from None
         else:
             return path
+
+
+def _read_verdict(path: Path) -> Verdict | None:
+    try:
+        return msgspec.convert(files.read_json(path), Verdict)
+    except msgspec.ValidationError:
+        return None
 
 
 def _attempt_part(attempt: int) -> str:

@@ -98,7 +98,7 @@ class Train(Section, frozen=True, kw_only=True):
     channels_last: Literal["auto"] | bool = "auto"
     """Memory format of convolutional models; auto: where it is faster."""
     num_threads: Count | None = None
-    """CPU threads per rank; unset: the rank's share of the CPUs."""
+    """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
@@ -32,14 +33,17 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     shown = _shown_ranks(run)
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
+    restarts = _Restarts(run)
     while (verdict := end.poll()) is None:
         check()
         screen.lines(logs.lines())
+        restarts.show(screen)
         if progress is not None:
             screen.show_progress(progress.read())
         time.sleep(POLL_S)
     wait_until_gone(run)
     screen.lines(logs.lines(finish=True))
+    restarts.show(screen)
     screen.close()
     _show_unseen(run, verdict, shown, screen)
     return verdict
@@ -52,8 +56,32 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     return f"run {run.id} {verdict.state}: {verdict.message}"
 
 
+class _Restarts:
+    """Tells of each failure after which the ranks were started again."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._most = _section(run, "launch").get("max_restarts", 0)
+        self._next = 0
+
+    def show(self, screen: Screen) -> None:
+        while self._next < self._most:
+            verdict = self._run.read_attempt_verdict(self._next)
+            if verdict is None:
+                return
+            self._next += 1
+            screen.say(
+                f"attempt {verdict.attempt} failed: {' '.join(verdict.message.split())}; "
+                f"starting again ({self._next} of {self._most})"
+            )
+
+
+def _section(run: Run, name: str) -> dict[str, Any]:
+    return ((run.read_spec() or {}).get("job") or {}).get(name) or {}
+
+
 def _shown_ranks(run: Run) -> range:
-    resources = ((run.read_spec() or {}).get("job") or {}).get("resources") or {}
+    resources = _section(run, "resources")
     world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
     return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
 

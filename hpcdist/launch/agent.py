@@ -21,35 +21,24 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import files, workloads
+from hpcdist import files
 from hpcdist.errors import EXIT_FAILED
 from hpcdist.gpus import claim
 from hpcdist.launch import failure
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
 from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
-from hpcdist.launch.ends import close_event_file, rank_end, remove_if_empty
-from hpcdist.launch.forkserver import start_forkserver
+from hpcdist.launch.local_ranks import LocalRanks
 from hpcdist.launch.meeting import HostedMeeting, join_meeting
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
 from hpcdist.launch.ports import NoFreePortError
-from hpcdist.launch.process import (
-    adopt_orphans,
-    exit_status,
-    identify,
-    kill_descendants,
-    send_signal,
-)
-from hpcdist.launch.rank_process import STACKS_SIGNAL
-from hpcdist.launch.watch import RankWatch
-from hpcdist.progress import ProgressBoard
+from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec, job_from_dict
 from hpcdist.verdict import Kind, Verdict
 
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
-_EXIT_WAIT_S = 1.0
 
 
 class CannotLaunchError(Exception):
@@ -70,21 +59,13 @@ class Agent:
         self.verdict: Verdict | None = None
 
         self._num_ranks = job.resources.gpus
-        self._board = ProgressBoard(self._num_ranks)
-        self._watch = RankWatch(run, job, self._board)
         self._inbox: deque[tuple[int, Message]] = deque()
         self._coordinator: Coordinator | None = None  # of node 0
         self._leader: Channel | None = None  # of the others
-        self._server: Channel | None = None
-        self._server_is_ready = False
         self._closing = False
         self._attempt = 0
-        self._ending_attempt: int | None = None
-        self._ending_s: float | None = None
         self._stacks_at: float | None = None
         self._tick_at = time.monotonic() + _TICK_S
-        self._clock_offset_s = 0.0
-        self._was_silent = False
         self._begin_s = time.monotonic()
 
     def run_to_end(self) -> None:
@@ -111,13 +92,13 @@ class Agent:
         adopt_orphans()
         variables = node_environment(self.plan, self.node_rank, self._num_threads(), os.environ)
         os.environ.update(variables)
-        self._server_pid, self._server = start_forkserver(
-            self.job, self._board, lambda: workloads.preload(self.job)
+        self._ranks = LocalRanks(
+            self.run, self.job, tell=self._tell, on_store=self._on_store, log=self._log
         )
         self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
         self._watch_signals()
         self._announce()
-        self._selector.register(self._server, selectors.EVENT_READ, self._on_server)
+        self._ranks.listen(self._selector)
         self._claim_gpus()
         if self.node_rank == 0:
             self._lead()
@@ -171,6 +152,7 @@ class Agent:
             send=self._send_to_agent,
             open_store=self._open_store,
             claim_attempt=self.run.claim_attempt,
+            note_restart=self.run.write_attempt_verdict,
             finish=self._finish,
             now=time.monotonic,
             unix_now=time.time,
@@ -205,7 +187,7 @@ class Agent:
             give_up=self._is_over_while_joining,
         )
         if joined is not None:
-            self._leader, self._clock_offset_s = joined
+            self._leader, self._ranks.clock_offset_s = joined
             self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
         elif not self._closing:
             raise CannotLaunchError(
@@ -234,7 +216,7 @@ class Agent:
         now = time.monotonic()
         if self._stacks_at is not None and now >= self._stacks_at:
             self._stacks_at = None
-            reports = [msgspec.to_builtins(report) for report in self._watch.hang_reports()]
+            reports = [msgspec.to_builtins(report) for report in self._ranks.hang_reports()]
             self._tell({"type": "stacks", "attempt": self._attempt, "ranks": reports})
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
@@ -262,13 +244,8 @@ class Agent:
             return
         if self.plan.enforces_limits:
             self._watch_time()
-        if self._ending_attempt is not None:
-            return
-        if self.plan.enforces_limits:
-            self._watch.keep_memory_limit()
-        silent = self._watch.most_silent()
-        if silent is not None and not self._was_silent:
-            self._was_silent = True
+        silent = self._ranks.look(enforces_limits=self.plan.enforces_limits)
+        if silent is not None:
             self._tell({"type": "silent", "attempt": self._attempt, "rank": silent})
 
     def _watch_time(self) -> None:
@@ -337,14 +314,15 @@ class Agent:
         if kind == "start":
             self._start(msgspec.convert(message["meeting"], Meeting))
         elif kind == "end":
-            self._end(message["attempt"], message["grace_s"])
+            self._ranks.end(message["attempt"], message["grace_s"])
         elif kind == "dump":
-            self._send_to_server({"type": "signal", "signal": int(STACKS_SIGNAL)})
+            self._ranks.dump_stacks()
             self._stacks_at = time.monotonic() + _STACKS_WAIT_S
         elif kind == "close":
             self._closing = True
 
     def _start(self, meeting: Meeting) -> None:
+        self._attempt = meeting.attempt
         orders = rank_orders(
             run_path=str(self.run.path),
             run_id=self.run.id,
@@ -357,31 +335,16 @@ class Agent:
             host=self.host,
             meeting=meeting,
         )
-        self._attempt = meeting.attempt
-        self._ending_attempt = self._ending_s = None
-        self._was_silent = False
-        self._watch.begin(orders)
-        self._send_to_server({"type": "fork", "orders": msgspec.to_builtins(orders)})
+        self._ranks.start(orders)
 
-    def _end(self, attempt: int, grace_s: float) -> None:
-        self._ending_attempt = attempt
-        self._ending_s = time.time()
-        if self._server_is_ready:
-            self._send_to_server({"type": "end", "grace_s": grace_s})
-            return
-        # It is still importing and would answer only when that is done; nothing depends on it yet.
-        self._drop_server()
-        self._tell({"type": "gone", "attempt": attempt})
+    # For the coordinator.
 
     def _open_store(self) -> None:
-        launch = self.job.launch
-        self._send_to_server(
-            {
-                "type": "store",
-                "address": self.address,
-                "port_range": launch.port_range,
-            }
-        )
+        self._ranks.open_store(self.address, self.job.launch.port_range)
+
+    def _on_store(self, port: int | None, error: str | None) -> None:
+        assert self._coordinator is not None
+        self._coordinator.on_store(self.address, port, error)
 
     def _finish(self, verdict: Verdict) -> None:
         newest = self.run.newest_attempt()
@@ -389,106 +352,6 @@ class Agent:
             self.verdict = verdict
         else:
             self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
-
-    # The forkserver and the ranks.
-
-    def _send_to_server(self, message: Message) -> None:
-        if self._server is None:
-            return
-        try:
-            self._server.send(message)
-        except ChannelClosedError:
-            self._on_server_lost()
-
-    def _on_server(self) -> None:
-        if self._server is None:
-            return  # dropped by an event of the same moment
-        try:
-            messages = self._server.receive()
-        except ChannelClosedError:
-            self._on_server_lost()
-            return
-        for message in messages:
-            handler = getattr(self, f"_on_server_{message['type']}")
-            handler(message)
-
-    def _on_server_lost(self) -> None:
-        how = self._drop_server()
-        self._fail(f"the process that forks the ranks of node {self.node_rank} was lost: {how}")
-        if self._ending_attempt is not None:
-            self._tell({"type": "gone", "attempt": self._ending_attempt})
-
-    def _drop_server(self) -> str:
-        """End the forkserver, and with it its ranks; returns how it ended."""
-        if self._server is None:
-            return "it had ended"
-        self._selector.unregister(self._server)
-        self._server.close()
-        self._server = None
-        self._server_is_ready = False
-        send_signal(self._server_pid, signal.SIGKILL)
-        status = exit_status(self._server_pid, _EXIT_WAIT_S)
-        for local_rank, pid in list(self._watch.pids.items()):  # adopted by this agent now
-            send_signal(pid, signal.SIGKILL)
-            self._close_rank(local_rank, exit_status(pid, _EXIT_WAIT_S), time.time(), None)
-        if os.WIFSIGNALED(status):
-            return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-        return f"left with exit code {os.WEXITSTATUS(status)}"
-
-    def _on_server_failed(self, message: Message) -> None:
-        self._fail(f"node {self.node_rank} (host {self.host}): {message['message']}")
-
-    def _fail(self, sentence: str) -> None:
-        self._tell({"type": "failed", "sentence": sentence})
-
-    def _on_server_ready(self, message: Message) -> None:
-        self._server_is_ready = True
-        if message["threads"] > 1:
-            self._log(f"{message['threads'] - 1} threads were started by imports, before the fork")
-        for what in message["not_imported"]:
-            self._log(f"left to the ranks to import: {what}")
-
-    def _on_server_store(self, message: Message) -> None:
-        assert self._coordinator is not None
-        self._coordinator.on_store(self.address, message.get("port"), message.get("error"))
-
-    def _on_server_store_lost(self, _message: Message) -> None:
-        self._fail(f"the store at {self.address}, where the ranks meet, was lost")
-
-    def _on_server_started(self, message: Message) -> None:
-        self._watch.pids[message["local_rank"]] = message["pid"]
-
-    def _on_server_exited(self, message: Message) -> None:
-        self._close_rank(
-            message["local_rank"], message["status"], message["time_s"], message["max_rss_bytes"]
-        )
-
-    def _close_rank(
-        self, local_rank: int, status: int, time_s: float, max_rss_bytes: int | None
-    ) -> None:
-        """Put together how a rank ended, complete what it recorded, and tell."""
-        order = self._watch.remove(local_rank)
-        if order is None:
-            return
-        end = rank_end(
-            self.run,
-            order,
-            self._board.read(local_rank),
-            status=status,
-            time_s=time_s,
-            clock_offset_s=self._clock_offset_s,
-            stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(local_rank, status),
-        )
-        try:
-            close_event_file(self.run, order, end, max_rss_bytes=max_rss_bytes)
-            remove_if_empty(self.run.stacks_file(order.rank, order.attempt))
-        except OSError as error:
-            self._log(f"the events of rank {order.rank} could not be closed: {error}")
-        self._tell({"type": "ended", "attempt": order.attempt, "end": msgspec.to_builtins(end)})
-
-    def _on_server_gone(self, _message: Message) -> None:
-        self._tell({"type": "gone", "attempt": self._ending_attempt})
 
     def _own_verdict(self, kind: Kind, sentence: str, trace: str | None = None) -> Verdict:
         return failure.without_rank(

@@ -82,6 +82,8 @@ class Coordinator:
     open_store: Callable[[], None]
     """Ask for a fresh store; `on_store` is the answer."""
     claim_attempt: Callable[[], int]
+    note_restart: Callable[[Verdict], None]
+    """Told why an attempt failed before the next one starts."""
     finish: Callable[[Verdict], None]
     now: Callable[[], float]
     """Monotonic seconds."""
@@ -207,7 +209,9 @@ class Coordinator:
     def _on_failed(self, node: int, message: Message) -> None:
         if self._decided is None:
             kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
-            self._decide_and_end(self._verdict_without_rank(kind, message["sentence"], node))
+            host = self._hosts.get(node, "unknown host")
+            sentence = f"node {node} (host {host}): {message['sentence']}"
+            self._decide_and_end(self._verdict_without_rank(kind, sentence, node))
 
     def _on_limit(self, node: int, message: Message) -> None:
         if self.stage in _AFTER_RUNNING:
@@ -269,6 +273,7 @@ class Coordinator:
             # The user wants no other attempt, or the signal that ended a rank was for all.
             verdict = self._cancelled
         elif self._may_restart(verdict):
+            self.note_restart(verdict)
             self.restarts += 1
             self._start_attempt()
             return

@@ -7,7 +7,7 @@ are told in the agent's log, since a thread that holds a lock during a fork can 
 What cannot be imported here is left to the ranks: a script may well do without it.
 
 Messages to it:      fork {orders}, store {address, port_range}, end {grace_s}, signal {signal}
-Messages from it:    ready {threads, not_imported}, store {port} or {error},
+Messages from it:    ready {threads, not_imported}, store_opened {port} or {error},
                      started {local_rank, pid}, failed {message}, gone, store_lost,
                      exited {local_rank, status, time_s, max_rss_bytes}
 """
@@ -154,13 +154,13 @@ class Forkserver:
         try:
             listener = listen(address, port_range)
         except NoFreePortError as error:
-            self._channel.send({"type": "store", "error": str(error)})
+            self._channel.send({"type": "store_opened", "error": str(error)})
             return
         port = listener.getsockname()[1]
         parent = os.getpid()
         self._store_pid = self._fork(lambda: _serve_store(listener, address, parent))
         listener.close()
-        self._channel.send({"type": "store", "port": port})
+        self._channel.send({"type": "store_opened", "port": port})
 
     def _fork(self, child: Callable[[], NoReturn]) -> int:
         sys.stdout.flush()

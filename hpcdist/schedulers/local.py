@@ -201,13 +201,8 @@ def _on_cpus(job: JobSpec) -> LaunchPlan:
 
 
 def _environment(num_threads: int) -> dict[str, str]:
-    """Threads of OpenMP for the ranks; it reads the variables as it is loaded.
-
-    A thread that waits for another spins by default, which on a machine that does other things as
-    well makes a training of two threads 10 to 20 times slower; asleep, they lose some microseconds
-    per operation.
-    """
-    return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "passive"}
+    """What the libraries of agents and ranks read as they are loaded."""
+    return {"OMP_NUM_THREADS": str(num_threads)}
 
 
 def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
@@ -259,7 +254,7 @@ def _notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
     why = "as launch.device says" if job.launch.device == "cpu" else "no GPU here"
     note = (
         f"{why}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {len(usable_cpus())} CPUs, "
-        f"{threads} {'thread' if threads == 1 else 'threads'} each, with gloo"
+        f"{'1 thread' if threads == 1 else f'up to {threads} threads'} each, with gloo"
     )
     return [note]
 

@@ -45,16 +45,16 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
         f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
         f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
         f" {format_percent(run.efficiency)} % of the ideal speed-up.{doubt}"
-        f"{_shared_cpus(run, baseline)}"
+        f"{_shared_cpus(run)}"
     )
 
 
-def _shared_cpus(run: RunSummary, baseline: RunSummary) -> str:
+def _shared_cpus(run: RunSummary) -> str:
     """Why simulated nodes on one machine are no faster, where that is the case."""
-    if run.num_cpus is None or run.num_cpus != baseline.num_cpus:
+    if run.num_cpus is None or run.num_cpus >= run.world_size:
         return ""
-    cpus = "CPU" if run.num_cpus == 1 else f"{run.num_cpus} CPUs"
-    return f" Both had the same {cpus}: more ranks had nothing to be faster with."
+    cpus = "one CPU" if run.num_cpus == 1 else f"{run.num_cpus} CPUs"
+    return f" Its {run.world_size} ranks had to share {cpus}."
 
 
 def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
@@ -67,7 +67,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
         told.append(f"{shown(run.verdict.message)}{log}")
     if run.restarts:
-        again = f", {run.lost_steps:,} steps were done again" if run.lost_steps else ""
+        again = f", {number_of(run.lost_steps, 'step')} done again" if run.lost_steps else ""
         told.append(f"restarted {number_of(run.restarts, 'time')}{again}")
     told += [shown(note) for note in run.notes]
     if run.not_compared_because and run.state == "done" and not is_alone:

@@ -30,6 +30,7 @@ from hpcdist.training.optimization import (
 from hpcdist.training.resume import Loaded
 from hpcdist.training.saving import Saver
 from hpcdist.training.strategies import STRATEGIES
+from hpcdist.training.threads import pick_num_threads
 from hpcdist.training.timing import make_timer
 
 
@@ -78,6 +79,16 @@ class Trainer:
             rank=context.rank,
             world_size=context.world_size,
         )
+        batch = train.between(0, 2).to(self.device, memory_format=self._memory_format)
+        if self.device.type == "cpu" and job.train.num_threads is None:
+            torch.set_num_threads(
+                pick_num_threads(
+                    self.model,
+                    batch.images,
+                    batch_size=job.train.batch_size,
+                    available=context.num_threads,
+                )
+            )
         self._identity = identity.describe(job, context)
         self._saver = Saver(
             context,
@@ -87,7 +98,6 @@ class Trainer:
             identity=self._identity,
         )
         self._seed_rank()
-        batch = train.between(0, 2).to(self.device, memory_format=self._memory_format)
         self._last_parameter = warm_up(self._wrapped, batch, self._autocast)
 
     def restore(self, loaded: Loaded) -> list[str]:

@@ -77,10 +77,13 @@ def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Traine
 
 
 def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s: float) -> None:
+    import torch
+
     trainer.context.events.write(
         "setup",
         setup_time_s=setup_time_s,
         parameters=parameters,
+        num_threads=torch.get_num_threads(),
         train_samples=len(data.train),
         test_samples=len(data.test),
         steps_per_epoch=trainer.plan.num_steps(),

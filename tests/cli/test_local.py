@@ -137,3 +137,17 @@ def test_a_damaged_run_is_listed_and_spoils_nothing(hpcdist, torn):
         done = hpcdist(verb, "last")
         assert done.returncode == 0
         assert "Traceback" not in done.stderr
+
+
+def test_a_restart_is_told_with_its_cause(hpcdist):
+    hpcdist.write(
+        "once.py",
+        "import os\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1':\n"
+        "    raise ValueError('no such luck')\n",
+    )
+    done = hpcdist("submit", "once.py", "--gpus", "2", "--local", "--max-restarts", "2")
+    assert done.returncode == 0, done.stderr
+    assert "attempt 0 failed: rank 1 (node 0, host " in done.stderr
+    assert "ValueError: no such luck" in done.stderr
+    assert "starting again (1 of 2)" in done.stderr

@@ -44,6 +44,7 @@ class Cluster:
     now: float = 1000.0
     sent: list = field(default_factory=list)
     verdicts: list = field(default_factory=list)
+    failed_attempts: list = field(default_factory=list)
     attempts: int = 0
     stores: int = 0
 
@@ -57,6 +58,7 @@ class Cluster:
             send=lambda node, message: self.sent.append((node, message)),
             open_store=self.open_store,
             claim_attempt=self.claim,
+            note_restart=self.failed_attempts.append,
             finish=self.verdicts.append,
             now=lambda: self.now,
             unix_now=lambda: self.now,

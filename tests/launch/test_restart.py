@@ -38,6 +38,9 @@ def test_ranks_that_failed_start_again_and_finish(launch, write_script, nodes, g
             assert events[0]["attempt"] == events[0]["restart_count"] == attempt
             assert events[-1]["event"] == "end"
     assert len(launched.run.event_files()) == len(launched.run.log_files()) == 12
+    failed = [launched.run.read_attempt_verdict(attempt) for attempt in range(3)]
+    assert [(v.kind, v.rank, v.attempt) for v in failed[:2]] == [("signal", 1, 0), ("exit", 1, 1)]
+    assert failed[2] is None
     assert launched.run.newest_attempt() == 2
 
 

@@ -156,9 +156,9 @@ def test_a_done_run_without_steps_does_not_enter(measured_run, make_run):
     assert runs["two"].speedup is None
 
 
-def test_runs_on_the_same_cpus_are_said_to_have_had_nothing_to_be_faster_with(make_run, events):
+def test_ranks_that_had_to_share_cpus_are_told_of(make_run, events):
     runs = []
-    for gpus, cpus in ((1, [[0, 1]]), (2, [[0], [1]])):
+    for gpus, cpus in ((1, [[0, 1]]), (4, [[0], [0], [1], [1]])):
         run = make_run(f"on-{gpus}", gpus=gpus)
         runs.append(run)
         for rank in range(gpus):
@@ -172,4 +172,4 @@ def test_runs_on_the_same_cpus_are_said_to_have_had_nothing_to_be_faster_with(ma
     summary = summarize(runs, {})
 
     assert [run.num_cpus for run in summary.runs] == [2, 2]
-    assert "Both had the same 2 CPUs" in conclusion(summary.runs)
+    assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs)

@@ -210,7 +210,7 @@ def test_restarts_and_notes_are_told(make_run, events):
     events.write(run, 0, [start, *events.steady([100.0] * 5)])
     events.write(run, 0, [start, note, *events.steady([100.0] * 5)], attempt=1)
     text = printed(summarize([run], {}))
-    assert "1: restarted 1 time, 50 steps were done again" in text
+    assert "1: restarted 1 time, 50 steps done again" in text
     assert "1: resume is not bit-exact" in text
 
 
