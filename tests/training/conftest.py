@@ -109,9 +109,9 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
     """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun."""
     while run.newest_attempt() < attempt + overtaken:
         run.claim_attempt()
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     board = ProgressBoard(world_size)
     fork = multiprocessing.get_context("fork")
+    store, port = _start_store(fork)
 
     def become(rank):
         slot = board.slot(rank)
@@ -123,7 +123,7 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
             RANK=str(rank),
             WORLD_SIZE=str(world_size),
             MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(store.port),
+            MASTER_PORT=str(port),
             TORCHELASTIC_USE_AGENT_STORE="True",
         )
         context = RankContext(
@@ -158,10 +158,26 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
     try:
         _wait(processes)
     finally:
-        for process in processes:
+        for process in [*processes, store]:
             process.kill()
             process.join()
     return [process.exitcode for process in processes]
+
+
+def _start_store(fork):
+    """Serve the store in a process of its own: it has threads, and a fork beside threads can block
+    the child on a lock that one of them held."""
+    reading, writing = fork.Pipe(duplex=False)
+
+    def serve():
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        writing.send(store.port)
+        signal.pause()
+
+    process = fork.Process(target=serve)
+    process.start()
+    assert reading.poll(LIMIT_S)
+    return process, reading.recv()
 
 
 def _wait(processes):
