@@ -7,10 +7,11 @@ scripts/plain_ddp.py. With --lean, also beside a script that cuts its batches ou
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 from ranks import warm_up
 from sidebyside import Measure, compare, option_parser, print_machine
-from trainings import by_hpcdist, by_script
+from trainings import by_hpcdist, by_script, share_of_threads
 
 _MEASURES = (
     Measure(name="throughput", unit="samples/s", at_least=1.0),
@@ -26,17 +27,23 @@ def main() -> None:
         "--ranks", type=int, nargs="+", default=[1, 2, 4], help="default: %(default)s"
     )
     parser.add_argument(
-        "--threads", type=int, help="per rank, on both sides; default: the rank's share of the CPUs"
+        "--threads",
+        type=int,
+        nargs="+",
+        help="per rank, on both sides; default: the rank's share of the CPUs, and 1",
     )
     parser.add_argument("--lean", action="store_true", help="also beside the lean script")
     options = parser.parse_args()
     print_machine()
     warm_up()
     for ranks in options.ranks:
-        training = {"ranks": ranks, "epochs": options.epochs, "threads": options.threads}
-        for lean in (False, True) if options.lean else (False,):
+        for threads, lean in product(
+            options.threads or sorted({share_of_threads(ranks), 1}, reverse=True),
+            (False, True) if options.lean else (False,),
+        ):
+            training = {"ranks": ranks, "epochs": options.epochs, "threads": threads}
             compare(
-                f"ddp, {ranks} rank(s), {options.epochs} epochs",
+                f"ddp, {ranks} rank(s) of {threads} thread(s), {options.epochs} epochs",
                 _MEASURES,
                 {
                     "hpcdist": partial(by_hpcdist, **training),
