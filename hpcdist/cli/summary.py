@@ -21,11 +21,14 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     each other; the table says why others are not.
     """
     from hpcdist.states import run_states
-    from hpcdist.summary import print_summary, summarize, to_json
+    from hpcdist.summary import foreign_entries, print_summary, summarize, to_json
 
     found = named_runs(runs, run_names)
-    result = summarize(found, run_states(found, warn=note))
+    foreign = [] if run_names else foreign_entries(runs)
+    result = summarize([*found, *foreign], run_states(found, warn=note))
     if as_json:
+        for text in result.skipped:
+            note(text)
         print_json(to_json(result))
     else:
         print_summary(result)

@@ -151,3 +151,16 @@ def test_a_restart_is_told_with_its_cause(hpcdist):
     assert "attempt 0 failed: rank 1 (node 0, host " in done.stderr
     assert "ValueError: no such luck" in done.stderr
     assert "starting again (1 of 2)" in done.stderr
+
+
+def test_summary_says_what_in_the_folder_is_no_run(hpcdist):
+    hpcdist.write("hello.py", HELLO)
+    hpcdist("submit", "hello.py", "--local")
+    (run,) = hpcdist.runs
+    (run.parent / "holiday photos").mkdir()
+    table = hpcdist("summary")
+    assert table.returncode == 0
+    assert "holiday photos: skipped, not a run" in table.stdout.replace("\n", " ")
+    as_json = hpcdist("summary", "--json")
+    assert [entry["run"] for entry in json.loads(as_json.stdout)] == [run.name]
+    assert "holiday photos: skipped, not a run" in as_json.stderr
