@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 
@@ -18,8 +17,4 @@ class AgentTask:
 
         from hpcdist.launch.agent import run_agent
 
-        if not getattr(sys.flags, "safe_path", False):
-            # `python -m` put the working directory first: what lies there is the user's, and must
-            # not stand in for a module of the standard library.
-            del sys.path[0]
         return run_agent(Path(self.run_path), submitit.JobEnvironment().global_rank)

@@ -38,7 +38,7 @@ from hpcdist.launch.process import (
 )
 from hpcdist.run import Run
 from hpcdist.schedulers import Plan
-from hpcdist.schedulers.script import comment, python_flags, render
+from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import State, Verdict
 
@@ -80,7 +80,6 @@ class LocalScheduler:
             num_nodes=job.resources.nodes,
             cwd=os.getcwd(),
             python=sys.executable,
-            python_flags=python_flags(),
             environment=plan.details["environment"],
             submitit_folder=str(run.submitit_folder),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import Any
 
 from hpcdist.shipped import shipped_folder
@@ -28,12 +27,3 @@ def render(template: str, **values: Any) -> str:
 def comment(text: str) -> str:
     """Text that may stand behind a # in a script: one line, nothing that ends or escapes it."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def python_flags() -> str:
-    """Flags for the interpreter of the agents.
-
-    -P (Python 3.11) keeps the working directory off sys.path, so that a user's random.py does not
-    stand in for the standard library's.
-    """
-    return "-P" if sys.version_info >= (3, 11) else ""
