@@ -61,6 +61,11 @@ class ProgressSlot:
         self._offset = offset
         self._step = 0
 
+    @property
+    def last_step(self) -> int | None:
+        """Number of finished steps; None where none was stored."""
+        return self._step - 1 if self._step else None
+
     def start(self) -> None:
         """The rank is alive and has not finished a step."""
         self._store(0, 0)

@@ -217,6 +217,7 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None = Non
         signal=None,
         exception=report.exception if report else None,
         message=report.text if report else None,
+        step=context.progress.last_step if context.progress else None,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         max_cuda_bytes=_max_cuda_bytes(),
         by="rank",

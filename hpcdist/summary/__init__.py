@@ -1,4 +1,4 @@
-"""From the events of runs to figures, tables and pictures.
+"""From the events of runs to figures and tables.
 
 One way through: collect (files to records), metrics and timing (records to a `RunSummary` per run),
 scaling (which runs compare, speed-up), table (text for people). All but the first and the last are

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from hpcdist import record
 from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
@@ -89,7 +90,11 @@ def run(context: RankContext) -> None:
     main.__loader__ = SourceFileLoader("__main__", str(path))
     main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
     sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), main.__dict__)  # noqa: S102
+    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    try:
+        exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
+    finally:
+        record.finish()
 
 
 def set_path(path: Path) -> None:

@@ -1,0 +1,57 @@
+"""A script's own loop, recorded by two lines: its steps are in the summary and the verdict."""
+
+import subprocess
+import sys
+
+import pytest
+
+from hpcdist import record
+from hpcdist.summary import summarize
+
+LOOP = """
+import sys, time
+from hpcdist import record
+
+record.start()
+for step in range(150):
+    time.sleep(0.002)
+    record.mark("data_wait")
+    time.sleep(0.004)
+    record.mark("forward_backward")
+    record.step(samples=32, loss=1.0 / (step + 1))
+    if step == 29 and "--fail" in sys.argv:
+        raise ValueError("no luck")
+record.evaluate(loss=0.5, accuracy=0.9, samples=100)
+"""
+
+
+def test_steps_of_a_script_are_in_the_summary(submit, write_script):
+    launched = submit(write_script(LOOP), gpus=2)
+    assert launched.verdict().kind == "done"
+    (summary,) = summarize([launched.run], {}).runs
+    assert summary.steps == 150
+    assert summary.samples_per_s is not None
+    assert summary.final.accuracy == 0.9
+    assert summary.phase_s["forward_backward"] > summary.phase_s["data_wait"] > 0
+    windows = [event for event in launched.events(1) if event["event"] == "steps"]
+    assert sum(window["steps"] for window in windows) == 150
+
+
+def test_the_verdict_on_a_script_names_the_last_step(submit, write_script):
+    launched = submit(write_script(LOOP), "--fail", gpus=2)
+    verdict = launched.verdict()
+    assert (verdict.exception, verdict.step) == ("ValueError", 30)
+    assert "after step 30" in verdict.message
+    assert launched.events(verdict.rank)[-1]["step"] == 30
+
+
+def test_outside_a_run_recording_does_nothing(write_script):
+    done = subprocess.run(
+        [sys.executable, write_script(LOOP)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_unknown_phase_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="'lunch' is not a phase; phases are data_wait"):
+        record.mark("lunch")
