@@ -35,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     """What the user should know, one sentence each."""
     details: dict[str, Any] = {}
-    """What the agents need to know, as it goes into submission.json."""
+    """What the agents need to know, as it goes into spec.json."""
 
 
 class Scheduler(Protocol):
