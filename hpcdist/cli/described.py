@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdist.run import Run
+from hpcdist.submitted import section
 from hpcdist.verdict import State
 
 
 def describe_run(run: Run, state: State) -> dict[str, Any]:
     """A run's submission and state; a run directory that is damaged has nulls."""
     spec = run.read_spec() or {}
-    job = _section(spec, "job")
-    resources = _section(job, "resources")
+    job = section(spec, "job")
+    resources = section(job, "resources")
     verdict = run.read_verdict()
     return {
         "run": run.id,
@@ -34,11 +35,6 @@ def size(described: Mapping[str, Any]) -> str:
     """Nodes x GPUs per node, in words."""
     nodes, gpus = described["nodes"], described["gpus_per_node"]
     return "-" if nodes is None or gpus is None else f"{nodes} x {gpus}"
-
-
-def _section(value: Mapping[str, Any], key: str) -> dict[str, Any]:
-    section = value.get(key)
-    return section if isinstance(section, dict) else {}
 
 
 def _number(value: Any) -> float | None:

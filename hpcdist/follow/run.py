@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
 from hpcdist.follow.tail import LogTail, last_lines
 from hpcdist.run import Run
 from hpcdist.states import EndWatch, wait_until_gone
+from hpcdist.submitted import job_section
 from hpcdist.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
@@ -61,7 +61,7 @@ class _Restarts:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._most = _section(run, "launch").get("max_restarts", 0)
+        self._most = job_section(run, "launch").get("max_restarts", 0)
         self._next = 0
 
     def show(self, screen: Screen) -> None:
@@ -76,12 +76,8 @@ class _Restarts:
             )
 
 
-def _section(run: Run, name: str) -> dict[str, Any]:
-    return ((run.read_spec() or {}).get("job") or {}).get(name) or {}
-
-
 def _shown_ranks(run: Run) -> range:
-    resources = _section(run, "resources")
+    resources = job_section(run, "resources")
     world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
     return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
 
@@ -96,7 +92,7 @@ def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> No
 
 
 def _submitit_logs(run: Run) -> list[Path]:
-    return [*run.submitit_folder.glob("*.out"), *run.submitit_folder.glob("*.err")]
+    return [path for end in ("log", "out", "err") for path in run.submitit_folder.glob(f"*.{end}")]
 
 
 def _show_tail(run: Run, path: Path, screen: Screen) -> None:

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,6 +39,7 @@ from hpcdist.run import Run
 from hpcdist.schedulers import Plan
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
+from hpcdist.submitted import job_section
 from hpcdist.verdict import State, Verdict
 
 _AGENT_BYTES = 300e6
@@ -385,16 +385,10 @@ def _kill_all(processes: Iterable[ProcessId]) -> bool:
 
 
 def _patience_s(run: Run) -> float:
-    launch = ((run.read_spec() or {}).get("job") or {}).get("launch") or {}
-    return float(launch.get("grace_s", 0.0)) + _PATIENCE_S
+    return float(job_section(run, "launch").get("grace_s", 0.0)) + _PATIENCE_S
 
 
 def _wait_until(condition: Any, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-
-
-def submitit_log_files(run: Run) -> list[Path]:
-    """What submitit and the agents printed: where to look when a run was lost."""
-    return sorted(run.submitit_folder.glob("*.log")) + sorted(run.submitit_folder.glob("*.out"))

@@ -174,10 +174,12 @@ def test_a_lost_run_ends_with_a_verdict_that_says_so(run):
 def test_following_a_lost_run_shows_what_its_agents_said(run, capsys):
     run.agent_log_file(0).write_text("the agent's last words\n")
     (run.submitit_folder / "1_0_log.err").write_text("slurmstepd: killed\n")
+    (run.submitit_folder / "controller.log").write_text("submitit's last words\n")
     verdict = follow(run, Screen())
     shown = capsys.readouterr().err
     assert "the agent's last words" in shown
     assert "slurmstepd: killed" in shown
+    assert "submitit's last words" in shown
     assert end_sentence(run, verdict).startswith(f"run {run.id} lost: ")
 
 
@@ -200,3 +202,13 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
 def test_the_last_sentence_has_the_time_from_submission(run):
     verdict = Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=112.34)
     assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
+
+
+@pytest.mark.parametrize("job", [None, [], 5, {"launch": [], "resources": 5}])
+def test_a_run_whose_job_is_damaged_can_be_followed(run, job):
+    run.spec_file.write_text(json.dumps({"job": job}))
+    run.log_file(0).write_text("said\n")
+    run.write_verdict(DONE)
+    log = io.StringIO()
+    follow(run, Screen(log=log))
+    assert log.getvalue() == "[rank 0] said\n"
