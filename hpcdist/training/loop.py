@@ -123,7 +123,8 @@ class Trainer:
         while not self._is_finished():
             self._train_epoch()
         self._timer.finish()
-        if self.job.checkpoint.every_epochs and self._saver.saved != self.position:
+        setting = self.job.checkpoint
+        if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
             self._saver.save(self.position)
 
     def total_steps(self) -> int:

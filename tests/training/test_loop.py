@@ -81,6 +81,21 @@ def test_max_steps_ends_a_training_in_the_middle_of_an_epoch(train_ranks, make_j
     assert done.events("evaluate")[-1]["step"] == 9
 
 
+@pytest.mark.parametrize("max_steps", [9, 10, 14])
+def test_the_end_of_a_training_is_saved_when_steps_are(train_ranks, make_job, max_steps):
+    every = {"every_epochs": 0, "every_steps": 5}
+    done = train_ranks(make_job(train={"max_steps": max_steps}, checkpoint=every), 2)
+    assert done.state()["position"]["step"] == max_steps
+    steps = [event["step"] for event in done.events("checkpoint")]
+    assert steps == sorted({*range(5, max_steps + 1, 5), max_steps})
+
+
+def test_a_training_that_is_to_save_nothing_saves_no_end(train_ranks, make_job):
+    done = train_ranks(make_job(checkpoint={"every_epochs": 0, "every_steps": 0}), 1)
+    assert done.exit_codes == [0]
+    assert done.checkpoints() == []
+
+
 @pytest.mark.parametrize(
     "sections",
     [
