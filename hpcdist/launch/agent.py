@@ -64,6 +64,7 @@ class Agent:
         self._leader: Channel | None = None  # of the others
         self._closing = False
         self._attempt = 0
+        self._newest_known = run.newest_attempt()  # its own, or from before its time
         self._stacks_at: float | None = None
         self._tick_at = time.monotonic() + _TICK_S
         self._begin_s = time.monotonic()
@@ -151,7 +152,8 @@ class Agent:
             join_timeout_s=launch.join_timeout_s,
             send=self._send_to_agent,
             open_store=self._open_store,
-            claim_attempt=self.run.claim_attempt,
+            claim_attempt=self._claim_attempt,
+            is_overtaken=self._is_overtaken,
             note_restart=self.run.write_attempt_verdict,
             finish=self._finish,
             now=time.monotonic,
@@ -338,6 +340,13 @@ class Agent:
         self._ranks.start(orders)
 
     # For the coordinator.
+
+    def _claim_attempt(self) -> int:
+        self._newest_known = self.run.claim_attempt()
+        return self._newest_known
+
+    def _is_overtaken(self) -> bool:
+        return self.run.newest_attempt() > self._newest_known
 
     def _open_store(self) -> None:
         self._ranks.open_store(self.address, self.job.launch.port_range)

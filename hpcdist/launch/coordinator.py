@@ -82,6 +82,8 @@ class Coordinator:
     open_store: Callable[[], None]
     """Ask for a fresh store; `on_store` is the answer."""
     claim_attempt: Callable[[], int]
+    is_overtaken: Callable[[], bool]
+    """Whether an attempt newer than this run's own has begun elsewhere."""
     note_restart: Callable[[Verdict], None]
     """Told why an attempt failed before the next one starts."""
     finish: Callable[[Verdict], None]
@@ -299,6 +301,7 @@ class Coordinator:
             and verdict.kind not in {"launch", "agent_lost", "time_limit"}
             and not self._lost
             and self.restarts < self.max_restarts
+            and not self.is_overtaken()  # a newer claim would take the run from its leader
         )
 
     def _members(self) -> set[int]:

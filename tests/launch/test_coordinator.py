@@ -47,6 +47,7 @@ class Cluster:
     failed_attempts: list = field(default_factory=list)
     attempts: int = 0
     stores: int = 0
+    is_overtaken: bool = False
 
     def __post_init__(self):
         self.coordinator = Coordinator(
@@ -58,6 +59,7 @@ class Cluster:
             send=lambda node, message: self.sent.append((node, message)),
             open_store=self.open_store,
             claim_attempt=self.claim,
+            is_overtaken=lambda: self.is_overtaken,
             note_restart=self.failed_attempts.append,
             finish=self.verdicts.append,
             now=lambda: self.now,
@@ -231,6 +233,16 @@ def test_messages_of_an_old_attempt_do_not_count():
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.restarts) == ("done", 1)
     assert cluster.verdict.attempt == 1
+
+
+def test_an_attempt_that_was_overtaken_does_not_start_again():
+    cluster = Cluster(restarts=1, is_overtaken=True)
+    cluster.run()
+    cluster.end(killed(0))
+    cluster.wait(1)
+    cluster.gone(0, 1)
+    assert (cluster.stage, cluster.attempts, cluster.failed_attempts) == (Stage.FINISHED, 1, [])
+    assert cluster.verdict.attempt == 0
 
 
 @pytest.mark.parametrize("stage", ["joining", "starting", "running", "dumping"])

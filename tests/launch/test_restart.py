@@ -60,15 +60,19 @@ def test_a_hang_is_a_failure_to_start_again_after(launch, write_script):
     assert (verdict.kind, verdict.restarts) == ("done", 1)
 
 
-def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(launch, write_script, tmp_path):
+@pytest.mark.parametrize(("ending", "restarts"), [("", 0), ("sys.exit(3)", 0), ("sys.exit(3)", 1)])
+def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(
+    launch, write_script, tmp_path, ending, restarts
+):
     script = write_script(
         "import os, sys, time\nprint('up', flush=True)\n"
-        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n" + ending
     )
-    launched = launch(script, tmp_path / "go")
+    launched = launch(script, tmp_path / "go", max_restarts=restarts)
     launched.wait(lambda: "up" in launched.log(0))
     launched.run.claim_attempt()
     (tmp_path / "go").touch()
     launched.wait(lambda: not launched.agents_alive())
     assert launched.run.read_verdict() is None
+    assert launched.run.newest_attempt() == 1
     assert "attempt 1 has begun elsewhere" in launched.run.agent_log_file(0).read_text()
