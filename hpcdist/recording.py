@@ -90,8 +90,8 @@ class StepRecorder:
     def step(self, *, samples: int, loss: Any = None) -> None:
         """One optimizer step with `samples` samples on this rank is finished.
 
-        `loss` is anything that float() takes; it is read only when a window is written, so a loss
-        on a GPU costs no synchronisation per step.
+        `loss` is anything that float() takes; it is read only when a window is written. Reading one
+        on a GPU waits for all that is queued there: once per window, not once per step.
         """
         self.step_count += 1
         if self._progress is not None:

@@ -161,8 +161,7 @@ class Trainer:
         return self._batches.epoch(order, shares, seed + epoch + self.context.rank)
 
     def _end_epoch(self, totals: _EpochTotals) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self._timer.wait()
         epoch_time_s = time.perf_counter() - totals.begin_s
         loss = float(totals.loss_sum) / max(totals.samples, 1)
         complete = self._is_at_epoch_end()

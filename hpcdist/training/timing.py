@@ -3,8 +3,9 @@
 On a GPU a host's clock shows only when work was queued.
 
 Marks are CUDA events in the stream. They are played back to the recorder, in order, with the GPU's
-own times, as soon as the GPU has passed them: nothing ever waits for it, and progress is told when
-a step is done, not when it is queued.
+own times, as soon as the GPU has passed them, so progress is told when a step is done, not when it
+is queued. The loop waits for the GPU only at an epoch's end, and once per window, where the
+recorder reads the loss.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class HostTimer:
         self.step = recorder.step
         self.finish = recorder.flush
 
+    def wait(self) -> None:
+        """All that was marked is done and told."""
+
     def set_epoch(self, epoch: int) -> None:
         """Windows from now on belong to this epoch."""
         self._recorder.epoch = epoch
@@ -84,7 +88,7 @@ class GpuTimer:
         self._put(self._recorder.resume_clock)
 
     def set_epoch(self, epoch: int) -> None:
-        """Windows from now on belong to this epoch."""
+        """Windows from now on belong to this epoch; `wait` has told the steps before it."""
         self._recorder.epoch = epoch
 
     def mark(self, phase: str) -> None:
@@ -110,12 +114,16 @@ class GpuTimer:
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
 
-    def finish(self) -> None:
-        """Wait for the GPU, and write the open window."""
+    def wait(self) -> None:
+        """Wait until the GPU has passed all marks, and play them."""
         if self._waiting:
             self._waiting[-1][0].synchronize()
         while self._waiting:
             self._play_next()
+
+    def finish(self) -> None:
+        """Wait for the GPU, and write the open window."""
+        self.wait()
         self._recorder.flush()
 
     def _event(self) -> GpuEvent:

@@ -19,6 +19,10 @@ class Stream:
         for time_ms in times_ms:
             self.queued.pop(0).time_ms = time_ms
 
+    def run_until(self, event):
+        while event.time_ms is None:
+            self.run(0)
+
 
 class Event:
     def __init__(self, stream):
@@ -32,7 +36,7 @@ class Event:
         return self.time_ms is not None
 
     def synchronize(self):
-        assert self.query()
+        self._stream.run_until(self)
 
     def elapsed_time(self, end_event):
         return end_event.time_ms - self.time_ms
@@ -72,3 +76,29 @@ def test_marks_on_a_gpu_are_told_with_its_own_times_once_it_has_passed_them(tmp_
             "optimizer": 0.010,
         }
     )
+
+
+def test_steps_that_a_gpu_still_has_to_run_at_an_epochs_end_belong_to_that_epoch(tmp_path):
+    stream = Stream()
+    events = EventWriter(tmp_path / "events.jsonl")
+    board = ProgressBoard(1)
+    timer = GpuTimer(
+        lambda clock: StepRecorder(events, board.slot(0), window_s=0.0, clock=clock),
+        stream.make_event,
+    )
+    for epoch in (0, 1):
+        timer.set_epoch(epoch)
+        timer.begin()
+        for _ in range(3):
+            timer.step(samples=8)
+        timer.wait()
+        assert board.read(0).step == 3 * (epoch + 1)
+        events.write("epoch", epoch=epoch + 1)
+    timer.finish()
+    written = read_events(tmp_path / "events.jsonl").events
+    assert [(event["event"], event["epoch"]) for event in written] == [
+        *[("steps", 0)] * 3,
+        ("epoch", 1),
+        *[("steps", 1)] * 3,
+        ("epoch", 2),
+    ]
