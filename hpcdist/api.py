@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.errors import RunDirectoryError, UserError
 from hpcdist.run import Run, find_run, runs_folder
 from hpcdist.states import EndWatch, run_states, wait_until_gone
+from hpcdist.submitted import scheduler_of
 from hpcdist.verdict import State, Verdict
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class SubmittedRun:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
 
-        submission = self._run.read_submission()
-        if self.verdict is None and submission is not None:
-            load_scheduler(submission["scheduler"]).cancel(self._run)
+        scheduler = scheduler_of(self._run)
+        if self.verdict is None and scheduler is not None:
+            load_scheduler(scheduler).cancel(self._run)
 
     def summary(self) -> RunSummary:
         """Throughput, step times, phases and results; of a run that goes on, up to now."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.run import Run
 from hpcdist.schedulers import load_scheduler
+from hpcdist.submitted import scheduler_of
 from hpcdist.verdict import State, Verdict
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running")
 """States of a run that has not ended."""
 
-_SUBMITTING_S = 60.0  # a run may stand without submission.json while its scheduler takes it
 _STATE_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
 _STATE_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
 _POLL_S = 0.02
@@ -36,10 +36,10 @@ def run_states(
         verdict = run.read_verdict()
         if verdict is not None:
             states[run.id] = verdict.state
-        elif (scheduler := _scheduler_of(run)) is not None:
+        elif (scheduler := scheduler_of(run)) is not None:
             by_scheduler[scheduler].append(run)
         else:
-            states[run.id] = "pending" if _is_being_submitted(run) else "lost"
+            states[run.id] = "lost"
     for scheduler, theirs in by_scheduler.items():
         states |= _ask(scheduler, theirs, warn)
     return states
@@ -67,7 +67,7 @@ class EndWatch:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        scheduler = _scheduler_of(run) or ""
+        scheduler = scheduler_of(run) or ""
         self._interval_s = _STATE_INTERVAL_S.get(scheduler, _STATE_INTERVAL_ELSEWHERE_S)
         self._next_s = time.monotonic() + self._interval_s
         self._ended_before = False
@@ -94,7 +94,7 @@ class EndWatch:
 
 def wait_until_gone(run: Run) -> None:
     """Wait for the last processes of a run that has a verdict, where they are on this machine."""
-    if _scheduler_of(run) != "local":
+    if scheduler_of(run) != "local":
         return
     scheduler = load_scheduler("local")
     deadline_s = time.monotonic() + _GONE_LIMIT_S
@@ -122,18 +122,3 @@ def _settled(run: Run, state: State) -> State:
         return state
     verdict = run.read_verdict()
     return state if verdict is None else verdict.state
-
-
-def _scheduler_of(run: Run) -> str | None:
-    submission = run.read_submission() or {}
-    scheduler = submission.get("scheduler")
-    return scheduler if isinstance(scheduler, str) else None
-
-
-def _is_being_submitted(run: Run) -> bool:
-    created_s = (run.read_spec() or {}).get("created_s")
-    return (
-        not run.submission_file.exists()
-        and isinstance(created_s, int | float)
-        and 0 <= time.time() - created_s < _SUBMITTING_S
-    )

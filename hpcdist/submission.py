@@ -69,7 +69,9 @@ def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) ->
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
     try:
-        write_spec(run, loaded, plan=planned.plan, command=command)
+        write_spec(
+            run, loaded, scheduler=planned.scheduler.name, plan=planned.plan, command=command
+        )
         planned.scheduler.submit(loaded.job, run, planned.script(run))
     except OSError as error:
         _remove(run)
@@ -87,11 +89,13 @@ def debug(loaded: LoadedJob, *, runs: Path, command: Sequence[str]) -> Verdict:
     _check(loaded)
     workloads.prepare(loaded.job)
     run = Run.create(runs, loaded.job.name)
-    write_spec(run, loaded, plan=Plan(), command=command)
+    write_spec(run, loaded, scheduler="local", plan=Plan(), command=command)
     return run_here(run, loaded.job)
 
 
-def write_spec(run: Run, loaded: LoadedJob, *, plan: Plan, command: Sequence[str]) -> None:
+def write_spec(
+    run: Run, loaded: LoadedJob, *, scheduler: str, plan: Plan, command: Sequence[str]
+) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
     files.write_json(
         run.spec_file,
@@ -99,6 +103,7 @@ def write_spec(run: Run, loaded: LoadedJob, *, plan: Plan, command: Sequence[str
             "version": SPEC_VERSION,
             "id": run.id,
             "created_s": time.time(),
+            "scheduler": scheduler,
             "job": job_to_dict(loaded.job),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},

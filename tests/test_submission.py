@@ -53,7 +53,9 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     for name, value in (secrets | {"NCCL_DEBUG": "INFO"}).items():
         monkeypatch.setenv(name, value)
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, plan=Plan(details={"a": 1}), command=["hpcdist"])
+    submission.write_spec(
+        run, loaded, scheduler="local", plan=Plan(details={"a": 1}), command=["hpcdist"]
+    )
     text = run.spec_file.read_text()
     assert "s3cret" not in text
     spec = json.loads(text)
@@ -62,6 +64,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     assert spec["id"] == run.id
     assert spec["job"]["script"] == loaded.job.script
     assert spec["plan"] == {"a": 1}
+    assert spec["scheduler"] == "local"
     assert spec["cwd"] == os.getcwd()
     assert spec["versions"]["python"] == sys.version.split()[0]
     assert spec["versions"]["torch"]
@@ -106,7 +109,7 @@ def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(submission.getpass, "getuser", lambda: {}["no such user"])
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, plan=Plan(), command=[])
+    submission.write_spec(run, loaded, scheduler="local", plan=Plan(), command=[])
     spec = run.read_spec()
     assert (spec["git"], spec["user"]) == (None, str(os.getuid()))
 

@@ -34,12 +34,14 @@ def _cancel(run: Run) -> tuple[State, State]:
     """The run's state before and after."""
     from hpcdist.schedulers import load_scheduler
     from hpcdist.states import OPEN_STATES, run_states
+    from hpcdist.submitted import scheduler_of
 
     before = run_states([run])[run.id]
     if before not in OPEN_STATES:
         return before, before
-    submission = run.read_submission() or {}
-    load_scheduler(submission.get("scheduler", "local")).cancel(run)
+    scheduler = scheduler_of(run)
+    assert scheduler is not None  # or it would be lost
+    load_scheduler(scheduler).cancel(run)
     return before, run_states([run])[run.id]
 
 

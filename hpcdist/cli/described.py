@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdist.run import Run
-from hpcdist.submitted import section
+from hpcdist.submitted import scheduler_of, section
 from hpcdist.verdict import State
 
 
@@ -20,7 +20,7 @@ def describe_run(run: Run, state: State) -> dict[str, Any]:
         "run": run.id,
         "job": job.get("name"),
         "workload": job.get("workload"),
-        "scheduler": (run.read_submission() or {}).get("scheduler"),
+        "scheduler": scheduler_of(run),
         "state": state,
         "nodes": resources.get("nodes"),
         "gpus_per_node": resources.get("gpus"),

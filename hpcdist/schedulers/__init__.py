@@ -56,7 +56,10 @@ class Scheduler(Protocol):
         """Submit, and write submission.json; on an error nothing runs."""
 
     def states(self, runs: Sequence[Run]) -> dict[str, State]:
-        """State by run id, of runs that have no verdict yet; one question for all of them."""
+        """State by run id, of runs that have no verdict yet; one question for all of them.
+
+        A run without submission.json is being submitted, or its submission was killed.
+        """
 
     def cancel(self, run: Run) -> None:
         """End the run; returns when no process of it is left."""

@@ -319,12 +319,22 @@ def _state(run: Run) -> State:
     if any(is_alive(agent) is not False for agent in agents):
         return "running"  # on another host as far as can be known: its end is a verdict
     if submission is None and not agents:
-        # Being submitted now, or left behind by a submission that was killed.
-        return "pending" if time.time() - run.path.stat().st_mtime < _STARTING_S else "lost"
+        return "pending" if _is_new(run) else "lost"
     controller = _process((submission or {}).get("process"))
     if not agents and controller is not None and is_alive(controller) is not False:
         return "pending"
     return "lost"
+
+
+def _is_new(run: Run) -> bool:
+    """Whether the run is being submitted now, and not left behind by a submission that was killed.
+
+    submitit is started moments after the last file that is written into the run directory itself.
+    """
+    try:
+        return time.time() - run.path.stat().st_mtime < _STARTING_S
+    except OSError:  # deleted a moment ago
+        return False
 
 
 def _processes(run: Run) -> list[ProcessId]:

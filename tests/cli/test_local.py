@@ -2,8 +2,11 @@
 
 import json
 import os
+import time
 
 import pytest
+
+from hpcdist.run import Run
 
 HELLO = """
 import os, sys
@@ -22,6 +25,13 @@ import time
 print("waiting", flush=True)
 time.sleep(60)
 """
+
+
+def wait_until(condition, limit_s=30.0):
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, f"did not come true within {limit_s} s"
+        time.sleep(0.02)
 
 
 def last_line(text):
@@ -164,3 +174,18 @@ def test_summary_says_what_in_the_folder_is_no_run(hpcdist):
     as_json = hpcdist("summary", "--json")
     assert [entry["run"] for entry in json.loads(as_json.stdout)] == [run.name]
     assert "holiday photos: skipped, not a run" in as_json.stderr
+
+
+def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, processes_of):
+    hpcdist.write("up.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    hpcdist("submit", "up.py", "--scheduler", "local")
+    (folder,) = hpcdist.runs
+    run = Run(folder)
+    wait_until(lambda: run.log_file(0).exists() and run.log_file(0).read_text())
+    run.submission_file.unlink()
+    os.utime(folder, (100.0, 100.0))
+    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
+    assert (listed["state"], listed["scheduler"]) == ("running", "local")
+    (cancelled,) = json.loads(hpcdist("cancel", "last", "--json").stdout)
+    assert (cancelled["state_before"], cancelled["state"]) == ("running", "cancelled")
+    wait_until(lambda: not processes_of(folder))

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import time
 
 import pytest
@@ -140,9 +141,10 @@ def test_a_run_whose_processes_are_gone_is_lost(run):
 
 
 def test_a_run_without_submission_is_pending_for_a_moment_and_then_lost(tmp_path):
-    fresh, old = make_run(tmp_path, created_s=time.time()), make_run(tmp_path)
+    fresh, old = (make_run(tmp_path, scheduler="local") for _ in range(2))
     for run in (fresh, old):
         run.submission_file.unlink()
+    os.utime(old.path, (100.0, 100.0))
     assert run_states([fresh, old]) == {fresh.id: "pending", old.id: "lost"}
 
 

@@ -38,7 +38,7 @@ def launch(zygote, tmp_path, script_job, launched_run):
         run = Run.create(tmp_path / "runs", job.name)
         plan = load_scheduler("local").plan(job)
         loaded = LoadedJob(job=job, source=str(script))
-        submission.write_spec(run, loaded, plan=plan, command=[])
+        submission.write_spec(run, loaded, scheduler="local", plan=plan, command=[])
 
         def start_agent(node):
             zygote.stdin.write(os.fsencode(f"{run.path}\t{node}\0"))
