@@ -84,8 +84,14 @@ class Agent:
         finally:
             kill_descendants()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
-        if self.verdict is not None:
+        if self.verdict is not None and self._has_a_say():
             self.run.write_verdict(self.verdict)
+
+    def _has_a_say(self) -> bool:
+        newest = self.run.newest_attempt()
+        if newest > self._newest_known:
+            self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
+        return newest <= self._newest_known
 
     # Set-up.
 
@@ -153,7 +159,7 @@ class Agent:
             send=self._send_to_agent,
             open_store=self._open_store,
             claim_attempt=self._claim_attempt,
-            is_overtaken=self._is_overtaken,
+            is_overtaken=lambda: self.run.newest_attempt() > self._newest_known,
             note_restart=self.run.write_attempt_verdict,
             finish=self._finish,
             now=time.monotonic,
@@ -313,7 +319,9 @@ class Agent:
 
     def _obey(self, message: Message) -> None:
         kind = message["type"]
-        if kind == "start":
+        if kind == "begin":
+            self._attempt = self._newest_known = message["attempt"]
+        elif kind == "start":
             self._start(msgspec.convert(message["meeting"], Meeting))
         elif kind == "end":
             self._ranks.end(message["attempt"], message["grace_s"])
@@ -324,7 +332,6 @@ class Agent:
             self._closing = True
 
     def _start(self, meeting: Meeting) -> None:
-        self._attempt = meeting.attempt
         orders = rank_orders(
             run_path=str(self.run.path),
             run_id=self.run.id,
@@ -342,11 +349,8 @@ class Agent:
     # For the coordinator.
 
     def _claim_attempt(self) -> int:
-        self._newest_known = self.run.claim_attempt()
-        return self._newest_known
-
-    def _is_overtaken(self) -> bool:
-        return self.run.newest_attempt() > self._newest_known
+        self._attempt = self._newest_known = self.run.claim_attempt()
+        return self._attempt
 
     def _open_store(self) -> None:
         self._ranks.open_store(self.address, self.job.launch.port_range)
@@ -356,11 +360,7 @@ class Agent:
         self._coordinator.on_store(self.address, port, error)
 
     def _finish(self, verdict: Verdict) -> None:
-        newest = self.run.newest_attempt()
-        if newest <= verdict.attempt:
-            self.verdict = verdict
-        else:
-            self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
+        self.verdict = verdict
 
     def _own_verdict(self, kind: Kind, sentence: str, trace: str | None = None) -> Verdict:
         return failure.without_rank(

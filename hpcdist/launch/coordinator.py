@@ -7,7 +7,8 @@ like the others.
 From an agent:  join {host}, ended {attempt, end}, gone {attempt}, silent {attempt, rank},
                 stacks {attempt, ranks}, failed {sentence}, limit {limit_min},
                 cancel {signal}
-To an agent:    start {meeting}, end {attempt, grace_s}, dump {attempt}, close
+To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
+                dump {attempt}, close
 """
 
 from __future__ import annotations
@@ -244,6 +245,7 @@ class Coordinator:
         self._hang_reports.clear()
         self._dumped.clear()
         self._decided = None
+        self._broadcast({"type": "begin", "attempt": self.attempt})
         self.open_store()
 
     def _end_ranks(self) -> None:

@@ -120,7 +120,8 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
     cluster.coordinator.on_store("10.0.0.1", 20001, None)
-    (start, _) = (message for _, message in cluster.sent)
+    assert cluster.sent[:2] == [(node, {"type": "begin", "attempt": 0}) for node in (0, 1)]
+    (start, _) = (message for _, message in cluster.sent[2:])
     assert start["meeting"] == {
         "attempt": 0,
         "restart_count": 0,
@@ -133,7 +134,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     assert not cluster.verdicts
     cluster.gone(1)
     assert cluster.verdict.kind == "done"
-    assert cluster.received(0) == cluster.received(1) == ["start", "end", "close"]
+    assert cluster.received(0) == cluster.received(1) == ["begin", "start", "end", "close"]
     assert cluster.coordinator.next_deadline() is None
 
 
@@ -205,7 +206,7 @@ def test_an_agent_that_does_not_end_its_ranks_in_time_is_given_up():
     assert not cluster.verdicts
     cluster.wait(10)
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 0)
-    assert cluster.received(1) == ["start", "end"]
+    assert cluster.received(1) == ["begin", "start", "end"]
 
 
 def test_an_agent_that_comes_and_goes_before_it_joins_is_not_lost():
@@ -300,7 +301,10 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster.tell(0, "limit", limit_min=2.0)
     cluster.tell(0, "limit", limit_min=2.0)
     cluster.gone(0, 1)
-    assert (cluster.verdict.kind, cluster.received(0)) == ("time_limit", ["start", "end", "close"])
+    assert (cluster.verdict.kind, cluster.received(0)) == (
+        "time_limit",
+        ["begin", "start", "end", "close"],
+    )
     cluster = Cluster()
     cluster.run()
     cluster.end(killed(0))
@@ -331,7 +335,7 @@ def test_a_hang_is_decided_when_all_agents_have_answered():
     cluster.run()
     cluster.tell(0, "silent", attempt=0, rank=0)
     cluster.tell(1, "silent", attempt=0, rank=1)
-    assert cluster.received(0) == ["start", "dump"]
+    assert cluster.received(0) == ["begin", "start", "dump"]
     waiting = report(0, is_waiting=True, where="train.py:3 (step)")
     asleep = report(1, where="train.py:9 (load)")
     cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(waiting)])

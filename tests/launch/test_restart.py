@@ -1,6 +1,8 @@
 """After a failure the ranks start again, with a store of their own, and give up in the end."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -76,3 +78,47 @@ def test_an_older_attempt_has_no_say_once_a_newer_one_has_begun(
     assert launched.run.read_verdict() is None
     assert launched.run.newest_attempt() == 1
     assert "attempt 1 has begun elsewhere" in launched.run.agent_log_file(0).read_text()
+
+
+UP = "import time\nprint('up', flush=True)\ntime.sleep(60)"
+
+
+def has_no_say(launched):
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    logs = launched.run.logs_folder.glob("agent-*.log")
+    return "has no say any more" in "".join(log.read_text() for log in logs)
+
+
+def test_who_lost_the_leader_of_an_older_attempt_has_no_say(launch, write_script):
+    launched = launch(write_script(UP), nodes=2)
+    launched.wait(lambda: all("up" in launched.log(rank) for rank in (0, 1)))
+    launched.run.claim_attempt()
+    os.kill(launched.agent_pid(0), signal.SIGKILL)
+    assert has_no_say(launched)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "without a leader"])
+def test_an_agent_that_never_began_has_no_say_once_an_attempt_has_begun(launch, write_script, end):
+    patience_s = {"cancelled": 60, "without a leader": 1.5}[end]
+    launched = launch(write_script(UP), nodes=2, agents=[1], join_timeout_s=patience_s)
+    agent = launched.agent_pid(1)
+    launched.run.claim_attempt()
+    if end == "cancelled":
+        os.kill(agent, signal.SIGTERM)
+    assert has_no_say(launched)
+
+
+@pytest.mark.parametrize(("node", "end"), [(0, "cancelled"), (1, "cancelled"), (1, "launch")])
+def test_attempts_of_before_do_not_silence_an_agent_that_never_began(
+    launch, write_script, node, end
+):
+    patience_s = {"cancelled": 60, "launch": 0.5}[end]
+    launched = launch(write_script(UP), nodes=2, agents=[], join_timeout_s=patience_s)
+    for _ in range(2):
+        launched.run.claim_attempt()
+    launched.start_agent(node)
+    agent = launched.agent_pid(node)
+    if end == "cancelled":
+        os.kill(agent, signal.SIGTERM)
+    assert launched.verdict().kind == end
