@@ -38,6 +38,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     exception: str | None = None
     """Type of the exception, with its module where it is not a builtin."""
     message: str | None = None
+    """Of the exception; of a rank that aborted, the last lines of its log."""
     traceback: str | None = None
     step: int | None = None
     """Last finished step; None where none was recorded."""

@@ -19,6 +19,8 @@ from hpcdist.verdict import RankEnd
 
 _CRASH_MARK = "Fatal Python error:"
 _LOG_TAIL_BYTES = 1 << 16
+_LAST_LINES = 60
+"""NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
 
 
 def rank_end(
@@ -43,6 +45,9 @@ def rank_end(
     if killed:
         report = None  # what it raised was not what ended it
     end_s = report.time_s if report else time_s
+    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
+    last_words, crash_report = _from_log(run, order) if killed else (None, None)
+    message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
     return RankEnd(
         rank=order.rank,
         local_rank=order.local_rank,
@@ -50,10 +55,10 @@ def rank_end(
         host=order.host,
         time_s=end_s + clock_offset_s,
         exit_code=None if killed else os.WEXITSTATUS(status),
-        signal=_signal_name(os.WTERMSIG(status)) if killed else None,
+        signal=signal_name,
         exception=report.exception if report else None,
-        message=report.text if report else out_of_memory,
-        traceback=report.traceback if report else _crash_report(run, order, killed=killed),
+        message=report.text if report else message,
+        traceback=report.traceback if report else crash_report,
         step=progress.step,
         finished=progress.finished,
         out_of_memory=out_of_memory is not None,
@@ -117,16 +122,16 @@ def read_error_report(path: Path) -> ErrorReport | None:
         return None
 
 
-def _crash_report(run: Run, order: RankOrder, *, killed: bool) -> str | None:
-    """What faulthandler wrote into the log at a crash."""
-    if not killed:
-        return None
+def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:
+    """What the log of a killed rank ends with, and what faulthandler wrote into it at a crash."""
     try:
         text = _tail(run.log_file(order.rank, order.attempt)).decode(errors="replace")
     except OSError:
-        return None
+        return None, None
     start = text.rfind(_CRASH_MARK)
-    return text[start:] if start >= 0 else None
+    crash_report = text[start:] if start >= 0 else None
+    said = text[:start] if start >= 0 else text
+    return "\n".join(said.strip().splitlines()[-_LAST_LINES:]) or None, crash_report
 
 
 def _is_closed(path: Path) -> bool:

@@ -40,6 +40,8 @@ def is_victim(end: RankEnd) -> bool:
         return False
     if end.stopped:
         return True
+    if end.signal == "SIGABRT":  # NCCL's watchdog raises nothing: it logs why, and aborts
+        return bool(_PEER_IS_GONE.search(end.message or ""))
     if end.exception is None:
         return False
     if end.exception.rpartition(".")[2] in _TORCH_NETWORK_ERRORS:

@@ -25,6 +25,10 @@ STOPPED = {"signal": "SIGTERM", "stopped": True}
         BROKEN | {"exception": "torch.distributed.DistBackendError", "message": "NCCL error"},
         BROKEN | {"exception": "torch.distributed.DistNetworkError", "message": "timed out"},
         BROKEN | {"message": "[..gloo/transport/tcp/pair.cc:561] Read timeout [127.0.0.1]:21"},
+        {
+            "signal": "SIGABRT",
+            "message": "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)",
+        },
         STOPPED,
         {"signal": "SIGKILL", "stopped": True},
         {"exit_code": 143, "stopped": True},
@@ -41,6 +45,8 @@ def test_victims(fields):
     "fields",
     [
         {"signal": "SIGKILL"},
+        {"signal": "SIGABRT"},
+        {"signal": "SIGABRT", "message": "double free or corruption (!prev)"},
         {"exit_code": 3},
         {"exit_code": 0},
         BROKEN | {"exception": "ValueError"},

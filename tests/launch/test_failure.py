@@ -269,3 +269,25 @@ def test_what_a_rank_raises_when_it_is_told_to_end_makes_it_no_culprit(launch, w
     )
     verdict = launch(script, gpus=3).verdict(10)
     assert (verdict.rank, verdict.victims, verdict.also_failed) == (1, [0, 2], [])
+
+
+def test_a_rank_that_the_watchdog_of_nccl_aborts_is_a_victim(launch, write_script):
+    script = write_script(
+        "import os, time\n"
+        "if os.environ['RANK'] == '0': raise ValueError('the cause')\n"
+        "report = os.environ['TORCHELASTIC_ERROR_FILE'].replace('rank-00001', 'rank-00000')\n"
+        "while not os.path.exists(report): time.sleep(0.001)\n"
+        "os.write(2, b'[Rank 1] Watchdog caught collective operation timeout: WorkNCCL')\n"
+        "os.abort()"
+    )
+    launched = launch(script, gpus=2)
+    verdict = launched.verdict()
+    assert (verdict.rank, verdict.exception) == (0, "ValueError"), launched.everything_said()
+    assert (verdict.victims, verdict.also_failed) == ([1], [])
+
+
+def test_the_last_words_of_a_rank_that_aborts_are_in_the_verdict(launch, write_script):
+    script = write_script("import os\nos.write(2, b'free(): invalid pointer')\nos.abort()")
+    verdict = launch(script).verdict()
+    assert (verdict.signal, verdict.exception_message) == ("SIGABRT", "free(): invalid pointer")
+    assert verdict.traceback.startswith("Fatal Python error: Aborted")
