@@ -16,6 +16,7 @@ import torch
 import torch._dynamo
 import yaml
 from torch.distributed import TCPStore
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hpcdist.events import EventWriter, read_events
 from hpcdist.progress import ProgressBoard, ProgressSlot
@@ -64,6 +65,10 @@ class Training:
     def weights(self):
         return self.state()["model"]
 
+    def gradients(self, rank=0):
+        """Those of each step, as the optimizer got them; see `keep_gradients`."""
+        return torch.load(_gradients_file(self.run, rank))
+
     def events(self, kind, rank=0, attempt=0):
         found = read_events(self.run.event_file(rank, attempt)).events
         return [event for event in found if event["event"] == kind]
@@ -105,7 +110,16 @@ class KillingSlot(ProgressSlot):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=False):
+def _run_ranks(
+    job,
+    world_size,
+    run,
+    *,
+    attempt=0,
+    kill_at_step=None,
+    overtaken=False,
+    keep_gradients=False,
+):
     """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun."""
     while run.newest_attempt() < attempt + overtaken:
         run.claim_attempt()
@@ -145,8 +159,11 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
             events=EventWriter(run.event_file(rank, attempt)),
             progress=slot if kill_at_step is None else KillingSlot(slot, kill_at_step),
         )
+        gradients = _gather_gradients() if keep_gradients else None
         try:
             train.run(context)
+            if gradients is not None:
+                torch.save(gradients, _gradients_file(run, rank))
         except BaseException:  # noqa: BLE001 - whatever it is, the log has it
             traceback.print_exc()
             os._exit(1)
@@ -162,6 +179,22 @@ def _run_ranks(job, world_size, run, *, attempt=0, kill_at_step=None, overtaken=
             process.kill()
             process.join()
     return [process.exitcode for process in processes]
+
+
+def _gather_gradients():
+    """A list that gets the gradients of each step before the optimizer uses them."""
+    steps = []
+
+    def gather(optimizer, *_arguments):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        steps.append([parameter.grad.clone() for parameter in parameters])
+
+    register_optimizer_step_pre_hook(gather)
+    return steps
+
+
+def _gradients_file(run, rank):
+    return run.path / f"gradients-{rank}.pt"
 
 
 def _start_store(fork):

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+GRADIENTS = {"keep_gradients": True}
+
 
 def test_one_rank_reaches_an_accuracy_of_97_percent_on_digits(train_ranks, make_demo_job):
     done = train_ranks(make_demo_job(), 1)
@@ -40,6 +42,35 @@ def test_ranks_together_train_like_one_process_with_the_same_global_batch(
     parts = train_ranks(make_job(**_without_dropout(batch_size=48 // world_size)), world_size)
     _assert_close(parts.weights(), whole.weights())
     assert parts.events("evaluate")[-1]["accuracy"] == whole.events("evaluate")[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("train_samples", [203, 50])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_batch(
+    train_ranks, make_job, world_size, train_samples
+):
+    # The last batch of an epoch holds 11 samples, or 2: then some ranks have none.
+    # The rate is too small to change a weight: later steps do not carry on earlier roundings.
+    sections = {"train_samples": train_samples, "lr": 1e-30}
+    whole = train_ranks(make_job(**_without_dropout(batch_size=48, **sections)), 1, **GRADIENTS)
+    sections["batch_size"] = 48 // world_size
+    parts = train_ranks(make_job(**_without_dropout(**sections)), world_size, **GRADIENTS)
+    expected = whole.gradients()
+    assert len(expected) == 2 * -(-train_samples // 48)
+    assert all(gradient.any() for step in expected for gradient in step)
+    for rank in range(world_size):
+        torch.testing.assert_close(parts.gradients(rank), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_ranks_together_evaluate_exactly_like_one_process(train_ranks, make_job, world_size):
+    # 300 samples are two batches and a part: not all ranks get one.
+    sections = {"data": {"test_samples": 300}, "train": {"optimizer": "sgd", "lr": 1e-30}}
+    whole = train_ranks(make_job(**sections), 1)
+    parts = train_ranks(make_job(**sections), world_size)
+    _assert_same(parts.weights(), whole.weights())
+    for rank in range(world_size):
+        assert _scores(parts, rank) == _scores(whole)
 
 
 def test_a_rank_without_samples_in_the_last_step_takes_part_with_none(train_ranks, make_job):
@@ -143,6 +174,10 @@ def _without_dropout(train_samples=203, **train):
         # sgd: adam would blow up rounding of gradients that are nearly zero
         "train": {"optimizer": "sgd", "lr": 0.05, "epochs": 2, **train},
     }
+
+
+def _scores(training, rank=0):
+    return [(e["loss"], e["accuracy"], e["samples"]) for e in training.events("evaluate", rank)]
 
 
 def _assert_close(found, expected):
