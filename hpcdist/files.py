@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,15 @@ def to_json(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any | None:
-    """The value in a JSON file; None where it is missing, torn or not JSON."""
+    """The value in a JSON file; None where it is missing, torn or not JSON.
+
+    What is no regular file is not read: a pipe by that name would block its reader.
+    """
     try:
-        return json.loads(path.read_bytes())
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return json.loads(file.read())
     except (OSError, ValueError):
         return None

@@ -19,7 +19,7 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     """All known names, the one most like `name` first."""
     import difflib
 
-    def likeness(other: str) -> float:
-        return difflib.SequenceMatcher(a=name, b=other).ratio()
+    def unlikeness(other: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(a=name, b=other).ratio(), other
 
-    return sorted(known, key=likeness, reverse=True)
+    return sorted(known, key=unlikeness)

@@ -40,4 +40,7 @@ def local_time(time_s: float | None) -> str:
     """Unix time as this machine's date and time."""
     if time_s is None:
         return "-"
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
+    except (OverflowError, ValueError, OSError):  # a damaged file says 1e400
+        return "-"

@@ -139,7 +139,10 @@ class _Origins:
         for end in range(len(path), 0, -1):
             if name := self._flag_names.get(dotted(path[:end])):
                 return name
-        return self._source
+        below = dotted(path) + "."
+        return next(
+            (name for key, name in self._flag_names.items() if key.startswith(below)), self._source
+        )
 
 
 def _merge_flags(flags: dict[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:

@@ -189,3 +189,12 @@ def test_a_run_whose_submission_was_killed_runs_and_can_be_cancelled(hpcdist, pr
     (cancelled,) = json.loads(hpcdist("cancel", "last", "--json").stdout)
     assert (cancelled["state_before"], cancelled["state"]) == ("running", "cancelled")
     wait_until(lambda: not processes_of(folder))
+
+
+def test_a_time_that_is_no_time_spoils_no_list(hpcdist):
+    run = hpcdist.folder / "runs" / "ddp-20200101-000000-abcd"
+    run.mkdir(parents=True)
+    (run / "spec.json").write_text('{"created_s": 1e400}')
+    for verb in ("runs", "status"):
+        done = hpcdist(verb)
+        assert done.returncode == 0, done.stderr
