@@ -265,7 +265,15 @@ class Coordinator:
         reports = [r for r in self._hang_reports.values() if r.end.rank not in self._ends]
         if reports and not self._is_explained():
             self._decided = hang_verdict(reports, attempt=self.attempt, restarts=self.restarts)
+        elif not self._is_explained():
+            self._decided = self._hang_without_reports()
         self._end_ranks()
+
+    def _hang_without_reports(self) -> Verdict:
+        mute = sorted(self._members() - self._dumped or self._members())
+        nodes = failure.listed(mute).replace("rank", "node")
+        sentence = f"the run hangs, and the agents of {nodes} did not say where"
+        return self._verdict_without_rank("hang", sentence, mute[0])
 
     def _check_gone(self) -> None:
         if self.stage is not Stage.ENDING or not self._members() <= self._gone:

@@ -359,6 +359,16 @@ def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 0)
 
 
+def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
+    cluster = Cluster()
+    cluster.run()
+    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.wait(3)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.state) == ("hang", "failed")
+    assert "the agents of nodes 0 and 1 did not say where" in cluster.verdict.message
+
+
 def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
     cluster = Cluster()
     cluster.run()
