@@ -9,6 +9,8 @@ import msgspec
 
 from hpcdist.launch.cpus import share_cpus, usable_cpus
 
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """One node as the scheduler's plan has it; stands in spec.json."""
@@ -36,7 +38,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     interface: str | None = None
-    """Network interface for gloo and NCCL; None: their own choice."""
+    """Network interface for gloo and NCCL, where the user has set none; None: their own choice."""
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +158,7 @@ def rank_environment(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if interface is not None:
-        variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+        variables |= {name: os.environ.get(name, interface) for name in _INTERFACE_VARIABLES}
     return variables
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.launch.node import Meeting, rank_environment
+
 TELL = """
 import json, os
 print(json.dumps({"env": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0))}))
@@ -105,3 +107,27 @@ def test_the_variables_are_those_of_torchrun(submit, write_script, tmp_path):
         assert added <= set(mine)
         same = added - differs_by_nature
         assert {name: mine[name] for name in same} == {name: their[name] for name in same}
+
+
+def interfaces():
+    variables = rank_environment(
+        node_rank=0,
+        num_nodes=1,
+        local_rank=0,
+        ranks_per_node=1,
+        meeting=Meeting(attempt=0, restart_count=0, master_addr="127.0.0.1", master_port=1),
+        run_id="x",
+        max_restarts=0,
+        interface="lo",
+    )
+    return [variables[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
+
+
+def test_a_network_interface_that_the_user_has_set_stays(monkeypatch):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    assert interfaces() == ["lo", "lo"]
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    assert interfaces() == ["lo", "ib0"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1")
+    assert interfaces() == ["eth1", "ib0"]
