@@ -171,6 +171,10 @@ def node_environment(
     GPUs.
     """
     wanted = {"OMP_NUM_THREADS": str(num_threads), **plan.environment}
+    if plan.device == "cuda":
+        # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA in
+        # the forkserver, and CUDA cannot be used in what is forked from there.
+        wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     variables = {name: value for name, value in wanted.items() if name not in before}
     gpus = plan.nodes[node_rank].gpus
     if gpus is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.node import Meeting, rank_environment
+from hpcdist.launch.node import LaunchPlan, Meeting, NodePlan, node_environment, rank_environment
 
 TELL = """
 import json, os
@@ -131,3 +131,17 @@ def test_a_network_interface_that_the_user_has_set_stays(monkeypatch):
     assert interfaces() == ["lo", "ib0"]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth1")
     assert interfaces() == ["eth1", "ib0"]
+
+
+@pytest.mark.parametrize(
+    ("device", "before", "expected"),
+    [
+        ("cuda", {}, "1"),
+        ("cuda", {"PYTORCH_NVML_BASED_CUDA_CHECK": "0"}, None),
+        ("cpu", {}, None),
+    ],
+)
+def test_asking_for_cuda_starts_no_cuda_before_the_fork(device, before, expected):
+    plan = LaunchPlan(nodes=[NodePlan()], device=device, backend="gloo")
+    variables = node_environment(plan, 0, 1, before)
+    assert variables.get("PYTORCH_NVML_BASED_CUDA_CHECK") == expected
