@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.errors import JobError
+
 _IDLE_MEMORY_BYTES = 512 * 2**20
 """A GPU on which no process is seen, but with more memory in use, belongs to somebody in another
 container, whose processes NVML does not show."""
@@ -51,12 +53,22 @@ def list_gpus() -> list[Gpu]:
 
 
 def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves: indices or UUID prefixes, to the first unknown."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves: indices or UUID prefixes, to the first unknown.
+
+    Raises JobError for a part of a GPU (MIG), which would otherwise count as unknown.
+    """
     if variable is None:
         return list(gpus)
     found: list[Gpu] = []
     for word in variable.split(","):
         name = word.strip()
+        if name.startswith("MIG-"):
+            raise JobError(
+                f"CUDA_VISIBLE_DEVICES names {name}: the local scheduler does not support MIG "
+                "devices",
+                hint="run on the CPUs: --set launch.device=cpu, or name whole GPUs in "
+                "CUDA_VISIBLE_DEVICES",
+            )
         matches = [
             gpu
             for gpu in gpus
