@@ -182,7 +182,10 @@ class Trainer:
             done = f"epoch {self.position.epoch}/{self.job.train.epochs}"
             if self.position.samples:
                 done += f" and {self.position.samples:,} samples"
-            self.context.say(f"{done}  loss {loss:.4f}{accuracy}  {samples_per_s:,.0f} samples/s")
+            own = " (rank 0)" if self.context.world_size > 1 else ""  # all else is of all ranks
+            self.context.say(
+                f"{done}  loss {loss:.4f}{own}{accuracy}  {samples_per_s:,.0f} samples/s"
+            )
 
     # One step.
 
