@@ -83,12 +83,19 @@ def _shown_ranks(run: Run) -> range:
 
 
 def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
-    """What explains the end and has not been on the screen yet."""
+    """What explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
         for path in sorted([*run.logs_folder.glob("agent-*.log"), *_submitit_logs(run)]):
             _show_tail(run, path, screen)
-    elif verdict.rank is not None and verdict.rank not in shown:
-        _show_tail(run, run.path / (verdict.log or run.log_file(verdict.rank)), screen)
+    elif verdict.rank is not None:
+        log = run.path / (verdict.log or run.log_file(verdict.rank))
+        if verdict.rank not in shown:
+            _show_tail(run, log, screen)
+        elif verdict.traceback and verdict.victims:
+            screen.say(f"rank {verdict.rank} failed first:")
+            for line in verdict.traceback.splitlines()[-_TAIL_LINES:]:
+                screen.say(f"  {line}")
+        screen.say(f"log of rank {verdict.rank}: {log}")
 
 
 def _submitit_logs(run: Run) -> list[Path]:

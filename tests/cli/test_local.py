@@ -2,10 +2,14 @@
 
 import json
 import os
+import signal
+import subprocess
 import time
 
 import pytest
 
+from hpcdist import workloads
+from hpcdist.cli.main import main
 from hpcdist.run import Run
 
 HELLO = """
@@ -134,6 +138,38 @@ def test_debug_runs_one_rank_in_this_very_process(hpcdist):
     assert process.returncode == 0
 
 
+def test_a_debug_run_is_recorded_as_the_one_rank_it_is(hpcdist):
+    hpcdist.write("said.py", "import os\nprint('said')\nos.system('echo said too')\n")
+    done = hpcdist("submit", "said.py", "--debug", "--nodes", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["scheduler"], told["state"], told["exit_code"]) == ("local", "done", 0)
+    assert told["verdict"]["kind"] == "done"
+    assert "said\n" in done.stderr
+    assert "said too\n" in done.stderr
+    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
+    assert listed["run"] == told["run"]
+    assert (listed["nodes"], listed["gpus_per_node"]) == (1, 1)
+
+
+def test_a_debug_run_that_is_interrupted_is_cancelled(hpcdist):
+    hpcdist.write("up.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    with hpcdist.start("submit", "up.py", "--debug", stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    (listed,) = json.loads(hpcdist("runs", "--json").stdout)
+    assert (listed["state"], listed["exit_code"]) == ("cancelled", 130)
+
+
+def test_a_job_is_prepared_once(hpcdist, monkeypatch, capfd):
+    prepared = []
+    monkeypatch.setattr(workloads, "prepare", prepared.append)
+    script = hpcdist.write("hello.py", HELLO)
+    assert main(["submit", str(script), "--local", "--runs", str(hpcdist.folder / "runs")]) == 0
+    assert len(prepared) == 1
+
+
 @pytest.mark.parametrize("torn", ["spec.json", "submission.json", "verdict.json"])
 def test_a_damaged_run_is_listed_and_spoils_nothing(hpcdist, torn):
     run = hpcdist.folder / "runs" / "ddp-20200101-000000-abcd"
@@ -198,3 +234,15 @@ def test_a_time_that_is_no_time_spoils_no_list(hpcdist):
     for verb in ("runs", "status"):
         done = hpcdist(verb)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
+    hpcdist.write("fails.py", FAILS)
+    done = hpcdist("submit", "fails.py", "--gpus", "4", "--local", "--", "2")
+    assert done.returncode == 1
+    *_, cause, log, verdict = done.stderr.splitlines()
+    assert "rank 2 failed first:" in done.stderr
+    assert cause == "  second line"
+    assert log.startswith("log of rank 2: ")
+    assert log.endswith("/logs/rank-00002.log")
+    assert "failed: rank 2 " in verdict
