@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import signal
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
-
-_PR_SET_PDEATHSIG = 1
+from hpcdist.death_signal import die_with_parent
 
 
 class DirectBatches:
@@ -48,7 +48,7 @@ class WorkerBatches:
             collate_fn=_as_it_is,  # type: ignore[arg-type]  # what __getitems__ gives is no list
             pin_memory=device.type == "cuda",
             persistent_workers=True,  # forking them for each epoch would cost more than they do
-            worker_init_fn=_start_worker,
+            worker_init_fn=partial(_start_worker, os.getpid()),
             generator=self._seeds,
         )
 
@@ -98,8 +98,8 @@ def _as_it_is(batch: Samples) -> Samples:
     return batch
 
 
-def _start_worker(_worker: int) -> None:
+def _start_worker(rank_pid: int, _worker: int) -> None:
     """Leave the rank's signal handlers behind, and end with the rank, however that ends."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent(rank_pid)

@@ -28,13 +28,13 @@ from typing import NoReturn
 
 import msgspec
 
+from hpcdist.death_signal import die_with_parent
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.ports import NoFreePortError, listen
 from hpcdist.launch.process import (
     adopt_orphans,
     children,
-    die_with_parent,
     kill_descendants,
     send_signal,
 )

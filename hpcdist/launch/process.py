@@ -1,4 +1,4 @@
-"""What Linux offers to keep a tree of processes together: death signals, reaping, start times."""
+"""What Linux offers to keep a tree of processes together: adoption, reaping, start times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_POLL_S = 0.002
 _KILL_LIMIT_S = 2.0
@@ -32,13 +31,6 @@ class ProcessId(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start_ticks: int
     """Start time in clock ticks since boot, from /proc/<pid>/stat."""
-
-
-def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent ends, however that ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it ended before the call
-        os._exit(1)
 
 
 def adopt_orphans() -> None:

@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import files, rank, workloads
+from hpcdist.death_signal import die_with_parent
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
-from hpcdist.launch.process import die_with_parent
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run

@@ -1,3 +1,7 @@
+import os
+import signal
+from multiprocessing import connection, get_context
+
 import pytest
 import torch
 
@@ -9,6 +13,8 @@ SHARES = [
     Share(begin=0, end=3, filled_end=3),
     Share(begin=3, end=4, filled_end=5),
 ]
+
+LIMIT_S = 30
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -24,3 +30,42 @@ def test_batches_have_the_memory_format_of_the_data_set(num_workers, memory_form
     for batch in found:
         assert batch.images.equal(images[batch.labels])
         assert batch.images.is_contiguous(memory_format=memory_format)
+
+
+@pytest.mark.parametrize("rank_ends", ["before", "after"])
+def test_a_worker_ends_with_its_rank_also_when_that_ends_before_it_starts(rank_ends):
+    fork = get_context("fork")
+    reading, writing = fork.Pipe(duplex=False)
+    lives, is_alive = fork.Pipe(duplex=False)
+
+    def become_rank():
+        samples = Samples(images=torch.zeros(4, 1, 2, 2), labels=torch.arange(4))
+        loader = make_batches(samples, torch.device("cpu"), 1)._loader
+        rank_pid = os.getpid()
+        if os.fork():
+            if rank_ends == "after":
+                signal.pause()
+            os._exit(0)
+        signal.alarm(2 * LIMIT_S)  # where it fails to end, it ends after the test has failed
+        lives.close()
+        while rank_ends == "before" and os.getppid() == rank_pid:
+            os.sched_yield()
+        loader.worker_init_fn(0)
+        writing.send(os.getpid())
+        signal.pause()
+
+    rank = fork.Process(target=become_rank)
+    rank.start()
+    writing.close()
+    is_alive.close()
+    if rank_ends == "after":
+        assert reading.poll(LIMIT_S)
+        reading.recv()
+        rank.kill()
+    rank.join(LIMIT_S)
+    [ended] = connection.wait([lives], LIMIT_S)  # the worker held its other end open
+    with pytest.raises(EOFError):
+        ended.recv()
+    if rank_ends == "before":
+        with pytest.raises(EOFError):  # it never got as far as its work
+            reading.recv()
