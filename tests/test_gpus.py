@@ -37,7 +37,7 @@ def test_cuda_visible_devices_is_honoured_as_cuda_does(variable, indices):
 
 @pytest.mark.parametrize("variable", ["MIG-5c1a", "0, MIG-GPU-aa1/1/0"])
 def test_a_mig_device_is_an_error_and_no_silent_run_on_the_cpus(variable):
-    with pytest.raises(JobError, match="MIG-.*does not support MIG devices") as caught:
+    with pytest.raises(JobError, match=r"MIG-.*does not support MIG devices") as caught:
         visible(GPUS, variable)
     assert caught.value.exit_code == 2
     assert "--set launch.device=cpu" in caught.value.hint
