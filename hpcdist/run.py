@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,6 +74,7 @@ class Run:
             for folder in _FOLDERS:
                 (path / folder).mkdir(mode=files.PRIVATE_FOLDER)
         except OSError as error:
+            shutil.rmtree(path, ignore_errors=True)
             raise cannot_write(runs, error) from None
         return run
 
