@@ -12,7 +12,6 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from hpcdist import record
-from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
 
@@ -38,21 +37,7 @@ _NEEDS_DYNAMO = ("DistributedDataParallel", "fully_shard", "FullyShardedDataPara
 
 
 def check(job: JobSpec) -> None:
-    """The script must be there and must compile: found here, not on the nodes."""
-    path = _script(job)
-    try:
-        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    except OSError as error:
-        raise JobError(
-            f"{path}: the script cannot be read: {error.strerror}", hint="check the path"
-        ) from None
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        place = f"{path}:{line}" if line else str(path)
-        raise JobError(
-            f"{place}: the script does not compile: {getattr(error, 'msg', error)}",
-            hint=f"try it with: {Path(sys.executable).name} -m py_compile {path.name}",
-        ) from None
+    """Nothing: the script was read and compiled when the job was loaded."""
 
 
 def prepare(job: JobSpec) -> None:

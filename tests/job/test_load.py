@@ -239,8 +239,9 @@ def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
         ("def f():\nx = 1\n", "train.py: line 2: "),
         ("x = 1\0\n", "train.py"),
         (b"x = '\xff'\n", "train.py"),
+        ("-" * 100_000 + "1\n", "train.py"),
     ],
-    ids=["syntax", "indentation", "null byte", "encoding"],
+    ids=["syntax", "indentation", "null byte", "encoding", "nesting"],
 )
 def test_a_script_with_a_syntax_error_is_refused_and_not_run(tmp_path, source, message):
     write(tmp_path / "train.py", source)
