@@ -32,8 +32,10 @@ def check(job: JobSpec) -> None:
 def prepare(job: JobSpec) -> None:
     """Download the data set where the job asks for it, once, before any rank starts."""
     assert isinstance(job, TrainJob)
+    if find_data_set(job.data).is_complete(job.data):
+        return
     download_data(job.data)
-    _check_sizes(job)
+    _check_sizes(job)  # could not be known before
 
 
 def preload(job: JobSpec) -> list[str]:
