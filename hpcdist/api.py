@@ -144,6 +144,7 @@ def submit(
         flags[key] = Flag(name=f"set[{key!r}]", value=value)
     loaded = load_job(job, flags=flags, script_args=args)
     planned = submission.plan_submission(loaded, scheduler=scheduler)
+    submission.prepare(planned)
     command = ["hpcdist.submit", os.fspath(job)]
     return SubmittedRun(submission.submit(planned, runs=_folder(runs), command=command))
 

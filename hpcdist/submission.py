@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcdist import files, workloads
 from hpcdist.errors import JobError
@@ -47,11 +51,9 @@ def plan_submission(loaded: LoadedJob, *, scheduler: str) -> PlannedSubmission:
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
-    _check(loaded)
-    try:
+    with _located(loaded):
+        workloads.check(loaded.job)
         plan = chosen.plan(loaded.job)
-    except JobError as error:
-        raise locate(loaded, error) from None
     return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
 
 
@@ -60,37 +62,64 @@ def placeholder_run(runs: Path) -> Run:
     return Run(runs / _PLACEHOLDER_ID)
 
 
+def prepare(planned: PlannedSubmission) -> None:
+    """Do what comes before any submission, such as a download, which may take long."""
+    with _located(planned.loaded):
+        workloads.prepare(planned.loaded.job)
+
+
 def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Run:
-    """Make the run directory, and submit; the run is the scheduler's from then on.
+    """Make the run directory, and submit what is prepared; the run is the scheduler's from then on.
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
-    loaded = planned.loaded
-    workloads.prepare(loaded.job)
-    run = Run.create(runs, loaded.job.name)
-    try:
-        write_spec(
-            run, loaded, scheduler=planned.scheduler.name, plan=planned.plan, command=command
-        )
-        planned.scheduler.submit(loaded.job, run, planned.script(run))
-    except OSError as error:
-        _remove(run)
-        raise cannot_write(runs, error) from None
-    except BaseException:
-        _remove(run)
-        raise
+    with _new_run(planned, runs, command) as run:
+        planned.scheduler.submit(planned.loaded.job, run, planned.script(run))
     return run
 
 
-def debug(loaded: LoadedJob, *, runs: Path, command: Sequence[str]) -> Verdict:
-    """Run the job as one rank in this very process: no fork, so breakpoints and pdb work."""
-    from hpcdist.launch.debug import run_here
+@contextmanager
+def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> Iterator[Run]:
+    """A run directory with its spec.json; an error in the block leaves nothing of it behind."""
+    run = Run.create(runs, planned.loaded.job.name)
+    try:
+        write_spec(
+            run,
+            planned.loaded,
+            scheduler=planned.scheduler.name,
+            plan=planned.plan,
+            command=command,
+        )
+        yield run
+    except BaseException as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise cannot_write(runs, error) from None
+        raise
 
-    _check(loaded)
-    workloads.prepare(loaded.job)
-    run = Run.create(runs, loaded.job.name)
-    write_spec(run, loaded, scheduler="local", plan=Plan(), command=command)
-    return run_here(run, loaded.job)
+
+def one_rank(loaded: LoadedJob) -> LoadedJob:
+    """The job as debug mode runs it: on one rank."""
+    resources = msgspec.structs.replace(loaded.job.resources, nodes=1, gpus=1)
+    return msgspec.structs.replace(
+        loaded, job=msgspec.structs.replace(loaded.job, resources=resources)
+    )
+
+
+def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> tuple[Run, Verdict]:
+    """Run a job of `one_rank`, planned for this machine and prepared, in this very process.
+
+    There is no fork, so breakpoints and pdb work.
+    """
+    from hpcdist.launch.debug import begin, run_here
+
+    job = planned.loaded.job
+    with _new_run(planned, runs, command) as run:
+        rank = begin(run, job, planned.plan)
+    try:
+        return run, run_here(run, job, rank)
+    except OSError as error:
+        raise cannot_write(runs, error) from None
 
 
 def write_spec(
@@ -148,18 +177,13 @@ def git_state() -> dict[str, Any] | None:
     }
 
 
-def _check(loaded: LoadedJob) -> None:
+@contextmanager
+def _located(loaded: LoadedJob) -> Iterator[None]:
+    """Errors name the place that a wrong value came from."""
     try:
-        workloads.check(loaded.job)
+        yield
     except JobError as error:
         raise locate(loaded, error) from None
-
-
-def _remove(run: Run) -> None:
-    """Leave nothing half made."""
-    import shutil
-
-    shutil.rmtree(run.path, ignore_errors=True)
 
 
 def _user() -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from hpcdist import schedulers, submission
 from hpcdist.errors import RunDirectoryError, SchedulerError
+from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import Plan, local
@@ -22,7 +23,9 @@ from hpcdist import submission
 from hpcdist.job import LoadedJob
 from hpcdist.spec import ScriptJob, Launch
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
-verdict = submission.debug(LoadedJob(job=job, source="x"), runs=Path(sys.argv[2]), command=["c"])
+loaded = submission.one_rank(LoadedJob(job=job, source="x"))
+planned = submission.plan_submission(loaded, scheduler="local")
+_, verdict = submission.debug(planned, runs=Path(sys.argv[2]), command=["c"])
 print("verdict", verdict.kind, verdict.exception, verdict.exit_code_of_run)
 """
 
@@ -150,10 +153,10 @@ def small_disk(tmp_path):
     """A file system of the given size in KB, which takes a superuser."""
     mounted = []
 
-    def mount(kilobytes):
+    def mount(kilobytes, inodes=1000):
         folder = tmp_path / f"disk-{kilobytes}"
         folder.mkdir()
-        options = f"size={kilobytes}k"
+        options = f"size={kilobytes}k,nr_inodes={inodes}"
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
             pytest.skip("a full disk takes a superuser who may mount one")
@@ -174,6 +177,32 @@ def test_a_full_disk_leaves_nothing_behind_and_nothing_running(loaded, small_dis
     assert list((disk / "runs").glob("*")) == []
 
 
+@pytest.mark.parametrize("kilobytes", [4, 8, 12])
+def test_a_debug_run_on_a_full_disk_is_told_and_left_only_if_it_ran(
+    write_script, small_disk, kilobytes
+):
+    runs = small_disk(kilobytes) / "runs"
+    script = write_script("print('ran')")
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcdist", "submit", script, "--debug", "--runs", runs],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert bool(list(runs.glob("*"))) == (done.stdout == "ran\n")
+
+
+def test_a_run_directory_that_cannot_be_finished_is_removed(tmp_path, small_disk):
+    runs = small_disk(64, inodes=5) / "runs"
+    with pytest.raises(RunDirectoryError, match="No space left on device"):
+        Run.create(runs, "x")
+    assert os.listdir(runs) == []
+
+
 def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
     class Refusing(local.LocalScheduler):
         def submit(self, *_):
@@ -191,9 +220,9 @@ def test_a_scheduler_without_a_module_is_refused_with_what_to_do():
     assert "--local" in caught.value.hint
 
 
-def debug(script, runs, stdin=b""):
+def debug(script, runs, stdin=b"", program=DEBUG):
     return subprocess.run(
-        [sys.executable, "-c", DEBUG, str(script), str(runs)],
+        [sys.executable, "-c", program, str(script), str(runs)],
         input=stdin,
         capture_output=True,
         check=False,
@@ -247,3 +276,30 @@ def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
         local.scheduler.cancel(run)
         assert process.wait(10) < 0
     assert run.read_verdict().state == "cancelled"
+
+
+def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
+    gpus = (
+        "import sys\n"
+        "from hpcdist.gpus import Gpu\n"
+        "from hpcdist.schedulers import local\n"
+        "def gpu(index, **more):\n"
+        "    uuid = f'GPU-{sys.argv[2]}-{index}'\n"
+        "    return Gpu(index=index, uuid=uuid, name='H', used_bytes=0, total_bytes=1, **more)\n"
+        "local.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
+    )
+    script = write_script(
+        "import os, hpcdist\n"
+        "from hpcdist.gpus import claim\n"
+        "uuid = os.environ['CUDA_VISIBLE_DEVICES']\n"
+        "try:\n"
+        "    claim([uuid])\n"
+        "except OSError:\n"
+        "    print('held', uuid[-2:])\n"
+    )
+    program = gpus + DEBUG.replace('Launch(device="cpu")', "Launch()")
+    done = debug(script, tmp_path / "runs", program=program)
+    assert done.stdout.decode().splitlines() == ["held -1", "verdict done None 0"]
+    (path,) = (tmp_path / "runs").iterdir()
+    start = read_events(Run(path).event_file(0)).events[0]
+    assert (start["device"], start["backend"]) == ("cuda:0", "nccl")

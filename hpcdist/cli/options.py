@@ -84,15 +84,13 @@ def load_from_options(
     )
 
 
-def choose_scheduler(scheduler: str | None, *, local: bool) -> str:
-    """The scheduler by name; `auto` looks for one."""
-    from hpcdist.schedulers import detect_scheduler
-
-    if local and scheduler not in {None, "local"}:
-        raise click.UsageError(f"--local and --scheduler {scheduler} contradict each other")
-    if local:
-        return "local"
-    return detect_scheduler() if scheduler in {None, "auto"} else scheduler
+def choose_scheduler(scheduler: str | None, *, local: bool, flag: str = "--local") -> str:
+    """The scheduler by name, or `auto`; `local` says that `flag` wants this machine."""
+    if not local:
+        return scheduler or "auto"
+    if scheduler not in {None, "local"}:
+        raise click.UsageError(f"{flag} and --scheduler {scheduler} contradict each other")
+    return "local"
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from hpcdist.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
+    from hpcdist.submission import PlannedSubmission
     from hpcdist.verdict import Verdict
 
 
@@ -59,12 +62,17 @@ def submit(
         job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
     )
     if debug:
-        return _debug(loaded, runs)
+        if wait:
+            raise click.UsageError("--debug always waits for the run; leave --wait away")
+        name = choose_scheduler(scheduler, local=True, flag="--debug")
+        return _debug(loaded, name, runs, as_json=as_json)
     name = choose_scheduler(scheduler, local=local)
     follows = local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        run = _submit(loaded, name, runs, interrupts)
+        planned = _plan(loaded, name)
+        name = planned.scheduler.name
+        run = _submit(planned, runs, interrupts)
         if not follows:
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
@@ -75,25 +83,50 @@ def submit(
         return code
 
 
-def _debug(loaded: LoadedJob, runs: Path) -> int:
+def _debug(loaded: LoadedJob, scheduler: str, runs: Path, *, as_json: bool) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    verdict = submission.debug(loaded, runs=runs, command=sys.argv)
+    planned = _plan(submission.one_rank(loaded), scheduler)
+    submission.prepare(planned)
+    with _stdout_as_stderr() if as_json else nullcontext():
+        run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
-    return verdict.exit_code_of_run
+    code = verdict.exit_code_of_run
+    if as_json:
+        print_json(_described(run, scheduler, verdict, code))
+    return code
 
 
-def _submit(loaded: LoadedJob, scheduler: str, runs: Path, interrupts: Interrupts) -> Run:
-    from hpcdist import workloads
-    from hpcdist.submission import plan_submission, submit
+@contextmanager
+def _stdout_as_stderr() -> Iterator[None]:
+    """What the rank, and what it starts, prints on stdout goes to stderr: stdout is for JSON."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _plan(loaded: LoadedJob, scheduler: str) -> PlannedSubmission:
+    from hpcdist.submission import plan_submission
 
     planned = plan_submission(loaded, scheduler=scheduler)
     for text in planned.plan.notes:
         note(text)
-    workloads.prepare(loaded.job)  # may download for long, and may be interrupted
+    return planned
+
+
+def _submit(planned: PlannedSubmission, runs: Path, interrupts: Interrupts) -> Run:
+    from hpcdist.submission import prepare, submit
+
+    prepare(planned)  # may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
     return submit(planned, runs=runs, command=sys.argv)
 

@@ -5,39 +5,80 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import dataclass
 
 import msgspec
 
 from hpcdist import files
+from hpcdist.errors import JobError
 from hpcdist.events import EventWriter
+from hpcdist.gpus import claim
 from hpcdist.launch import failure
-from hpcdist.launch.cpus import usable_cpus
 from hpcdist.launch.ends import read_error_report
-from hpcdist.launch.node import Meeting, RankOrder, rank_environment
-from hpcdist.launch.ports import listen
+from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.launch.ports import NoFreePortError, listen
 from hpcdist.launch.process import identify
 from hpcdist.launch.rank_process import make_context, run_workload
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
+from hpcdist.schedulers import Plan
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import RankEnd, Verdict
 
 _ADDRESS = "127.0.0.1"
 
 
-def run_here(run: Run, job: JobSpec) -> Verdict:
-    """Run rank 0 of 1 in this process, write the verdict, and return it."""
+@dataclass(frozen=True, kw_only=True)
+class DebugRank:
+    """The one rank, ready to run."""
+
+    order: RankOrder
+    claims: list[socket.socket]
+    """Hold its GPU while this lives."""
+
+
+def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
+    """Make this process rank 0 of 1 as the local scheduler planned it.
+
+    Raises OSError where the run directory cannot be written, and JobError where another run took
+    the GPU or the ports in the meantime.
+    """
+    launch = msgspec.convert(plan.details, LaunchPlan)
+    assert launch.num_threads is not None
+    claims = _claim(launch.nodes[0].gpus or [])
     _announce(run)
-    attempt = run.claim_attempt()
-    order = _order(run, job, attempt)
+    order = _order(run, job, launch, launch.num_threads)
+    os.environ.update(node_environment(launch, 0, launch.num_threads, os.environ))
     os.environ.update(order.environment)
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    return DebugRank(order=order, claims=claims)
+
+
+def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
+    """Run the rank to its end, write the verdict, and return it."""
+    try:
+        end = _run(run, job, rank.order)
+        is_interrupted = end.exception == KeyboardInterrupt.__name__
+    except KeyboardInterrupt:  # before or after the workload
+        is_interrupted = True
+    attempt = rank.order.attempt
+    if is_interrupted:
+        verdict = failure.cancelled("SIGINT", attempt=attempt, restarts=0, time_s=time.time())
+    else:
+        verdict = failure.decide([end], attempt=attempt, restarts=0)
+    run.write_verdict(verdict)
+    return verdict
+
+
+def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     board = ProgressBoard(1)
-    events = EventWriter(run.event_file(0, attempt))
-    error_file = run.error_file(0, attempt)
+    events = EventWriter(run.event_file(0, order.attempt))
+    error_file = run.error_file(0, order.attempt)
     code = run_workload(make_context(order, run, job, events, board.slot(0)), error_file)
     report = read_error_report(error_file)
     progress = board.read(0)
-    end = RankEnd(
+    return RankEnd(
         rank=0,
         local_rank=0,
         node=0,
@@ -50,9 +91,15 @@ def run_here(run: Run, job: JobSpec) -> Verdict:
         step=progress.step,
         finished=progress.finished,
     )
-    verdict = failure.decide([end], attempt=attempt, restarts=0)
-    run.write_verdict(verdict)
-    return verdict
+
+
+def _claim(gpus: list[str]) -> list[socket.socket]:
+    try:
+        return claim(gpus)
+    except OSError:
+        raise JobError(
+            "another run took the GPU that was chosen at the same moment", hint="submit again"
+        ) from None
 
 
 def _announce(run: Run) -> None:
@@ -73,43 +120,29 @@ def _announce(run: Run) -> None:
     )
 
 
-def _order(run: Run, job: JobSpec, attempt: int) -> RankOrder:
+def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> RankOrder:
     # Rank 0 of 1 serves its own store, so the port is only found here, not held.
-    with listen(_ADDRESS, job.launch.port_range) as listener:
-        port = listener.getsockname()[1]
-    meeting = Meeting(attempt=attempt, restart_count=0, master_addr=_ADDRESS, master_port=port)
-    environment = rank_environment(
-        node_rank=0,
-        num_nodes=1,
-        local_rank=0,
-        ranks_per_node=1,
-        meeting=meeting,
-        run_id=run.id,
-        max_restarts=0,
-        interface="lo",
-    )
-    del environment["TORCHELASTIC_USE_AGENT_STORE"]
-    cpus = usable_cpus()
-    return RankOrder(
+    try:
+        with listen(_ADDRESS, job.launch.port_range) as listener:
+            port = listener.getsockname()[1]
+    except NoFreePortError as error:
+        raise JobError(str(error), hint="name a wider range with launch.port_range") from None
+    (order,) = rank_orders(
         run_path=str(run.path),
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        local_world_size=1,
+        run_id=run.id,
+        plan=launch,
         node_rank=0,
-        num_nodes=1,
-        attempt=attempt,
-        restart_count=0,
+        ranks_per_node=1,
+        cpus_per_rank=job.resources.cpus_per_gpu,
+        num_threads=num_threads,
+        max_restarts=0,
         host=socket.gethostname(),
-        device="cpu" if job.launch.device == "cpu" else _device(),
-        backend="gloo",
-        cpus=cpus,
-        num_threads=len(cpus),
-        environment=environment,
+        meeting=Meeting(
+            attempt=run.claim_attempt(),
+            restart_count=0,
+            master_addr=_ADDRESS,
+            master_port=port,
+        ),
     )
-
-
-def _device() -> str:
-    from hpcdist.gpus import list_gpus
-
-    return "cuda:0" if list_gpus() else "cpu"
+    del order.environment["TORCHELASTIC_USE_AGENT_STORE"]
+    return order

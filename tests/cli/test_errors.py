@@ -30,6 +30,10 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--gpus", "1e9"], 2, "--gpus: resources.gpus is", ""),
         (["submit", "ddp", "--local", "--max-restarts", "-1"], 2, "launch.max_restarts is -1", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
+        (["submit", "t.py", "--debug", "--scheduler", "lsf"], 2, "--debug and --scheduler lsf", ""),
+        (["submit", "t.py", "--debug", "--wait"], 2, "leave --wait away", ""),
+        (["submit", "t.py", "--debug", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
+        (["submit", "t.py", "--debug", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
         (["submit", "ddp", "--scheduler", "pbs"], 2, "'pbs'", "hpcdist submit --help"),
         (["submit", "t.py", "--lr", "1"], 2, "No such option '--lr'", "go after --"),
         (["submit", "gone.py", "--local"], 2, "gone.py: there is no such file", "check the path"),
@@ -54,6 +58,7 @@ def assert_refused(done, exit_code, message, hint=""):
 )
 def test_a_mistake_is_told_in_two_lines(hpcdist, arguments, exit_code, message, hint):
     hpcdist.environment["PATH"] = str(hpcdist.folder)  # where no scheduler is
+    hpcdist.environment["CUDA_VISIBLE_DEVICES"] = ""
     hpcdist.write("bad.py", "x = = 1\n")
     hpcdist.write("t.py", "")
     assert_refused(hpcdist(*arguments), exit_code, message, hint)
@@ -128,3 +133,10 @@ def test_without_runs_the_lists_are_empty(hpcdist):
     assert json.loads(hpcdist("status", "--json").stdout) == []
     assert json.loads(hpcdist("summary", "--json").stdout) == []
     assert "there are no runs" in hpcdist("runs").stderr
+
+
+def test_a_script_is_compiled_once_and_its_warnings_are_left_to_its_run(hpcdist):
+    hpcdist.write("warns.py", "'\\d'\n")
+    done = hpcdist("render", "warns.py", "--local")
+    assert done.returncode == 0
+    assert "Warning" not in done.stderr
