@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import time
@@ -75,17 +76,31 @@ def test_cuda_without_gpus_is_refused(plan, monkeypatch):
     assert plan(device="auto").notes[0].startswith("no GPU here: 1 rank on ")
 
 
+def hold_ports(held, number):
+    """Listen on so many ports in a row, wherever they are free; returns the first."""
+    while True:
+        first = random.randrange(10_000, 19_000)
+        with contextlib.ExitStack() as found:
+            try:
+                for port in range(first, first + number):
+                    taken = found.enter_context(socket.socket())
+                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    taken.bind(("127.0.0.1", port))
+                    taken.listen()
+            except OSError:
+                continue
+            held.enter_context(found.pop_all())
+            return first
+
+
 @pytest.mark.parametrize(("nodes", "left_free"), [(1, 0), (2, 0), (2, 1)])
 def test_a_port_range_that_is_all_taken_is_refused(plan, nodes, left_free):
-    first = 21_400
     with contextlib.ExitStack() as held:
-        for port in range(first, first + 4 - left_free):
-            taken = held.enter_context(socket.socket())
-            taken.bind(("127.0.0.1", port))
-            taken.listen()
-        with pytest.raises(JobError, match=f"launch.port_range is {first} to {first + 3}: fewer"):
-            plan(nodes=nodes, port_range=(first, first + 3))
-    assert plan(nodes=nodes, port_range=(first, first + 3))
+        first = hold_ports(held, 4)
+        ports = (first, first + 3 + left_free)
+        with pytest.raises(JobError, match=f"launch.port_range is {ports[0]} to {ports[1]}: fewer"):
+            plan(nodes=nodes, port_range=ports)
+    assert plan(nodes=nodes, port_range=ports)
 
 
 # GPUs.
