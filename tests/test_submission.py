@@ -81,6 +81,7 @@ def test_a_run_is_for_its_owner_only(submit, write_script, tmp_path):
     finally:
         os.umask(before)
     assert launched.verdict().kind == "done"
+    launched.wait(lambda: not launched.agents_alive())  # submitit moves its last files
     found = modes(launched.run.path)
     assert found[launched.run.path] == 0o700
     # submitit's own files obey the umask; the run directory above them is closed.
