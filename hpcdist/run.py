@@ -5,7 +5,8 @@
       submission.json         scheduler, job id, host and process of the submission
       script.sh               what the scheduler was given
       submitit/               submitit's pickle, result and logs
-      launch/                 where the agents meet; one file per node about its agent
+      launch/                 where the agents meet; one file per node about its agent; until the
+                              verdict, a reserve of disk space for it
       attempts/NNNNN/         one folder per attempt, made by the agent that leads it; its
                               verdict.json says why it failed where another attempt followed
       logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
@@ -42,6 +43,7 @@ _EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
 _LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _SLUG_LENGTH = 40
+_RESERVE_BYTES = 1 << 17
 
 
 class Run:
@@ -54,6 +56,7 @@ class Run:
         self.submission_file = path / "submission.json"
         self.script_file = path / "script.sh"
         self.verdict_file = path / "verdict.json"
+        self._reserve_file = path / "launch" / "reserve"
         self.submitit_folder = path / "submitit"
         self.launch_folder = path / "launch"
         self.attempts_folder = path / "attempts"
@@ -73,6 +76,7 @@ class Run:
         try:
             for folder in _FOLDERS:
                 (path / folder).mkdir(mode=files.PRIVATE_FOLDER)
+            files.write_whole(run._reserve_file, bytes(_RESERVE_BYTES))
         except OSError as error:
             shutil.rmtree(path, ignore_errors=True)
             raise cannot_write(runs, error) from None
@@ -132,7 +136,12 @@ class Run:
         return _read_verdict(self.verdict_file)
 
     def write_verdict(self, verdict: Verdict) -> bool:
-        """Write the verdict unless there is one; True for the one writer that won."""
+        """Write the verdict unless there is one; True for the one writer that won.
+
+        The run's reserve of disk space is given up for it: a run that filled its disk must be able
+        to say so.
+        """
+        self._reserve_file.unlink(missing_ok=True)
         return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
 
     # Attempts.

@@ -145,3 +145,13 @@ def test_attempt_numbers_are_taken_once(tmp_path):
     assert taken == list(range(16))
     assert run.newest_attempt() == 15
     assert os.listdir(run.attempts_folder)
+
+
+def test_a_run_holds_back_space_for_its_verdict(tmp_path):
+    run = Run.create(tmp_path / "runs", "job")
+    reserve = run.launch_folder / "reserve"
+    assert reserve.stat().st_blocks * 512 >= 1 << 17
+    verdict = Verdict(kind="done", state="done", message="well", exit_code_of_run=0)
+    assert run.write_verdict(verdict)
+    assert not reserve.exists()
+    assert run.read_verdict() == verdict
