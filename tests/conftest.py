@@ -221,3 +221,10 @@ def submit(tmp_path):
     yield start
     for launched in started:
         launched.kill_agents()
+
+
+@pytest.fixture
+def missing():
+    """Call it with what a test lacks on this machine: skips, or fails where nothing may be left out
+    (HPCDIST_REQUIRE_ALL, as in CI)."""
+    return pytest.fail if os.environ.get("HPCDIST_REQUIRE_ALL") else pytest.skip

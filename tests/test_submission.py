@@ -150,7 +150,7 @@ def test_a_runs_folder_that_is_a_file_is_refused(loaded, tmp_path):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk(tmp_path, missing):
     """A file system of the given size in KB, which takes a superuser."""
     mounted = []
 
@@ -160,7 +160,7 @@ def small_disk(tmp_path):
         options = f"size={kilobytes}k,nr_inodes={inodes}"
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("a full disk takes a superuser who may mount one")
+            missing("a full disk takes a superuser who may mount one")
         mounted.append(folder)
         return folder
 
