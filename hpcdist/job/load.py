@@ -196,7 +196,7 @@ def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
     )
     raise JobError(
         f"{origins(('workload',))}: workload {problem}",
-        hint=f"did you mean {near}?" if near else f"add the key workload with one of {known}",
+        hint=f"did you mean {near}?" if near else f"set the key workload to one of {known}",
     )
 
 

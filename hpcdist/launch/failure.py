@@ -23,6 +23,7 @@ _PEER_IS_GONE = re.compile(
 """What gloo, NCCL and the store say where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
 TCPStore of torch 2.6 to 2.15)."""
 
+_LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
@@ -214,9 +215,11 @@ def _cause(end: RankEnd) -> str:
     if end.signal is not None:
         return f"killed by {end.signal}"
     if end.exception is not None:
-        first_line = (end.message or "").strip().partition("\n")[0]
+        text = " ".join((end.message or "").split())
+        if len(text) > _LONGEST_TEXT:
+            text = text[:_LONGEST_TEXT] + "..."
         memory = "out of memory: " if _kind(end) == "out_of_memory" else ""
-        return f"{memory}{end.exception}: {first_line}" if first_line else memory + end.exception
+        return f"{memory}{end.exception}: {text}" if text else memory + end.exception
     if end.exit_code == 0:
         return "left with exit code 0 before its workload was done (os._exit?)"
     return f"left with exit code {end.exit_code}"

@@ -275,6 +275,12 @@ def _check_memory(nodes: int, ranks_per_node: int) -> None:
 def _check_ports(job: JobSpec) -> None:
     needed = 1 if job.resources.nodes == 1 else 2  # the ranks' store; where the agents meet
     port_range = job.launch.port_range
+    if port_range and port_range[0] > port_range[1]:
+        raise JobError(
+            f"launch.port_range is {port_range[0]} to {port_range[1]}: the first port comes after "
+            "the last",
+            hint=f"write it as [{port_range[1]},{port_range[0]}]",
+        )
     if not ports_are_free(next(local_addresses()), port_range, needed):
         chosen = f"{port_range[0]} to {port_range[1]}" if port_range else "not set"
         raise JobError(

@@ -155,9 +155,10 @@ def _check_sizes(job: TrainJob) -> None:
     num_ranks = job.resources.nodes * job.resources.gpus
     global_batch = job.train.batch_size * num_ranks
     if global_batch > sizes.train:
-        most = max(1, sizes.train // num_ranks)
+        most = sizes.train // num_ranks
+        smaller = f"set train.batch_size to {most} or less, or " if most else ""
         raise JobError(
             f"train.batch_size is {job.train.batch_size}, with {num_ranks} ranks "
             f"{global_batch:,} samples per step, but {job.data.name} trains on {sizes.train:,}",
-            hint=f"set train.batch_size to {most} or less, or use fewer ranks",
+            hint=f"{smaller}use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}",
         )

@@ -246,3 +246,4 @@ def test_the_traceback_of_the_first_failure_comes_last(hpcdist):
     assert log.startswith("log of rank 2: ")
     assert log.endswith("/logs/rank-00002.log")
     assert "failed: rank 2 " in verdict
+    assert "ValueError: no such luck second line; " in verdict

@@ -103,6 +103,11 @@ def test_a_port_range_that_is_all_taken_is_refused(plan, nodes, left_free):
     assert plan(nodes=nodes, port_range=ports)
 
 
+def test_a_port_range_the_wrong_way_round_is_told_as_such(plan):
+    with pytest.raises(JobError, match="30000 to 20000: the first port comes after the last"):
+        plan(port_range=(30_000, 20_000))
+
+
 # GPUs.
 
 
