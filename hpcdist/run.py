@@ -86,7 +86,7 @@ class Run:
 
     def log_file(self, rank: int, attempt: int = 0) -> Path:
         """Output of one rank in one attempt."""
-        return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.log"
+        return self.path / rank_log(rank, attempt)
 
     def event_file(self, rank: int, attempt: int = 0) -> Path:
         """Events of one rank in one attempt."""
@@ -237,6 +237,11 @@ def slug(name: str) -> str:
     """A job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_SLUG_LENGTH]
     return text or "job"
+
+
+def rank_log(rank: int, attempt: int) -> str:
+    """Log of one rank in one attempt, relative to the run directory."""
+    return f"logs/rank-{rank:05d}{_attempt_part(attempt)}.log"
 
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:

@@ -14,7 +14,7 @@ from hpcdist.errors import JobError
 from hpcdist.events import EventWriter
 from hpcdist.gpus import claim
 from hpcdist.launch import failure
-from hpcdist.launch.ends import read_error_report
+from hpcdist.launch.ends import rank_end
 from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
 from hpcdist.launch.ports import NoFreePortError, listen
 from hpcdist.launch.process import identify
@@ -76,20 +76,15 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     events = EventWriter(run.event_file(0, order.attempt))
     error_file = run.error_file(0, order.attempt)
     code = run_workload(make_context(order, run, job, events, board.slot(0)), error_file)
-    report = read_error_report(error_file)
-    progress = board.read(0)
-    return RankEnd(
-        rank=0,
-        local_rank=0,
-        node=0,
-        host=order.host,
+    return rank_end(
+        run,
+        order,
+        board.read(0),
+        status=code << 8,  # as waitpid would give it
         time_s=time.time(),
-        exit_code=code,
-        exception=report.exception if report else None,
-        message=report.text if report else None,
-        traceback=report.traceback if report else None,
-        step=progress.step,
-        finished=progress.finished,
+        clock_offset_s=0.0,
+        stopped_s=None,
+        out_of_memory=None,
     )
 
 

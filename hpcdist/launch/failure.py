@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from hpcdist.run import rank_log
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
 _PEER_IS_GONE = re.compile(
@@ -83,7 +84,6 @@ def verdict_on(
     restarts: int,
 ) -> Verdict:
     """A failed run's verdict that names one rank."""
-    part = f".attempt-{attempt}" if attempt else ""
     return Verdict(
         kind=kind,
         state="failed",
@@ -104,7 +104,7 @@ def verdict_on(
         attempt=attempt,
         restarts=restarts,
         time_s=first.time_s,
-        log=f"logs/rank-{first.rank:05d}{part}.log",
+        log=rank_log(first.rank, attempt),
     )
 
 
