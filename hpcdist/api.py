@@ -77,7 +77,7 @@ class SubmittedRun:
 
         scheduler = scheduler_of(self._run)
         if self.verdict is None and scheduler is not None:
-            load_scheduler(scheduler).cancel(self._run)
+            load_scheduler(scheduler).cancel([self._run])
 
     def summary(self) -> RunSummary:
         """Throughput, step times, phases and results; of a run that goes on, up to now."""
@@ -146,7 +146,8 @@ def submit(
     planned = submission.plan_submission(loaded, scheduler=scheduler)
     submission.prepare(planned)
     command = ["hpcdist.submit", os.fspath(job)]
-    return SubmittedRun(submission.submit(planned, runs=_folder(runs), command=command))
+    submitted = submission.submit(planned, runs=_folder(runs), command=command)
+    return SubmittedRun(submitted.run)
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:

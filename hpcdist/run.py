@@ -113,6 +113,15 @@ class Run:
         """Where the first node's agent says how to reach it."""
         return self.launch_folder / "meeting.json"
 
+    @property
+    def cancel_file(self) -> Path:
+        """There once the user has asked to cancel: agents cannot tell it from other signals."""
+        return self.launch_folder / "cancel"
+
+    def ask_to_cancel(self) -> None:
+        """Tell the agents, before they are sent a signal, that the user wants the end."""
+        files.write_whole(self.cancel_file, "")
+
     def event_files(self) -> list[tuple[int, int, Path]]:
         """(rank, attempt, path) of every event file, sorted."""
         return _numbered(self.events_folder, _EVENT_FILE)

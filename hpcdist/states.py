@@ -6,17 +6,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.run import Run
-from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers import Condition, load_scheduler
 from hpcdist.submitted import scheduler_of
 from hpcdist.verdict import State, Verdict
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running")
 """States of a run that has not ended."""
 
-_STATE_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
-_STATE_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
+_FIRST_INTERVAL_S = 1.0
+_LONGEST_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
+_LONGEST_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
 _POLL_S = 0.02
 _GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
@@ -25,41 +28,58 @@ _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost
 def run_states(
     runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
 ) -> dict[str, State]:
-    """State of each run by its id; each scheduler is asked once, and only for runs without verdict.
+    """State of each run by its id; see `run_conditions`."""
+    return {name: found.state for name, found in run_conditions(runs, warn=warn).items()}
+
+
+def run_conditions(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, Condition]:
+    """Condition of each run by its id; each scheduler is asked once, and only for runs without
+    verdict.
 
     A run that cannot be read is lost. Where a scheduler does not answer its runs count as lost too,
     and `warn` is told why.
     """
-    states: dict[str, State] = {}
+    conditions: dict[str, Condition] = {}
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         verdict = run.read_verdict()
         if verdict is not None:
-            states[run.id] = verdict.state
+            conditions[run.id] = Condition(state=verdict.state)
         elif (scheduler := scheduler_of(run)) is not None:
             by_scheduler[scheduler].append(run)
         else:
-            states[run.id] = "lost"
+            conditions[run.id] = Condition(state="lost")
     for scheduler, theirs in by_scheduler.items():
-        states |= _ask(scheduler, theirs, warn)
-    return states
+        conditions |= _ask(scheduler, theirs, warn)
+    return conditions
 
 
-def end_state(state: State) -> Verdict:
-    """The verdict on a run that left none: all that is known is the scheduler's word."""
+def end_verdict(run: Run, condition: Condition) -> Verdict:
+    """The verdict on a run that left none: its last attempt's, else the scheduler's word."""
+    state = condition.state
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    if attempt is not None:
+        return msgspec.structs.replace(attempt, state=_end_state(state))
+    said = f": {condition.reason}" if condition.reason else ""
     if state == "cancelled":
         return Verdict(
             kind="cancelled",
             state=state,
-            message="the scheduler says it was cancelled",
+            message=f"the scheduler says it was cancelled{said}",
             exit_code_of_run=EXIT_INTERRUPTED,
         )
     return Verdict(
         kind="agent_lost",
-        state="lost" if state in (*OPEN_STATES, "done") else state,
-        message=_LOST_MESSAGE,
+        state=_end_state(state),
+        message=f"{_LOST_MESSAGE}{said}",
         exit_code_of_run=EXIT_FAILED,
     )
+
+
+def _end_state(state: State) -> State:
+    return "lost" if state in (*OPEN_STATES, "done") else state
 
 
 class EndWatch:
@@ -67,8 +87,12 @@ class EndWatch:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        scheduler = scheduler_of(run) or ""
-        self._interval_s = _STATE_INTERVAL_S.get(scheduler, _STATE_INTERVAL_ELSEWHERE_S)
+        self.condition = Condition(state="pending")
+        """What the scheduler said last."""
+        self._longest_s = _LONGEST_INTERVAL_S.get(
+            scheduler_of(run) or "", _LONGEST_INTERVAL_ELSEWHERE_S
+        )
+        self._interval_s = _FIRST_INTERVAL_S
         self._next_s = time.monotonic() + self._interval_s
         self._ended_before = False
 
@@ -81,13 +105,14 @@ class EndWatch:
         verdict = self._run.read_verdict()
         if verdict is not None or time.monotonic() < self._next_s:
             return verdict
+        self._interval_s = min(2 * self._interval_s, self._longest_s)
+        self.condition = run_conditions([self._run])[self._run.id]
         self._next_s = time.monotonic() + self._interval_s
-        state = run_states([self._run])[self._run.id]
-        if state in OPEN_STATES:
+        if self.condition.state in OPEN_STATES:
             self._ended_before = False
             return None
         if self._ended_before:
-            return self._run.read_verdict() or end_state(state)
+            return self._run.read_verdict() or end_verdict(self._run, self.condition)
         self._ended_before = True
         return None
 
@@ -99,26 +124,27 @@ def wait_until_gone(run: Run) -> None:
     scheduler = load_scheduler("local")
     deadline_s = time.monotonic() + _GONE_LIMIT_S
     while time.monotonic() < deadline_s:
-        if scheduler.states([run])[run.id] not in OPEN_STATES:
+        if scheduler.conditions([run])[run.id].state not in OPEN_STATES:
             return
         time.sleep(_POLL_S)
 
 
 def _ask(
     scheduler: str, runs: Sequence[Run], warn: Callable[[str], None] | None
-) -> dict[str, State]:
+) -> dict[str, Condition]:
     try:
-        answers = load_scheduler(scheduler).states(runs)
+        answers = load_scheduler(scheduler).conditions(runs)
     except SchedulerError as error:
         if warn is not None:
             warn(f"the states of {len(runs)} runs are not known: {error.message}")
         answers = {}
-    return {run.id: _settled(run, answers.get(run.id, "lost")) for run in runs}
+    lost = Condition(state="lost")
+    return {run.id: _settled(run, answers.get(run.id, lost)) for run in runs}
 
 
-def _settled(run: Run, state: State) -> State:
+def _settled(run: Run, condition: Condition) -> Condition:
     """A verdict that was written while the scheduler was asked has the last word."""
-    if state in OPEN_STATES:
-        return state
+    if condition.state in OPEN_STATES:
+        return condition
     verdict = run.read_verdict()
-    return state if verdict is None else verdict.state
+    return condition if verdict is None else Condition(state=verdict.state)

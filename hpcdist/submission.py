@@ -18,10 +18,11 @@ from typing import Any
 import msgspec
 
 from hpcdist import files, workloads
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
-from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
+from hpcdist.schedulers import Plan, Scheduler, Target, detect_scheduler, load_scheduler
 from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
@@ -40,12 +41,18 @@ class PlannedSubmission:
     scheduler: Scheduler
     plan: Plan
 
-    def script(self, run: Run) -> str:
-        """What would be executed with `run` as the directory."""
-        return self.scheduler.render(self.loaded.job, run, self.plan)
+    def script(self, target: Target) -> str:
+        """What would be executed for `target`."""
+        return self.scheduler.render(self.loaded.job, target, self.plan)
+
+    def target(self, run: Run) -> Target:
+        """What the script of a single run is for."""
+        return Target(name=run.id, folder=run.path, cwd=os.getcwd())
 
 
-def plan_submission(loaded: LoadedJob, *, scheduler: str) -> PlannedSubmission:
+def plan_submission(
+    loaded: LoadedJob, *, scheduler: str, cluster: ClusterProfile | None = None
+) -> PlannedSubmission:
     """Check the job and plan how it would run, without any effect.
 
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
@@ -53,7 +60,7 @@ def plan_submission(loaded: LoadedJob, *, scheduler: str) -> PlannedSubmission:
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
-        plan = chosen.plan(loaded.job)
+        plan = chosen.plan(loaded.job, cluster or ClusterProfile())
     return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
 
 
@@ -68,14 +75,25 @@ def prepare(planned: PlannedSubmission) -> None:
         workloads.prepare(planned.loaded.job)
 
 
-def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Run:
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A run that a scheduler has."""
+
+    run: Run
+    said: list[str]
+    """What the scheduler had to say, one sentence each."""
+
+
+def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Submitted:
     """Make the run directory, and submit what is prepared; the run is the scheduler's from then on.
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
     with _new_run(planned, runs, command) as run:
-        planned.scheduler.submit(planned.loaded.job, run, planned.script(run))
-    return run
+        target = planned.target(run)
+        script = planned.script(target)
+        said = planned.scheduler.submit(planned.loaded.job, target, [run], script)
+    return Submitted(run=run, said=said)
 
 
 @contextmanager

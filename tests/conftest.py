@@ -214,7 +214,7 @@ def submit(tmp_path):
             submission.plan_submission(LoadedJob(job=job, source=str(script)), scheduler="local"),
             runs=tmp_path / "runs",
             command=["hpcdist", "submit", str(script)],
-        )
+        ).run
         started.append(LaunchedRun(run))
         return started[-1]
 

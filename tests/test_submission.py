@@ -37,7 +37,7 @@ def loaded(script_job, write_script):
 
 def submit(loaded, runs):
     planned = submission.plan_submission(loaded, scheduler="local")
-    return submission.submit(planned, runs=runs, command=["hpcdist", "submit"])
+    return submission.submit(planned, runs=runs, command=["hpcdist", "submit"]).run
 
 
 def modes(folder):
@@ -135,7 +135,7 @@ def test_two_submits_of_one_instant_both_run(submit, write_script):
 
 def test_planning_has_no_effect_and_names_no_run(loaded, tmp_path):
     planned = submission.plan_submission(loaded, scheduler="local")
-    script = planned.script(submission.placeholder_run(tmp_path / "runs"))
+    script = planned.script(planned.target(submission.placeholder_run(tmp_path / "runs")))
     assert f"{tmp_path}/runs/RUN/submitit" in script
     assert not (tmp_path / "runs").exists()
 
@@ -273,8 +273,8 @@ def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
         process.stdout.readline()
         (path,) = (tmp_path / "runs").iterdir()
         run = Run(path)
-        assert local.scheduler.states([run]) == {run.id: "running"}
-        local.scheduler.cancel(run)
+        assert local.scheduler.conditions([run])[run.id].state == "running"
+        local.scheduler.cancel([run])
         assert process.wait(10) < 0
     assert run.read_verdict().state == "cancelled"
 

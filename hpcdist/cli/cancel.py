@@ -41,7 +41,7 @@ def _cancel(run: Run) -> tuple[State, State]:
         return before, before
     scheduler = scheduler_of(run)
     assert scheduler is not None  # or it would be lost
-    load_scheduler(scheduler).cancel(run)
+    load_scheduler(scheduler).cancel([run])
     return before, run_states([run])[run.id]
 
 

@@ -42,4 +42,5 @@ def render(
     for text in planned.plan.notes:
         note(text)
     sys.stdout.flush()
-    sys.stdout.buffer.write(planned.script(placeholder_run(runs)).encode(errors="surrogateescape"))
+    script = planned.script(planned.target(placeholder_run(runs)))
+    sys.stdout.buffer.write(script.encode(errors="surrogateescape"))

@@ -128,7 +128,10 @@ def _submit(planned: PlannedSubmission, runs: Path, interrupts: Interrupts) -> R
 
     prepare(planned)  # may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
-    return submit(planned, runs=runs, command=sys.argv)
+    submitted = submit(planned, runs=runs, command=sys.argv)
+    for text in submitted.said:
+        note(text)
+    return submitted.run
 
 
 def _follow(
@@ -165,7 +168,7 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 def _cancel(run: Run) -> None:
     from hpcdist.schedulers import load_scheduler
 
-    load_scheduler("local").cancel(run)
+    load_scheduler("local").cancel([run])
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -22,21 +21,25 @@ from typing import Any
 import msgspec
 
 from hpcdist import files
-from hpcdist.errors import EXIT_FAILED
+from hpcdist.errors import EXIT_FAILED, JobError
 from hpcdist.gpus import claim
 from hpcdist.launch import failure
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
 from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
+from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
-from hpcdist.launch.meeting import HostedMeeting, join_meeting
+from hpcdist.launch.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
+from hpcdist.launch.network import NoSuchInterfaceError, interface_of, offered_addresses
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
+from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec, job_from_dict
 from hpcdist.verdict import Kind, Verdict
 
+_LOOPBACK = "127.0.0.1"
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
 
@@ -48,14 +51,14 @@ class CannotLaunchError(Exception):
 class Agent:
     """See the module; `run_to_end` is its life."""
 
-    def __init__(self, run: Run, job: JobSpec, plan: LaunchPlan, node_rank: int) -> None:
+    def __init__(self, run: Run, job: JobSpec, plan: LaunchPlan, place: JobPlace) -> None:
         self.run = run
         self.job = job
         self.plan = plan
-        self.node_rank = node_rank
-        self.node = plan.nodes[node_rank]
-        self.host = socket.gethostname()
-        self.address = self.node.address or self.host
+        self.place = place
+        self.node_rank = place.node_rank
+        self.node = plan.nodes[self.node_rank]
+        self.host = place.host
         self.verdict: Verdict | None = None
 
         self._num_ranks = job.resources.gpus
@@ -107,10 +110,20 @@ class Agent:
         self._announce()
         self._ranks.listen(self._selector)
         self._claim_gpus()
+        self._find_device()
         if self.node_rank == 0:
             self._lead()
         else:
             self._join()
+
+    def _find_device(self) -> None:
+        if self.plan.device != "auto" and self.node.gpus is not None:
+            self._device, self._gpus = self.plan.device, self.node.gpus
+            return
+        try:
+            self._device, self._gpus = find_device(self.plan.device, self._num_ranks)
+        except (DisagreementError, JobError) as error:
+            raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 
     def _claim_gpus(self) -> None:
         try:
@@ -137,14 +150,15 @@ class Agent:
             signal.signal(signum, lambda *_: None)
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
 
-    def _announce(self) -> None:
+    def _announce(self, **network: str | None) -> None:
+        """Let others find this process, and later say by which way it reaches node 0."""
         files.write_json(
             self.run.agent_file(self.node_rank),
             {
                 "node": self.node_rank,
                 "host": self.host,
-                "address": self.address,
                 "process": msgspec.to_builtins(identify(os.getpid())),
+                **network,
             },
         )
 
@@ -156,6 +170,7 @@ class Agent:
             max_restarts=launch.max_restarts,
             grace_s=launch.grace_s,
             join_timeout_s=launch.join_timeout_s,
+            backend=self.plan.backend,
             send=self._send_to_agent,
             open_store=self._open_store,
             claim_attempt=self._claim_attempt,
@@ -166,15 +181,44 @@ class Agent:
             unix_now=time.time,
         )
         self._coordinator.begin()
+        addresses = self._own_addresses()
         if len(self.plan.nodes) > 1:
-            self._host_meeting(self._coordinator)
-        self._tell({"type": "join", "host": self.host})
+            self._host_meeting(self._coordinator, addresses)
+        self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
 
-    def _host_meeting(self, coordinator: Coordinator) -> None:
+    def _own_addresses(self) -> list[str]:
+        """Addresses of this host, node 0, that the other nodes may try, best first."""
+        if self.node.address is not None:
+            return [self.node.address]
+        if len(self.plan.nodes) == 1:
+            return [_LOOPBACK]
+        try:
+            offered = offered_addresses(self.place.node_name, self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise CannotLaunchError(f"node 0 (host {self.host}): {error}") from None
+        return [address.ip for address in offered]
+
+    def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
+        self._master_addr = master_addr
+        self._interface = self.plan.interface or interface_of(own_address)
+        self._announce(address=own_address, master_addr=master_addr, interface=self._interface)
+        facts = NodeFacts(
+            node=self.node_rank,
+            host=self.host,
+            num_nodes=self.place.num_nodes or len(self.plan.nodes),
+            ranks=self._num_ranks,
+            device=self._device,
+            gpus=self._gpus,
+            master_addr=master_addr,
+            interface=self._interface,
+        )
+        self._tell({"type": "join", "facts": msgspec.to_builtins(facts)})
+
+    def _host_meeting(self, coordinator: Coordinator, addresses: list[str]) -> None:
         try:
             self._meeting = HostedMeeting(
                 self.run,
-                address=self.address,
+                addresses=addresses,
                 bind_to=self.node.address or "",
                 port_range=self.job.launch.port_range,
                 selector=self._selector,
@@ -186,17 +230,20 @@ class Agent:
 
     def _join(self) -> None:
         timeout_s = self.job.launch.join_timeout_s
-        joined = join_meeting(
-            self.run,
-            node_rank=self.node_rank,
-            host=self.host,
-            source=self.node.address,
-            timeout_s=timeout_s,
-            give_up=self._is_over_while_joining,
-        )
+        try:
+            joined = join_meeting(
+                self.run,
+                node_rank=self.node_rank,
+                source=self.node.address,
+                timeout_s=timeout_s,
+                give_up=self._is_over_while_joining,
+            )
+        except OnlyLoopbackError as error:
+            raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
         if joined is not None:
-            self._leader, self._ranks.clock_offset_s = joined
+            self._leader, self._ranks.clock_offset_s = joined.channel, joined.clock_offset_s
             self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
+            self._tell_facts(master_addr=joined.address, own_address=joined.source)
         elif not self._closing:
             raise CannotLaunchError(
                 f"node {self.node_rank} (host {self.host}) could not reach the agent of node 0 "
@@ -204,9 +251,12 @@ class Agent:
             )
 
     def _is_over(self) -> bool:
-        """Whether the run has a verdict: cancelled, or told by an agent that could not join."""
+        """Whether the run has a verdict: told by an agent that could not join, or before a restart
+        of the job; or was cancelled in the meantime."""
         if self.run.verdict_file.exists():
             self._closing = True
+        elif self.run.cancel_file.exists():
+            self._cancel("SIGTERM")
         return self._closing
 
     def _is_over_while_joining(self) -> bool:
@@ -332,6 +382,9 @@ class Agent:
             self._closing = True
 
     def _start(self, meeting: Meeting) -> None:
+        if self._master_addr != meeting.master_addr:
+            self._log(f"node 0 is reached by {self._master_addr}, not by {meeting.master_addr}")
+            meeting = msgspec.structs.replace(meeting, master_addr=self._master_addr)
         orders = rank_orders(
             run_path=str(self.run.path),
             run_id=self.run.id,
@@ -342,9 +395,15 @@ class Agent:
             num_threads=self._num_threads(),
             max_restarts=self.job.launch.max_restarts,
             host=self.host,
+            interface=self._interface if self._sets_interface() else None,
+            gpus=self._gpus,
+            cpus_of_job=self.place.cpus,
             meeting=meeting,
         )
         self._ranks.start(orders)
+
+    def _sets_interface(self) -> bool:
+        return self.plan.interface is not None or self.plan.scheduler != "local"
 
     # For the coordinator.
 
@@ -353,11 +412,12 @@ class Agent:
         return self._attempt
 
     def _open_store(self) -> None:
-        self._ranks.open_store(self.address, self.job.launch.port_range)
+        bind_to = self.node.address or ""
+        self._ranks.open_store(bind_to, self._master_addr, self.job.launch.port_range)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._coordinator is not None
-        self._coordinator.on_store(self.address, port, error)
+        self._coordinator.on_store(port, error)
 
     def _finish(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -378,7 +438,7 @@ class Agent:
             print(time.strftime("%H:%M:%S"), line, file=log)
 
 
-def run_agent(run_path: Path, node_rank: int) -> int:
+def run_agent(run_path: Path, place: JobPlace) -> int:
     """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
     run = Run(run_path)
     try:
@@ -386,12 +446,12 @@ def run_agent(run_path: Path, node_rank: int) -> int:
         job = job_from_dict(spec["job"])
         plan = msgspec.convert(spec["plan"], LaunchPlan)
     except (KeyError, msgspec.ValidationError) as error:
-        sentence = f"node {node_rank}: {run.spec_file} cannot be read: {error!r}"
+        sentence = f"node {place.node_rank}: {run.spec_file} cannot be read: {error!r}"
         print(sentence, file=sys.stderr)
         run.write_verdict(
-            failure.without_rank("launch", sentence, time_s=time.time(), node=node_rank)
+            failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
         )
         return EXIT_FAILED
-    Agent(run, job, plan, node_rank).run_to_end()
+    Agent(run, job, plan, place).run_to_end()
     verdict = run.read_verdict()
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

@@ -4,9 +4,9 @@ It lives in the agent of node 0 and is pure state: messages and the passing of t
 to the agents come out through `send`, the verdict through `finish`. Node 0's own agent is a member
 like the others.
 
-From an agent:  join {host}, ended {attempt, end}, gone {attempt}, silent {attempt, rank},
-                stacks {attempt, ranks}, failed {sentence}, limit {limit_min},
-                cancel {signal}
+From an agent:  join {facts}, checked {attempt, check}, ended {attempt, end}, gone {attempt},
+                silent {attempt, rank}, stacks {attempt, ranks}, failed {sentence},
+                limit {limit_min}, cancel {signal}
 To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
                 dump {attempt}, close
 """
@@ -22,7 +22,9 @@ import msgspec
 
 from hpcdist.launch import failure
 from hpcdist.launch.channel import Message
+from hpcdist.launch.facts import Agreement, DisagreementError, NodeFacts, agree
 from hpcdist.launch.node import Meeting
+from hpcdist.launch.rank_check import RankCheck, first_mismatch
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
 SETTLE_S = 0.2
@@ -78,6 +80,8 @@ class Coordinator:
     max_restarts: int
     grace_s: float
     join_timeout_s: float
+    backend: str
+    """gloo, nccl, or auto: as the nodes' device wants it."""
     send: Callable[[int, Message], None]
     """(node, message); must not fail: a lost agent is told by `on_lost`."""
     open_store: Callable[[], None]
@@ -96,7 +100,9 @@ class Coordinator:
     attempt: int = 0
     restarts: int = 0
     _deadline: float | None = None
-    _hosts: dict[int, str] = field(default_factory=dict)
+    _facts: dict[int, NodeFacts] = field(default_factory=dict)
+    _agreement: Agreement | None = None
+    _checks: dict[int, RankCheck] = field(default_factory=dict)
     _lost: set[int] = field(default_factory=set)
     _ends: dict[int, RankEnd] = field(default_factory=dict)
     _gone: set[int] = field(default_factory=set)
@@ -119,18 +125,21 @@ class Coordinator:
         handler = getattr(self, f"_on_{message['type']}")
         handler(node, message)
 
-    def on_store(self, address: str, port: int | None, error: str | None) -> None:
+    def on_store(self, port: int | None, error: str | None) -> None:
         """The store of the next attempt listens, or could not."""
         if self.stage is not Stage.STARTING:
             return
+        assert self._agreement is not None
         if port is None:
             self._decide_and_end(self._verdict_without_rank("launch", f"no store: {error}", 0))
             return
         meeting = Meeting(
             attempt=self.attempt,
             restart_count=self.restarts,
-            master_addr=address,
+            master_addr=self._agreement.master_addr,
             master_port=port,
+            device=self._agreement.device,
+            backend=self._agreement.backend,
         )
         self.stage = Stage.RUNNING
         self._deadline = None
@@ -138,11 +147,11 @@ class Coordinator:
 
     def on_lost(self, node: int, reason: str) -> None:
         """A node's agent is gone; one that has not joined may come again."""
-        if self.stage is Stage.FINISHED or node in self._lost or node not in self._hosts:
+        if self.stage is Stage.FINISHED or node in self._lost or node not in self._facts:
             return
         self._lost.add(node)
         if self._decided is None and not self._is_explained():
-            sentence = f"the agent of node {node} (host {self._hosts[node]}) was lost: {reason}"
+            sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
             self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
         self._check_gone()
 
@@ -152,7 +161,7 @@ class Coordinator:
             return
         self._deadline = None
         if self.stage is Stage.JOINING:
-            missing = [node for node in range(self.num_nodes) if node not in self._hosts]
+            missing = [node for node in range(self.num_nodes) if node not in self._facts]
             sentence = (
                 f"the agents of {failure.listed(missing).replace('rank', 'node')} did not join "
                 f"within {self.join_timeout_s:g} s"
@@ -172,9 +181,25 @@ class Coordinator:
         if self.stage is not Stage.JOINING:  # the run was over before all were there
             self.send(node, {"type": "close"})
             return
-        self._hosts[node] = message["host"]
-        if len(self._hosts) == self.num_nodes:
+        self._facts[node] = msgspec.convert(message["facts"], NodeFacts)
+        if len(self._facts) < self.num_nodes:
+            return
+        try:
+            self._agreement = agree(self._facts, self.backend)
+        except DisagreementError as error:
+            self._decide_and_end(self._verdict_without_rank("launch", str(error), node))
+        else:
             self._start_attempt()
+
+    def _on_checked(self, node: int, message: Message) -> None:
+        """A rank says how it sees its place, before it meets the others."""
+        if self.stage is not Stage.RUNNING or message["attempt"] != self.attempt:
+            return
+        check = msgspec.convert(message["check"], RankCheck)
+        sentence = first_mismatch(check, self._checks.values(), self._world_size())
+        self._checks[check.rank] = check
+        if sentence is not None:
+            self._decide_and_end(self._verdict_without_rank("launch", sentence, node))
 
     def _on_ended(self, _node: int, message: Message) -> None:
         end = msgspec.convert(message["end"], RankEnd)
@@ -186,7 +211,7 @@ class Coordinator:
         if failure.is_failure(end):
             self.stage = Stage.SETTLING
             self._deadline = self.now() + SETTLE_S
-        if len(self._ends) == self.num_nodes * self.ranks_per_node:
+        if len(self._ends) == self._world_size():
             self._end_ranks()
 
     def _on_gone(self, node: int, message: Message) -> None:
@@ -212,8 +237,7 @@ class Coordinator:
     def _on_failed(self, node: int, message: Message) -> None:
         if self._decided is None:
             kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
-            host = self._hosts.get(node, "unknown host")
-            sentence = f"node {node} (host {host}): {message['sentence']}"
+            sentence = f"node {node} (host {self._host(node)}): {message['sentence']}"
             self._decide_and_end(self._verdict_without_rank(kind, sentence, node))
 
     def _on_limit(self, node: int, message: Message) -> None:
@@ -244,6 +268,7 @@ class Coordinator:
         self._gone.clear()
         self._hang_reports.clear()
         self._dumped.clear()
+        self._checks.clear()
         self._decided = None
         self._broadcast({"type": "begin", "attempt": self.attempt})
         self.open_store()
@@ -302,7 +327,7 @@ class Coordinator:
         """How the ranks ended so far is a reason of its own for the end of the attempt."""
         failures = [end for end in self._ends.values() if failure.is_failure(end)]
         if not failures:
-            return len(self._ends) == self.num_nodes * self.ranks_per_node
+            return len(self._ends) == self._world_size()
         return not all(failure.is_victim(end) for end in failures)
 
     def _may_restart(self, verdict: Verdict) -> bool:
@@ -314,8 +339,14 @@ class Coordinator:
             and not self.is_overtaken()  # a newer claim would take the run from its leader
         )
 
+    def _host(self, node: int) -> str:
+        return self._facts[node].host if node in self._facts else "unknown host"
+
+    def _world_size(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
     def _members(self) -> set[int]:
-        return set(self._hosts) - self._lost
+        return set(self._facts) - self._lost
 
     def _broadcast(self, message: Message) -> None:
         for node in sorted(self._members()):
@@ -334,7 +365,7 @@ class Coordinator:
             attempt=self.attempt,
             restarts=self.restarts,
             node=node,
-            host=self._hosts.get(node),
+            host=self._facts[node].host if node in self._facts else None,
         )
 
 

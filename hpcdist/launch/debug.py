@@ -132,11 +132,15 @@ def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> Rank
         num_threads=num_threads,
         max_restarts=0,
         host=socket.gethostname(),
+        interface=launch.interface,
+        gpus=launch.nodes[0].gpus or [],
         meeting=Meeting(
             attempt=run.claim_attempt(),
             restart_count=0,
             master_addr=_ADDRESS,
             master_port=port,
+            device=launch.device,
+            backend=launch.backend,
         ),
     )
     del order.environment["TORCHELASTIC_USE_AGENT_STORE"]

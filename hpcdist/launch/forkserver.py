@@ -6,10 +6,11 @@ children of a process that has. It is one thread; threads that a library starts 
 are told in the agent's log, since a thread that holds a lock during a fork can block the child.
 What cannot be imported here is left to the ranks: a script may well do without it.
 
-Messages to it:      fork {orders}, store {address, port_range}, end {grace_s}, signal {signal}
+Messages to it:      fork {orders}, store {bind_to, address, port_range}, end {grace_s},
+                     signal {signal}
 Messages from it:    ready {threads, not_imported}, store_opened {port} or {error},
                      started {local_rank, pid}, failed {message}, gone, store_lost,
-                     exited {local_rank, status, time_s, max_rss_bytes}
+                     checked {attempt, check}, exited {local_rank, status, time_s, max_rss_bytes}
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -88,6 +89,8 @@ class Forkserver:
         self._kill_at: float | None = None  # when SIGTERM was not enough
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending = False
+        self._reading, self._writing = os.pipe()  # what ranks say of their place
+        self._said = b""
 
     def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
@@ -96,9 +99,11 @@ class Forkserver:
         self._import(preload)
         while True:
             timeout = _BUSY_S if self._ending else _IDLE_S
-            ready, _, _ = select.select([channel, wake_up], [], [], timeout)
+            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout)
             if wake_up in ready:
                 os.read(wake_up, 4096)
+            if self._reading in ready:
+                self._pass_on_checks()
             self._reap()
             if channel in ready:
                 for message in self._channel.receive():
@@ -135,7 +140,7 @@ class Forkserver:
     def _fork_as_asked(self, message: Message) -> None:
         try:
             if message["type"] == "store":
-                self._fork_store(message["address"], message["port_range"])
+                self._fork_store(message["bind_to"], message["address"], message["port_range"])
                 return
             for order in msgspec.convert(message["orders"], list[RankOrder]):
                 self._fork_rank(order)
@@ -143,16 +148,27 @@ class Forkserver:
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send({"type": "failed", "message": sentence})
 
+    def _pass_on_checks(self) -> None:
+        """A rank writes its line with one call, shorter than what a pipe takes at once."""
+        *lines, self._said = (self._said + os.read(self._reading, 1 << 16)).split(b"\n")
+        for line in lines:
+            self._channel.send(msgspec.json.decode(line, type=dict[str, Any]))
+
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
         parent = os.getpid()
-        pid = self._fork(lambda: become_rank(order, slot, parent, self._job))
+
+        def child() -> NoReturn:
+            os.close(self._reading)
+            become_rank(order, slot, parent, self._job, say_to=self._writing)
+
+        pid = self._fork(child)
         self._ranks[pid] = order.local_rank
         self._channel.send({"type": "started", "local_rank": order.local_rank, "pid": pid})
 
-    def _fork_store(self, address: str, port_range: tuple[int, int] | None) -> None:
+    def _fork_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
         try:
-            listener = listen(address, port_range)
+            listener = listen(bind_to, port_range)
         except NoFreePortError as error:
             self._channel.send({"type": "store_opened", "error": str(error)})
             return

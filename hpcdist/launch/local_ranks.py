@@ -87,9 +87,14 @@ class LocalRanks:
         self._drop_forkserver()
         self._tell({"type": "gone", "attempt": attempt})
 
-    def open_store(self, address: str, port_range: tuple[int, int] | None) -> None:
-        """Ask for a fresh store; `on_store` is the answer."""
-        self._send({"type": "store", "address": address, "port_range": port_range})
+    def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
+        """Ask for a fresh store that is known as `address`; `on_store` is the answer.
+
+        It listens on `bind_to`, on all addresses where that is empty.
+        """
+        self._send(
+            {"type": "store", "bind_to": bind_to, "address": address, "port_range": port_range}
+        )
 
     def dump_stacks(self) -> None:
         """Have every rank write its stacks."""
@@ -148,6 +153,9 @@ class LocalRanks:
 
     def _on_started(self, message: Message) -> None:
         self._watch.pids[message["local_rank"]] = message["pid"]
+
+    def _on_checked(self, message: Message) -> None:
+        self._tell(message)
 
     def _on_exited(self, message: Message) -> None:
         self._close_rank(

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import ipaddress
 import secrets
 import selectors
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from hpcdist import files
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
+from hpcdist.launch.network import network_key
 from hpcdist.launch.ports import listen
 from hpcdist.run import Run
 
 _POLL_S = 0.02
-_CONNECT_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 3.0
 
 
 class HostedMeeting:
@@ -31,7 +33,7 @@ class HostedMeeting:
         self,
         run: Run,
         *,
-        address: str,
+        addresses: Sequence[str],
         bind_to: str,
         port_range: tuple[int, int] | None,
         selector: selectors.BaseSelector,
@@ -40,7 +42,8 @@ class HostedMeeting:
     ) -> None:
         """Listen on a free port and tell the others of it.
 
-        Raises NoFreePortError.
+        `addresses` are those by which they may reach this host, best first; `bind_to` is empty for
+        all of them. Raises NoFreePortError.
         """
         self._token = secrets.token_hex(16)
         self._selector = selector
@@ -53,7 +56,8 @@ class HostedMeeting:
         files.write_json(
             run.meeting_file,
             {
-                "address": address,
+                "addresses": list(addresses),
+                "network": network_key(),
                 "port": self._listener.getsockname()[1],
                 "token": self._token,
             },
@@ -112,54 +116,87 @@ class HostedMeeting:
         return True
 
 
+class Joined(NamedTuple):
+    """A connection to node 0's agent."""
+
+    channel: Channel
+    clock_offset_s: float
+    """Takes this host's clock to node 0's."""
+    address: str
+    """The address of node 0 that answered."""
+    source: str
+    """This host's own address on the way there."""
+
+
+class OnlyLoopbackError(Exception):
+    """Node 0 offers addresses only that mean this host itself."""
+
+
 def join_meeting(
     run: Run,
     *,
     node_rank: int,
-    host: str,
     source: str | None,
     timeout_s: float,
     give_up: Callable[[], bool],
-) -> tuple[Channel, float] | None:
-    """Connect to node 0's agent; returns the channel and what takes this clock to node 0's (s).
+) -> Joined | None:
+    """Connect to node 0's agent; the caller's first message is `join`.
 
     None where `give_up` says that the run is over, or where nobody answered in time. An old file,
-    of an agent that is gone, is read again until it names one that answers.
+    of an agent that is gone, is read again until it names one that answers. Raises
+    OnlyLoopbackError.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not give_up():
         place = files.read_json(run.meeting_file)
         if isinstance(place, dict):
-            joined = _try_to_join(place, node_rank=node_rank, host=host, source=source)
-            if joined is not None:
-                return joined
+            for address in usable_addresses(place):
+                joined = _try_to_join(place, address, node_rank=node_rank, source=source)
+                if joined is not None:
+                    return joined
         time.sleep(_POLL_S)
     return None
 
 
+def usable_addresses(place: dict[str, Any]) -> list[str]:
+    """Addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
+
+    Raises OnlyLoopbackError where none is left.
+    """
+    addresses: list[str] = place["addresses"]
+    if place["network"] == network_key():
+        return addresses
+    usable = [one for one in addresses if not ipaddress.ip_address(one).is_loopback]
+    if not usable:
+        raise OnlyLoopbackError(
+            f"node 0 offers {', '.join(addresses)}, which other nodes cannot reach: its name "
+            "resolves to loopback, and it has no other interface"
+        )
+    return usable
+
+
 def _try_to_join(
-    place: dict[str, Any], *, node_rank: int, host: str, source: str | None
-) -> tuple[Channel, float] | None:
+    place: dict[str, Any], address: str, *, node_rank: int, source: str | None
+) -> Joined | None:
     try:
         connection = socket.create_connection(
-            (place["address"], place["port"]),
+            (address, place["port"]),
             timeout=_CONNECT_TIMEOUT_S,
             source_address=(source, 0) if source else None,
         )
     except OSError:
         return None
+    own_address = str(connection.getsockname()[0])
     channel = Channel(connection)
     sent_s = time.time()
     try:
         channel.send({"type": "hello", "node": node_rank, "token": place["token"]})
         welcome = channel.receive()[0]
         offset_s = welcome["time_s"] - (sent_s + time.time()) / 2
-        # Only now: node 0 must not count on an agent that has given up this connection.
-        channel.send({"type": "join", "host": host})
     except (ChannelClosedError, IndexError):
         channel.close()
         return None
-    return channel, offset_s
+    return Joined(channel, offset_s, address, own_address)
 
 
 def _knows(hello: Message, token: str) -> bool:

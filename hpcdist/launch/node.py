@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -28,9 +28,11 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     nodes: list[NodePlan]
     device: str
-    """cpu or cuda."""
+    """cpu or cuda; auto: as the nodes have it."""
     backend: str
-    """gloo or nccl."""
+    """gloo or nccl; auto: as the device wants it."""
+    scheduler: str = "local"
+    """Whose job the agents are part of."""
     num_threads: int | None = None
     """CPU threads per rank; None: the rank's share of the CPUs."""
     environment: dict[str, str] = {}
@@ -38,7 +40,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     interface: str | None = None
-    """Network interface for gloo and NCCL, where the user has set none; None: their own choice."""
+    """Network interface for gloo and NCCL, where the user has set none; None: the one by which
+    node 0 is reached."""
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +62,8 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     cpus: list[int]
     num_threads: int
     environment: dict[str, str]
+    gpu: str | None = None
+    """UUID of its GPU."""
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +73,10 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     restart_count: int
     master_addr: str
     master_port: int
+    device: str
+    """cpu or cuda."""
+    backend: str
+    """gloo or nccl."""
 
 
 def rank_orders(
@@ -81,12 +90,19 @@ def rank_orders(
     num_threads: int,
     max_restarts: int,
     host: str,
+    interface: str | None,
+    gpus: Sequence[str] = (),
+    cpus_of_job: int | None = None,
     meeting: Meeting,
 ) -> list[RankOrder]:
-    """The ranks that one node starts for one attempt."""
+    """The ranks that one node starts for one attempt.
+
+    `gpus` are the UUIDs of theirs; `cpus_of_job` is how many CPUs the job has on the node, where
+    the scheduler says so.
+    """
     num_nodes = len(plan.nodes)
-    shares = plan.nodes[node_rank].rank_cpus or share_cpus(
-        usable_cpus(), ranks_per_node, per_share=cpus_per_rank
+    shares = plan.nodes[node_rank].rank_cpus or _shares(
+        usable_cpus(), ranks_per_node, cpus_per_rank, cpus_of_job
     )
     return [
         RankOrder(
@@ -100,10 +116,11 @@ def rank_orders(
             attempt=meeting.attempt,
             restart_count=meeting.restart_count,
             host=host,
-            device=f"cuda:{local_rank}" if plan.device == "cuda" else "cpu",
-            backend=plan.backend,
+            device=f"cuda:{local_rank}" if meeting.device == "cuda" else "cpu",
+            backend=meeting.backend,
             cpus=shares[local_rank],
             num_threads=num_threads,
+            gpu=gpus[local_rank] if gpus else None,
             environment=rank_environment(
                 node_rank=node_rank,
                 num_nodes=num_nodes,
@@ -112,11 +129,23 @@ def rank_orders(
                 meeting=meeting,
                 run_id=run_id,
                 max_restarts=max_restarts,
-                interface=plan.interface,
+                interface=interface,
             ),
         )
         for local_rank in range(ranks_per_node)
     ]
+
+
+def _shares(
+    cpus: list[int], num_ranks: int, cpus_per_rank: int | None, cpus_of_job: int | None
+) -> list[list[int]]:
+    """CPUs of each rank; none to be bound to where the job is not bound to its own.
+
+    Where a site lets a job of 4 CPUs roam over all 64, ranks of every job would choose the same 4.
+    """
+    if cpus_of_job is not None and cpus_of_job < len(cpus):
+        return [[] for _ in range(num_ranks)]
+    return share_cpus(cpus, num_ranks, per_share=cpus_per_rank)
 
 
 def rank_environment(
@@ -171,7 +200,7 @@ def node_environment(
     GPUs.
     """
     wanted = {"OMP_NUM_THREADS": str(num_threads), **plan.environment}
-    if plan.device == "cuda":
+    if plan.device != "cpu":
         # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA in
         # the forkserver, and CUDA cannot be used in what is forked from there.
         wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

@@ -27,6 +27,7 @@ from hpcdist import files, rank, workloads
 from hpcdist.death_signal import die_with_parent
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
+from hpcdist.launch.rank_check import check_rank
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
@@ -56,8 +57,13 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     message: dict[str, Any] = {}
 
 
-def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec) -> NoReturn:
-    """Turn the calling process, just forked, into the rank; never returns."""
+def become_rank(
+    order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec, *, say_to: int
+) -> NoReturn:
+    """Turn the calling process, just forked, into the rank; never returns.
+
+    `say_to` is a pipe that takes one line about the rank's place.
+    """
     die_with_parent(parent_pid)
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
     _reset_signals()
@@ -67,11 +73,24 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     os.environ.update(order.environment, TORCHELASTIC_ERROR_FILE=str(error_file))
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
+    _say_place(order, say_to)
     _renew_import_state(order)
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     code = run_workload(make_context(order, run, job, events, slot), error_file)
     _leave(code, limit_s=job.launch.grace_s if code else None)
+
+
+def _say_place(order: RankOrder, say_to: int) -> None:
+    check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
+    line = {
+        "type": "checked",
+        "attempt": order.attempt,
+        "check": msgspec.to_builtins(check),
+    }
+    with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
+        os.write(say_to, msgspec.json.encode(line) + b"\n")
+    os.close(say_to)
 
 
 def make_context(

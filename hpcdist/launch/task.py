@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
+
+_exit_code = 0
 
 
 class AgentTask:
@@ -16,5 +20,30 @@ class AgentTask:
         import submitit
 
         from hpcdist.launch.agent import run_agent
+        from hpcdist.launch.place import find_place
 
-        return run_agent(Path(self.run_path), submitit.JobEnvironment().global_rank)
+        submitted = submitit.JobEnvironment()
+        is_local = submitted.cluster == "local"  # also inside an allocation of Slurm
+        place = find_place(submitted.global_rank, {} if is_local else os.environ)
+        code = run_agent(Path(self.run_path), place)
+        # The others' codes say nothing that node 0's does not, and whoever ends first with an
+        # error could make the scheduler kill the rest.
+        leave_with(code if place.node_rank == 0 else 0)
+        return code
+
+
+def leave_with(code: int) -> None:
+    """The exit code of this process once submitit has stored the task's result."""
+    global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
+    _exit_code = code
+
+
+def main() -> None:
+    """What the scheduler's script starts: submitit's main, and then the run's exit code.
+
+    The scheduler must see a failed run as a failed job: dependencies count on it.
+    """
+    from submitit.core.submission import submitit_main
+
+    submitit_main()
+    sys.exit(_exit_code)

@@ -6,10 +6,12 @@ import importlib
 import shutil
 import subprocess
 from collections.abc import Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import SchedulerError
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec
@@ -17,6 +19,7 @@ from hpcdist.verdict import State
 
 SCHEDULERS = {
     "local": "hpcdist.schedulers.local",
+    "slurm": "hpcdist.schedulers.slurm",
 }
 """Scheduler -> module with a `scheduler` object."""
 
@@ -36,6 +39,52 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the user should know, one sentence each."""
     details: dict[str, Any] = {}
     """What the agents need to know, as it goes into spec.json."""
+    cluster: ClusterProfile = ClusterProfile()
+    """How the cluster wants to be asked."""
+
+
+class Dependency(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that must have ended before a job may start."""
+
+    kind: Literal["afterok", "afterany", "afternotok"]
+    """Ended well, ended in whatever way, or failed."""
+    job_ids: list[str]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What one script is for: one run, or all runs of an array."""
+
+    name: str
+    """What the scheduler calls the job: the id of the run, or of the sweep."""
+    folder: Path
+    """Takes script.sh, and submitit's files."""
+    cwd: str
+    """Where the ranks run."""
+    array_size: int | None = None
+    """Number of runs; None: one run, and no array."""
+    max_parallel: int | None = None
+    """So many runs of the array at one time; None: as many as there is room for."""
+    dependencies: list[Dependency] = []
+
+    @property
+    def script_file(self) -> Path:
+        """What the scheduler is given."""
+        return self.folder / "script.sh"
+
+    @property
+    def submitit_folder(self) -> Path:
+        """Takes submitit's pickles, results and logs."""
+        return self.folder / "submitit"
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler says of a run that has no verdict."""
+
+    state: State
+    reason: str | None = None
+    """Why it waits, or how it ended, in plain words."""
+    expected_start_s: float | None = None
+    """Unix time at which the scheduler expects to start it."""
 
 
 class Scheduler(Protocol):
@@ -43,26 +92,30 @@ class Scheduler(Protocol):
 
     name: str
 
-    def plan(self, job: JobSpec) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """How `job` would run.
 
         Raises JobError or SchedulerError where the job cannot run there.
         """
 
-    def render(self, job: JobSpec, run: Run, plan: Plan) -> str:
-        """The script that is executed; pure, and `run` need not exist."""
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """The script that is executed; pure, and nothing of `target` need exist."""
 
-    def submit(self, job: JobSpec, run: Run, script: str) -> None:
-        """Submit, and write submission.json; on an error nothing runs."""
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        """Submit, and write each run's submission.json; on an error nothing runs.
 
-    def states(self, runs: Sequence[Run]) -> dict[str, State]:
-        """State by run id, of runs that have no verdict yet; one question for all of them.
+        `runs` is one run, or those of the array in their order. Returns what the scheduler had to
+        say, one sentence each.
+        """
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """Condition by run id, of runs that have no verdict yet; one question for all of them.
 
         A run without submission.json is being submitted, or its submission was killed.
         """
 
-    def cancel(self, run: Run) -> None:
-        """End the run; returns when no process of it is left."""
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """End the runs; returns when no process of theirs is left."""
 
 
 def load_scheduler(name: str) -> Scheduler:

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from hpcdist import files
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import EXIT_INTERRUPTED, JobError, SchedulerError
 from hpcdist.gpus import Gpu, list_gpus
 from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
@@ -36,7 +37,7 @@ from hpcdist.launch.process import (
     send_signal,
 )
 from hpcdist.run import Run
-from hpcdist.schedulers import Plan
+from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import job_section
@@ -60,7 +61,7 @@ class LocalScheduler:
 
     name = "local"
 
-    def plan(self, job: JobSpec) -> Plan:
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """Lay the ranks out over this machine.
 
         Raises JobError where the machine has not enough memory or GPUs, or no free port.
@@ -70,22 +71,23 @@ class LocalScheduler:
         _check_ports(job)
         gpus = [] if job.launch.device == "cpu" else list_gpus()
         launch = _on_gpus(job, gpus) if gpus else _on_cpus(job)
-        return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch))
+        return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch), cluster=cluster)
 
-    def render(self, job: JobSpec, run: Run, plan: Plan) -> str:
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The script that starts one node's agent."""
         return render(
             "local.sh.j2",
             job_comment=comment(job.name),
             num_nodes=job.resources.nodes,
-            cwd=os.getcwd(),
+            cwd=target.cwd,
             python=sys.executable,
             environment=plan.details["environment"],
-            submitit_folder=str(run.submitit_folder),
+            submitit_folder=str(target.submitit_folder),
         )
 
-    def submit(self, job: JobSpec, run: Run, script: str) -> None:
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Start the agents in the background, in a session of their own."""
+        (run,) = runs
         from submitit.local.local import LocalExecutor, LocalJob
 
         from hpcdist.launch.task import AgentTask
@@ -96,7 +98,7 @@ class LocalScheduler:
 
             @property
             def _submitit_command_str(self) -> str:
-                return shlex.join(["/bin/bash", str(run.script_file)])
+                return shlex.join(["/bin/bash", str(target.script_file)])
 
             def _submit_command(self, command: str) -> Any:
                 process = _start_controller(run, command, job)
@@ -109,8 +111,8 @@ class LocalScheduler:
                     process=process,
                 )
 
-        files.write_whole(run.script_file, script)
-        executor = SimulatedNodes(folder=run.submitit_folder)
+        files.write_whole(target.script_file, script)
+        executor = SimulatedNodes(folder=target.submitit_folder)
         executor.update_parameters(tasks_per_node=job.resources.nodes)
         submitted = executor.submit(AgentTask(str(run.path)))
         controller = identify(int(submitted.job_id))
@@ -127,16 +129,21 @@ class LocalScheduler:
         except BaseException:
             _kill_all(_listed(controller))
             raise
+        return []
 
-    def states(self, runs: Sequence[Run]) -> dict[str, State]:
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         """From the processes: running while an agent lives, pending while only submitit does."""
-        return {run.id: _state(run) for run in runs}
+        return {run.id: Condition(state=_state(run)) for run in runs}
 
-    def cancel(self, run: Run) -> None:
-        """Ask the agents to end the run; kill what does not obey.
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """Ask the agents to end the runs; kill what does not obey.
 
-        Raises SchedulerError where the run is on another host, or cannot be killed.
+        Raises SchedulerError where a run is on another host, or cannot be killed.
         """
+        for run in runs:
+            self._cancel(run)
+
+    def _cancel(self, run: Run) -> None:
         _refuse_remote(_processes(run))
         for agent in _living(_agents(run)):
             send_signal(agent.pid, signal.SIGTERM)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist import submission
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import load_scheduler
@@ -36,7 +37,7 @@ def launch(zygote, tmp_path, script_job, launched_run):
     def start(script, *args, agents=None, **options):
         job = script_job(script, *args, **options)
         run = Run.create(tmp_path / "runs", job.name)
-        plan = load_scheduler("local").plan(job)
+        plan = load_scheduler("local").plan(job, ClusterProfile())
         loaded = LoadedJob(job=job, source=str(script))
         submission.write_spec(run, loaded, scheduler="local", plan=plan, command=[])
 

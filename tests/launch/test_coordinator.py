@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from hpcdist.launch.coordinator import SETTLE_S, Coordinator, HangReport, Stage, hang_verdict
+from hpcdist.launch.facts import NodeFacts
 from hpcdist.verdict import RankEnd
 
 
@@ -56,6 +57,7 @@ class Cluster:
             max_restarts=self.restarts,
             grace_s=0.5,
             join_timeout_s=30,
+            backend="auto",
             send=lambda node, message: self.sent.append((node, message)),
             open_store=self.open_store,
             claim_attempt=self.claim,
@@ -79,11 +81,19 @@ class Cluster:
 
     def join(self, *nodes):
         for node in nodes:
-            self.tell(node, "join", host=f"host{node}")
+            facts = NodeFacts(
+                node=node,
+                host=f"host{node}",
+                num_nodes=self.nodes,
+                ranks=self.ranks,
+                device="cpu",
+                master_addr="10.0.0.1",
+            )
+            self.tell(node, "join", facts=msgspec.to_builtins(facts))
 
     def run(self):
         self.join(*range(self.nodes))
-        self.coordinator.on_store("10.0.0.1", 20001, None)
+        self.coordinator.on_store(20001, None)
 
     def end(self, *ends, attempt=None):
         for one in ends:
@@ -119,7 +129,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     assert not cluster.stores
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
-    cluster.coordinator.on_store("10.0.0.1", 20001, None)
+    cluster.coordinator.on_store(20001, None)
     assert cluster.sent[:2] == [(node, {"type": "begin", "attempt": 0}) for node in (0, 1)]
     (start, _) = (message for _, message in cluster.sent[2:])
     assert start["meeting"] == {
@@ -127,6 +137,8 @@ def test_a_run_goes_from_joining_to_its_verdict():
         "restart_count": 0,
         "master_addr": "10.0.0.1",
         "master_port": 20001,
+        "device": "cpu",
+        "backend": "gloo",
     }
     cluster.end(well(0), well(1, 1))
     assert cluster.stage is Stage.ENDING
@@ -225,7 +237,7 @@ def test_messages_of_an_old_attempt_do_not_count():
     cluster.wait(1)
     cluster.gone(0, 1)
     assert (cluster.stage, cluster.stores) == (Stage.STARTING, 2)
-    cluster.coordinator.on_store("10.0.0.1", 20002, None)
+    cluster.coordinator.on_store(20002, None)
     cluster.end(killed(1, 1), attempt=0)
     cluster.gone(0, 1, attempt=0)
     cluster.tell(1, "silent", attempt=0, rank=1)
@@ -253,12 +265,12 @@ def test_cancel_wins_while_nothing_has_failed(stage):
     if stage != "joining":
         cluster.join(1)
     if stage in {"running", "dumping"}:
-        cluster.coordinator.on_store("10.0.0.1", 20001, None)
+        cluster.coordinator.on_store(20001, None)
     if stage == "dumping":
         cluster.tell(1, "silent", attempt=0, rank=1)
     assert cluster.stage.value == stage
     cluster.tell(0, "cancel", signal="SIGINT")
-    cluster.coordinator.on_store("10.0.0.1", 20001, None)  # an answer that was on its way
+    cluster.coordinator.on_store(20001, None)  # an answer that was on its way
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
     assert "start" not in cluster.received(0) or stage in {"running", "dumping"}
@@ -317,7 +329,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
 def test_a_store_that_cannot_be_opened_is_told():
     cluster = Cluster(restarts=1)
     cluster.join(0, 1)
-    cluster.coordinator.on_store("10.0.0.1", None, "no port from 1 to 2 is free")
+    cluster.coordinator.on_store(None, "no port from 1 to 2 is free")
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.message) == (
         "launch",

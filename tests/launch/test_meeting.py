@@ -6,6 +6,7 @@ import socket
 
 from hpcdist.launch.channel import Channel
 from hpcdist.launch.meeting import HostedMeeting, join_meeting
+from hpcdist.launch.network import network_key
 from hpcdist.run import Run
 
 
@@ -13,12 +14,15 @@ def test_an_agent_waits_past_the_place_of_one_that_is_gone(tmp_path):
     run = Run.create(tmp_path, "x")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    run.meeting_file.write_text(json.dumps({"address": "127.0.0.1", "port": port, "token": "old"}))
+    run.meeting_file.write_text(
+        json.dumps(
+            {"addresses": ["127.0.0.1"], "network": network_key(), "port": port, "token": "old"}
+        )
+    )
     asked = []
     joined = join_meeting(
         run,
         node_rank=1,
-        host="h",
         source=None,
         timeout_s=30,
         give_up=lambda: len(asked) > 3 or asked.append(1),
@@ -32,7 +36,7 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(tmp_pa
     with selectors.DefaultSelector() as selector:
         meeting = HostedMeeting(
             run,
-            address="127.0.0.1",
+            addresses=["127.0.0.1"],
             bind_to="127.0.0.1",
             port_range=None,
             selector=selector,
@@ -47,7 +51,7 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(tmp_pa
                 key.data()
 
         def come():
-            connection = socket.create_connection((place["address"], place["port"]))
+            connection = socket.create_connection((place["addresses"][0], place["port"]))
             channel = Channel(connection)
             channel.send({"type": "hello", "node": 1, "token": place["token"]})
             turn()

@@ -38,7 +38,8 @@ print("up", flush=True)
 
 @pytest.fixture
 def state():
-    return lambda launched: load_scheduler("local").states([launched.run])[launched.run.id]
+    scheduler = load_scheduler("local")
+    return lambda launched: scheduler.conditions([launched.run])[launched.run.id].state
 
 
 def wait_until_up(launched, ranks):
@@ -155,7 +156,7 @@ def test_strangers_at_the_meeting_place_are_turned_away(launch, write_script):
     launched = launch(write_script("print('up')"), nodes=2, agents=[0])
     launched.wait(launched.run.meeting_file.exists)
     place = json.loads(launched.run.meeting_file.read_text())
-    address = (place["address"], place["port"])
+    address = (place["addresses"][0], place["port"])
     for words in (b"GET / HTTP/1.1\r\n\r\n", b'{"node": 1, "token": "guess"}\n', b"[]\n", b"{}\n"):
         with socket.create_connection(address) as stranger:
             stranger.sendall(words)
@@ -186,16 +187,16 @@ def test_cancel_ends_ranks_that_ignore_signals(submit, write_script, state):
     wait_until_up(launched, 4)
     assert state(launched) == "running"
     begin_s = time.monotonic()
-    load_scheduler("local").cancel(launched.run)
+    load_scheduler("local").cancel([launched.run])
     print(f"cancelled in {time.monotonic() - begin_s:.2f} s")
     assert launched.run.read_verdict().state == "cancelled"
-    load_scheduler("local").cancel(launched.run)  # once more does no harm
+    load_scheduler("local").cancel([launched.run])  # once more does no harm
     assert launched.run.read_verdict().signal == "SIGTERM"
 
 
 def test_cancel_before_the_agents_are_up_ends_submitits_processes(submit, write_script, state):
     launched = submit(write_script(WAIT), nodes=2)
-    load_scheduler("local").cancel(launched.run)
+    load_scheduler("local").cancel([launched.run])
     assert launched.run.read_verdict().state == "cancelled"
 
 
@@ -203,7 +204,7 @@ def test_cancel_while_torch_is_imported(submit, write_script):
     launched = submit(write_script("import torch\n" + WAIT), nodes=2)
     launched.agent_pid(0)
     launched.agent_pid(1)
-    load_scheduler("local").cancel(launched.run)
+    load_scheduler("local").cancel([launched.run])
     assert launched.run.read_verdict().state == "cancelled"
 
 
@@ -211,7 +212,7 @@ def test_cancel_kills_a_run_whose_agent_hangs(submit, write_script):
     launched = submit(write_script(LITTER + "time.sleep(100)"))
     wait_until_up(launched, 1)
     os.kill(launched.agent_pid(0), signal.SIGSTOP)
-    load_scheduler("local").cancel(launched.run)
+    load_scheduler("local").cancel([launched.run])
     assert launched.run.read_verdict().message == "cancelled"
 
 
@@ -243,7 +244,7 @@ def test_cancel_leaves_processes_alone_that_only_have_the_pid_of_the_run(
             file.write_text(json.dumps(value))
         launched.run.verdict_file.unlink()
         assert state(launched) == "lost"
-        load_scheduler("local").cancel(launched.run)
+        load_scheduler("local").cancel([launched.run])
         assert bystander.poll() is None
     finally:
         bystander.kill()

@@ -15,6 +15,7 @@ import torch
 import torch.distributed
 
 from hpcdist.launch.agent import run_agent
+from hpcdist.launch.place import find_place
 
 
 def fork_agent(run_path, node):
@@ -25,7 +26,7 @@ def fork_agent(run_path, node):
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
-        run_agent(Path(run_path), int(node))
+        run_agent(Path(run_path), find_place(int(node), {}))
     finally:
         os._exit(0)
 

@@ -11,11 +11,12 @@ import time
 import msgspec
 import pytest
 
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, SchedulerError
 from hpcdist.gpus import Gpu
 from hpcdist.launch.node import LaunchPlan
 from hpcdist.run import Run
-from hpcdist.schedulers import local
+from hpcdist.schedulers import Target, local
 from hpcdist.schedulers.local import choose_gpus
 
 scheduler = local.scheduler
@@ -26,7 +27,7 @@ def plan(script_job):
     """How a script with these options would run here."""
 
     def make(name="script.py", **options):
-        return scheduler.plan(script_job(name, **options))
+        return scheduler.plan(script_job(name, **options), ClusterProfile())
 
     return make
 
@@ -165,7 +166,8 @@ def test_the_script_is_safe_whatever_names_hold(
     folder.mkdir()
     monkeypatch.chdir(folder)
     job = msgspec.structs.replace(script_job(folder / "x.py"), name=name)
-    text = scheduler.render(job, Run(folder / "runs" / "RUN"), scheduler.plan(job))
+    target = Target(name="RUN", folder=folder / "runs" / "RUN", cwd=str(folder))
+    text = scheduler.render(job, target, scheduler.plan(job, ClusterProfile()))
     script = tmp_path / "script.sh"
     script.write_text(text)
     subprocess.run(["bash", "-n", script], check=True)
@@ -185,7 +187,7 @@ def test_the_script_is_safe_whatever_names_hold(
 
 @pytest.fixture
 def state():
-    return lambda run: scheduler.states([run])[run.id]
+    return lambda run: scheduler.conditions([run])[run.id].state
 
 
 def identity(**changes):
@@ -230,7 +232,7 @@ def test_a_run_on_another_host_is_not_lost_and_not_cancelled_from_here(run_of, s
     assert state(run) == "running"
     assert state(run_of(controller=elsewhere)) == "pending"
     with pytest.raises(SchedulerError, match="the run is on host elsewhere"):
-        scheduler.cancel(run)
+        scheduler.cancel([run])
     assert run.read_verdict() is None
 
 
@@ -240,5 +242,5 @@ def test_torn_files_make_no_process(run_of, state, text):
     run.agent_file(0).write_text(text)
     run.submission_file.write_text(text)
     assert state(run) in {"pending", "lost"}
-    scheduler.cancel(run)
+    scheduler.cancel([run])
     assert run.read_verdict().state == "cancelled"

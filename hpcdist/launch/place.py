@@ -1,0 +1,43 @@
+"""The place of an agent in its job, as the scheduler tells it through the environment."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+
+class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node of its job an agent is."""
+
+    node_rank: int
+    num_nodes: int | None = None
+    """Nodes of the job; None where the scheduler does not say."""
+    node_name: str
+    """What the scheduler calls the node; its host name where it does not say."""
+    host: str
+    """What people call the node."""
+    cpus: int | None = None
+    """CPUs that the job has on the node; None where the scheduler does not say."""
+    life: int = 0
+    """How often the scheduler has started the job anew before (requeued it)."""
+
+
+def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
+    """The place from Slurm's variables where they are (srun sets them for each task:
+    slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES), else from the host alone."""
+    host = socket.gethostname()
+    name = environment.get("SLURMD_NODENAME") or host
+    return JobPlace(
+        node_rank=node_rank,
+        num_nodes=_number(environment.get("SLURM_STEP_NUM_NODES")),
+        node_name=name,
+        host=name,
+        cpus=_number(environment.get("SLURM_CPUS_PER_TASK")),
+        life=_number(environment.get("SLURM_RESTART_COUNT")) or 0,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None

@@ -1,0 +1,128 @@
+"""What squeue and sacct say about jobs: one call of each for any number of runs."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from hpcdist.schedulers import Condition
+from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.slurm.reasons import plain_reason
+from hpcdist.verdict import State
+
+TIMEOUT_S = 30.0
+
+_STATES: dict[str, State] = {
+    "PENDING": "pending",
+    "CONFIGURING": "pending",
+    "REQUEUED": "pending",
+    "REQUEUE_FED": "pending",
+    "REQUEUE_HOLD": "pending",
+    "RESV_DEL_HOLD": "pending",
+    "SPECIAL_EXIT": "pending",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "RESIZING": "running",
+    "SIGNALING": "running",
+    "STAGE_OUT": "running",
+    "STOPPED": "running",
+    "SUSPENDED": "running",
+    "COMPLETED": "done",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "REVOKED": "cancelled",
+    "BOOT_FAIL": "failed",
+    "DEADLINE": "failed",
+    "FAILED": "failed",
+    "NODE_FAIL": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "TIMEOUT": "failed",
+}
+"""Job states of slurm.schedmd.com/squeue.html and sacct.html -> ours."""
+
+_SQUEUE_FORMAT = "%i|%T|%r|%S|%j"  # the name comes last: it may hold what separates
+_SACCT_FIELDS = "JobID,State,JobName"
+
+
+class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of squeue or sacct."""
+
+    job_id: str
+    """123, or 123_4 in an array."""
+    name: str
+    state: str
+    """Slurm's word for it."""
+    reason: str = ""
+    start_s: float | None = None
+    """Unix time of the start, expected or past."""
+
+    def condition(self) -> Condition:
+        """What it means for a run."""
+        state = _STATES.get(self.state, "running")
+        if state == "pending":
+            return Condition(
+                state=state, reason=plain_reason(self.reason), expected_start_s=self.start_s
+            )
+        if state == "running":
+            return Condition(state=state)
+        return Condition(state=state, reason=f"Slurm says {self.state}")
+
+
+def ask_queue() -> list[QueuedJob]:
+    """All jobs of this user that squeue knows: those that wait and run, and some that ended lately.
+
+    Raises SchedulerError.
+    """
+    argv = ["squeue", f"--user={getpass.getuser()}", "--noheader", "--array", "--states=all"]
+    return parse_queue(
+        run_command([*argv, f"--format={_SQUEUE_FORMAT}"], timeout_s=TIMEOUT_S).stdout
+    )
+
+
+def parse_queue(text: str) -> list[QueuedJob]:
+    """The lines of `squeue --format=%i|%T|%r|%S|%j`."""
+    rows = (line.split("|", 4) for line in text.splitlines())
+    return [
+        QueuedJob(
+            job_id=row[0], state=row[1], reason=row[2], start_s=_unix_time(row[3]), name=row[4]
+        )
+        for row in rows
+        if len(row) == 5
+    ]
+
+
+def ask_accounting(job_ids: Iterable[str]) -> list[QueuedJob]:
+    """What accounting knows of these jobs; several lines where ids were used again.
+
+    Raises SchedulerError.
+    """
+    argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2"]
+    wanted = [f"--format={_SACCT_FIELDS}", f"--jobs={','.join(job_ids)}"]
+    return parse_accounting(run_command([*argv, *wanted], timeout_s=TIMEOUT_S).stdout)
+
+
+def parse_accounting(text: str) -> list[QueuedJob]:
+    """The lines of `sacct --parsable2 --format=JobID,State,JobName`, oldest first."""
+    rows = (line.split("|", 2) for line in text.splitlines())
+    return [
+        # "CANCELLED by 1000"
+        QueuedJob(job_id=row[0], state=row[1].partition(" ")[0], name=row[2])
+        for row in rows
+        if len(row) == 3
+    ]
+
+
+def newest(jobs: Iterable[QueuedJob]) -> Mapping[tuple[str, str], QueuedJob]:
+    """Jobs by id and name: an id alone may have been another job's before a cluster's restart."""
+    return {(job.job_id, job.name): job for job in jobs}
+
+
+def _unix_time(text: str) -> float | None:
+    """2026-11-21T13:36:39 in this machine's time zone, as Slurm prints it; N/A where not known."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,197 @@
+"""The Slurm scheduler: plan, script, submission, conditions, and the end on request."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.errors import EXIT_INTERRUPTED, SchedulerError
+from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.run import Run
+from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.script import comment, render
+from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
+from hpcdist.schedulers.slurm.directives import (
+    cpus_per_node,
+    directives,
+    log_pattern,
+)
+from hpcdist.schedulers.slurm.queue import TIMEOUT_S, QueuedJob, ask_accounting, ask_queue, newest
+from hpcdist.spec import JobSpec
+from hpcdist.verdict import Verdict
+
+_GONE_LIMIT_S = 180.0
+"""KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
+_GONE_POLL_S = 0.5
+_STARTING_S = 120.0
+_ACTIVE = ("pending", "running")
+
+
+class SlurmScheduler:
+    """See the module."""
+
+    name = "slurm"
+
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        """Lay the ranks out over nodes that are not known yet.
+
+        Raises JobError where sinfo tells that the partition can never run the job.
+        """
+        check_capacity(job, cluster, ask_capacity())
+        num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
+        launch = LaunchPlan(
+            nodes=[NodePlan() for _ in range(job.resources.nodes)],
+            device=job.launch.device,
+            backend=job.launch.backend,
+            scheduler=self.name,
+            num_threads=num_threads,
+            environment={"OMP_NUM_THREADS": str(num_threads)},
+            interface=cluster.interface,
+        )
+        return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """The batch script; pure, and the same on a machine without Slurm."""
+        cluster = plan.cluster
+        return render(
+            "slurm.sh.j2",
+            job_comment=comment(job.name),
+            name=target.name,
+            directives=directives(job, cluster, target),
+            setup=cluster.setup,
+            cwd=target.cwd,
+            profile_environment=cluster.environment,
+            environment=plan.details["environment"],
+            num_nodes=job.resources.nodes,
+            cpus_per_node=cpus_per_node(job, cluster),
+            output=log_pattern(target, "%t"),
+            python=cluster.python or sys.executable,
+            submitit_folder=str(target.submitit_folder),
+        )
+
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        """Give the script to sbatch, once."""
+        from hpcdist.launch.task import AgentTask
+        from hpcdist.schedulers.slurm.submitting import ScriptExecutor
+
+        executor = ScriptExecutor(target, script, job.resources.nodes)
+        files.write_whole(target.script_file, script)
+        job_ids = executor.submit_all([AgentTask(str(run.path)) for run in runs])
+        try:
+            for run, job_id in zip(runs, job_ids, strict=True):
+                self._write_submission(run, job_id, target)
+        except BaseException:
+            _scancel(job_ids)
+            raise
+        return executor.said
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """One squeue, and one sacct where squeue does not know all of them any more.
+
+        Raises SchedulerError where squeue does not answer.
+        """
+        submissions = {run.id: run.read_submission() for run in runs}
+        queue = ask_queue()
+        by_key = newest(queue)
+        by_name = {job.name: job for job in queue}
+        found: dict[str, Condition] = {}
+        missing: dict[str, tuple[str, str]] = {}
+        for run in runs:
+            submission = submissions[run.id]
+            if submission is None:  # submitted a moment ago, or its submission was killed
+                found[run.id] = _unsubmitted(run, by_name.get(run.id))
+                continue
+            key = (str(submission.get("job_id")), str(submission.get("job_name")))
+            if (queued := by_key.get(key)) is not None:
+                found[run.id] = queued.condition()
+            else:
+                missing[run.id] = key
+        return found | _from_accounting(missing)
+
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """Have Slurm end the jobs, and wait until their processes are gone.
+
+        Raises SchedulerError where Slurm does not answer, or the jobs do not end.
+        """
+        by_job = {job_id: run for run in runs if (job_id := _job_id(run)) is not None}
+        for run in runs:
+            run.ask_to_cancel()
+        _scancel(list(by_job))
+        deadline = time.monotonic() + _GONE_LIMIT_S
+        while left := _living(by_job):
+            if time.monotonic() > deadline:
+                raise SchedulerError(
+                    f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
+                    hint="their nodes may be down; see: scontrol show job JOBID",
+                )
+            time.sleep(_GONE_POLL_S)
+        for run in runs:
+            run.write_verdict(
+                Verdict(
+                    kind="cancelled",
+                    state="cancelled",
+                    message="cancelled",
+                    exit_code_of_run=EXIT_INTERRUPTED,
+                    time_s=time.time(),
+                )
+            )
+
+    def _write_submission(self, run: Run, job_id: str, target: Target) -> None:
+        files.write_json(
+            run.submission_file,
+            {
+                "scheduler": self.name,
+                "job_id": job_id,
+                "job_name": target.name,
+                "submitted_s": time.time(),
+                "folder": str(target.folder),
+            },
+        )
+
+
+scheduler = SlurmScheduler()
+
+
+def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
+    if queued is not None:
+        return queued.condition()
+    try:
+        is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
+    except OSError:  # deleted a moment ago
+        is_new = False
+    return Condition(state="pending" if is_new else "lost")
+
+
+def _from_accounting(missing: dict[str, tuple[str, str]]) -> dict[str, Condition]:
+    """Of jobs that squeue has forgotten; lost where accounting is off or does not know them."""
+    if not missing:
+        return {}
+    try:
+        known = newest(ask_accounting(sorted({job_id for job_id, _ in missing.values()})))
+    except SchedulerError:
+        known = {}
+    lost = Condition(state="lost")
+    return {name: known[key].condition() if key in known else lost for name, key in missing.items()}
+
+
+def _job_id(run: Run) -> str | None:
+    job_id = (run.read_submission() or {}).get("job_id")
+    if isinstance(job_id, str):
+        return job_id
+    return next((job.job_id for job in ask_queue() if job.name == run.id), None)
+
+
+def _scancel(job_ids: Sequence[str]) -> None:
+    if job_ids:
+        run_command(["scancel", "--quiet", *job_ids], timeout_s=TIMEOUT_S)
+
+
+def _living(by_job: dict[str, Run]) -> list[str]:
+    active = {job.job_id for job in ask_queue() if job.condition().state in _ACTIVE}
+    return sorted(active & by_job.keys())

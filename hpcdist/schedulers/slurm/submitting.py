@@ -1,0 +1,82 @@
+"""Handing a script to sbatch through submitit, which writes the pickles and knows the job after."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, utils
+from submitit.slurm.slurm import SlurmExecutor, SlurmJob
+
+from hpcdist.errors import SchedulerError
+from hpcdist.schedulers import Target
+from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.slurm.environment import submission_environment
+
+_SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
+
+
+class ScriptExecutor(SlurmExecutor):
+    """submitit's Slurm executor, with our script in the place of the one that it would write."""
+
+    def __init__(self, target: Target, script: str, num_nodes: int) -> None:
+        if shutil.which("sbatch") is None:
+            raise SchedulerError(
+                "sbatch was not found: this is no login node of a Slurm cluster",
+                hint="go to a login node, load the site's Slurm module, or run with --local",
+            )
+        super().__init__(folder=target.submitit_folder)
+        self.said: list[str] = []
+        """What sbatch had to say besides the job's id."""
+        self._target = target
+        self._script = script
+        self._num_nodes = num_nodes
+
+    def submit_all(self, callables: Sequence[Any]) -> list[str]:
+        """Submit one callable, or those of the target's array; returns the jobs' ids.
+
+        Raises SchedulerError.
+        """
+        delayed = [utils.DelayedSubmission(one) for one in callables]
+        return [job.job_id for job in self._internal_process_submissions(delayed)]
+
+    def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
+        """As submitit does, but its arrays would forget that they are ours."""
+        if self._target.array_size is None:
+            return core.PicklingExecutor._internal_process_submissions(  # noqa: SLF001
+                self, delayed_submissions
+            )
+        folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
+        pickles = [folder / f"{uuid.uuid4().hex}.pkl" for _ in delayed_submissions]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.dump(path)
+        first = self._submit_command(self._submitit_command_str)
+        tasks = list(range(self._num_nodes))
+        jobs: list[Any] = [
+            SlurmJob(folder=self.folder, job_id=f"{first.job_id}_{index}", tasks=tasks)
+            for index in range(len(pickles))
+        ]
+        for job, path in zip(jobs, pickles, strict=True):
+            job.paths.move_temporary_file(path, "submitted_pickle")
+        return jobs
+
+    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
+        script_file: Path = self._target.script_file
+        done = run_command(
+            ["sbatch", str(script_file)],
+            timeout_s=_SBATCH_TIMEOUT_S,
+            environment=submission_environment(os.environ, self._script),
+        )
+        self.said = [line for line in done.stderr.splitlines() if line.strip()]
+        try:
+            job_id = self._get_job_id_from_submission_command(done.stdout)
+        except utils.FailedSubmissionError:
+            raise SchedulerError(
+                f"sbatch said {done.stdout.strip()!r}, which names no job",
+                hint="is sbatch a wrapper of the site's? ask its administrators",
+            ) from None
+        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
