@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,14 +15,12 @@ from hpcdist.run import Run, all_runs, find_run, runs_folder
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
     "max_restarts": "launch.max_restarts",
 }
-"""Option -> the key of the job file that it is short for."""
+"""Field of JobOptions -> the key of the job file that the option is short for."""
 
 
 def _runs_path(_context: click.Context, _option: click.Parameter, value: str | None) -> Path:
@@ -38,58 +38,83 @@ run_argument = click.argument("run_name", metavar="RUN")
 run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
 
-def job_options(function: Function) -> Function:
-    """What names a job, changes it, and says where it goes: for submit and render."""
-    options = (
-        click.argument("job_name", metavar="JOB"),
-        click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
-        click.option("--nodes", metavar="N", help="Number of nodes."),
-        click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
-        click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
-        click.option(
-            "--scheduler",
-            type=click.Choice(["auto", "slurm", "lsf", "local"]),
-            help="Where to run. [default: auto, what this machine has]",
-        ),
-        click.option(
-            "--set",
-            "overrides",
-            metavar="KEY.PATH=VALUE",
-            multiple=True,
-            help="Set any key of the job file; may be given several times.",
-        ),
-        click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
-        runs_option,
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What names a job, changes it, and says where it goes: the options that submit and render
+    share, as they were typed. A field is an option of `_JOB_OPTIONS`, by its name there."""
+
+    job_name: str
+    script_args: tuple[str, ...]
+    nodes: str | None
+    gpus: str | None
+    local: bool
+    scheduler: str | None
+    overrides: tuple[str, ...]
+    max_restarts: str | None
+    runs: Path
 
 
-def load_from_options(
-    job_name: str, overrides: Sequence[str], script_args: Sequence[str], **flags: str | None
-) -> LoadedJob:
-    """The job that the options of `job_options` describe."""
+_JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+    click.argument("job_name", metavar="JOB"),
+    click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
+    click.option("--nodes", metavar="N", help="Number of nodes."),
+    click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
+    click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
+    click.option(
+        "--scheduler",
+        type=click.Choice(["auto", "slurm", "lsf", "local"]),
+        help="Where to run. [default: auto, what this machine has]",
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        metavar="KEY.PATH=VALUE",
+        multiple=True,
+        help="Set any key of the job file; may be given several times.",
+    ),
+    click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    runs_option,
+)
+
+
+def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
+    names = [field.name for field in fields(JobOptions)]
+
+    @wraps(function)
+    def with_options(**values: Any) -> Any:
+        options = JobOptions(**{name: values.pop(name) for name in names})
+        return function(options=options, **values)
+
+    for option in reversed(_JOB_OPTIONS):
+        with_options = option(with_options)
+    return with_options
+
+
+def load_from_options(options: JobOptions) -> LoadedJob:
+    """The job that the options describe."""
     from hpcdist.job import load_job, parse_flag
 
+    typed = {option: getattr(options, option) for option in _JOB_FLAGS}
     return load_job(
-        job_name,
+        options.job_name,
         flags={
-            _JOB_FLAGS[name]: parse_flag(f"--{name.replace('_', '-')}", text)
-            for name, text in flags.items()
+            _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
+            for option, text in typed.items()
             if text is not None
         },
-        overrides=overrides,
-        script_args=script_args,
+        overrides=options.overrides,
+        script_args=options.script_args,
     )
 
 
-def choose_scheduler(scheduler: str | None, *, local: bool, flag: str = "--local") -> str:
-    """The scheduler by name, or `auto`; `local` says that `flag` wants this machine."""
-    if not local:
-        return scheduler or "auto"
-    if scheduler not in {None, "local"}:
-        raise click.UsageError(f"{flag} and --scheduler {scheduler} contradict each other")
+def choose_scheduler(options: JobOptions, *, debug: bool = False) -> str:
+    """The scheduler by name, or `auto`; debug mode runs on this machine, as --local does."""
+    if not (options.local or debug):
+        return options.scheduler or "auto"
+    if options.scheduler not in {None, "local"}:
+        flag = "--debug" if debug else "--local"
+        raise click.UsageError(f"{flag} and --scheduler {options.scheduler} contradict each other")
     return "local"
 
 

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from hpcdist.cli.options import choose_scheduler, job_options, load_from_options
+from hpcdist.cli.options import JobOptions, choose_scheduler, job_options, load_from_options
 from hpcdist.cli.printing import note
 
 
 @click.command
 @job_options
-def render(
-    *,
-    job_name: str,
-    script_args: tuple[str, ...],
-    nodes: str | None,
-    gpus: str | None,
-    local: bool,
-    scheduler: str | None,
-    overrides: tuple[str, ...],
-    max_restarts: str | None,
-    runs: Path,
-) -> None:
+def render(*, options: JobOptions) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
     The script is all that is printed on stdout; RUN stands in it for the id that the run would get.
@@ -35,12 +23,10 @@ def render(
     """
     from hpcdist.submission import placeholder_run, plan_submission
 
-    loaded = load_from_options(
-        job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
-    )
-    planned = plan_submission(loaded, scheduler=choose_scheduler(scheduler, local=local))
+    loaded = load_from_options(options)
+    planned = plan_submission(loaded, scheduler=choose_scheduler(options))
     for text in planned.plan.notes:
         note(text)
     sys.stdout.flush()
-    script = planned.script(planned.target(placeholder_run(runs)))
+    script = planned.script(planned.target(placeholder_run(options.runs)))
     sys.stdout.buffer.write(script.encode(errors="surrogateescape"))

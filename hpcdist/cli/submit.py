@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.cli.interrupts import Interrupted, Interrupts
-from hpcdist.cli.options import choose_scheduler, job_options, json_option, load_from_options
+from hpcdist.cli.options import (
+    JobOptions,
+    choose_scheduler,
+    job_options,
+    json_option,
+    load_from_options,
+)
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
@@ -28,21 +34,7 @@ if TYPE_CHECKING:
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
-def submit(
-    *,
-    job_name: str,
-    script_args: tuple[str, ...],
-    nodes: str | None,
-    gpus: str | None,
-    local: bool,
-    scheduler: str | None,
-    overrides: tuple[str, ...],
-    max_restarts: str | None,
-    runs: Path,
-    wait: bool,
-    debug: bool,
-    as_json: bool,
-) -> int:
+def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
 
     \b
@@ -58,26 +50,24 @@ def submit(
     Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
     ends it.
     """
-    loaded = load_from_options(
-        job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
-    )
+    loaded = load_from_options(options)
     if debug:
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
-        name = choose_scheduler(scheduler, local=True, flag="--debug")
-        return _debug(loaded, name, runs, as_json=as_json)
-    name = choose_scheduler(scheduler, local=local)
-    follows = local or wait
+        name = choose_scheduler(options, debug=True)
+        return _debug(loaded, name, options.runs, as_json=as_json)
+    name = choose_scheduler(options)
+    follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
         planned = _plan(loaded, name)
         name = planned.scheduler.name
-        run = _submit(planned, runs, interrupts)
+        run = _submit(planned, options.runs, interrupts)
         if not follows:
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
             return 0
-        verdict, code = _follow(run, interrupts, as_json=as_json, owned=local)
+        verdict, code = _follow(run, interrupts, as_json=as_json, owned=options.local)
         if as_json:
             print_json(_described(run, name, verdict, code))
         return code

@@ -35,13 +35,13 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Memory per node in GB (10**9 bytes) where the job says nothing; unset: the site's default."""
     time_limit_min: Positive | None = None
     """Time limit in minutes where the job says nothing; unset: the site's default."""
-    setup: list[str] = []
+    setup: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Lines of bash that every job runs first: module load, source venv/bin/activate."""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = {}  # noqa: RUF012 - msgspec gives every struct its own
     """Environment variables for every job."""
     interface: str | None = None
     """Network interface for gloo and NCCL; unset: the one by which node 0 is reached."""
-    directives: list[str] = []
+    directives: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Further options for the scheduler, such as --exclusive, one per item."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""
