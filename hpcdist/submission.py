@@ -9,9 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,14 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
-from hpcdist.schedulers import Plan, Scheduler, Target, detect_scheduler, load_scheduler
+from hpcdist.schedulers import (
+    Dependency,
+    Plan,
+    Scheduler,
+    Target,
+    detect_scheduler,
+    load_scheduler,
+)
 from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
@@ -45,9 +52,15 @@ class PlannedSubmission:
         """What would be executed for `target`."""
         return self.scheduler.render(self.loaded.job, target, self.plan)
 
-    def target(self, run: Run) -> Target:
+    def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """What the script of a single run is for."""
-        return Target(name=run.id, folder=run.path, cwd=os.getcwd())
+        return Target(
+            name=run.id, folder=run.path, cwd=os.getcwd(), dependencies=list(dependencies)
+        )
+
+    def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
+        """Submit runs whose directories are there; what the scheduler had to say."""
+        return self.scheduler.submit(self.loaded.job, target, runs, self.script(target))
 
 
 def plan_submission(
@@ -62,6 +75,20 @@ def plan_submission(
         workloads.check(loaded.job)
         plan = chosen.plan(loaded.job, cluster or ClusterProfile())
     return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
+
+
+def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmission:
+    """The plan for a job of the same shape (see `shape_of`), which is checked too."""
+    with _located(loaded):
+        workloads.check(loaded.job)
+    return replace(planned, loaded=loaded)
+
+
+def shape_of(loaded: LoadedJob) -> str:
+    """What a plan depends on: jobs for which it is equal can share one."""
+    job = loaded.job
+    shape = (job.workload, job.resources, job.launch, getattr(job, "script", None))
+    return msgspec.json.encode(shape).decode()
 
 
 def placeholder_run(runs: Path) -> Run:
@@ -84,15 +111,19 @@ class Submitted:
     """What the scheduler had to say, one sentence each."""
 
 
-def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Submitted:
+def submit(
+    planned: PlannedSubmission,
+    *,
+    runs: Path,
+    command: Sequence[str],
+    dependencies: Sequence[Dependency] = (),
+) -> Submitted:
     """Make the run directory, and submit what is prepared; the run is the scheduler's from then on.
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
     with _new_run(planned, runs, command) as run:
-        target = planned.target(run)
-        script = planned.script(target)
-        said = planned.scheduler.submit(planned.loaded.job, target, [run], script)
+        said = planned.hand_over(planned.target(run, dependencies), [run])
     return Submitted(run=run, said=said)
 
 
@@ -101,19 +132,33 @@ def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> 
     """A run directory with its spec.json; an error in the block leaves nothing of it behind."""
     run = Run.create(runs, planned.loaded.job.name)
     try:
-        write_spec(
-            run,
-            planned.loaded,
-            scheduler=planned.scheduler.name,
-            plan=planned.plan,
-            command=command,
-        )
+        describe(run, planned, command)
         yield run
     except BaseException as error:
         shutil.rmtree(run.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
         raise
+
+
+def describe(
+    run: Run,
+    planned: PlannedSubmission,
+    command: Sequence[str],
+    *,
+    surroundings: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the spec.json of a planned run; `sweep` says which point of which sweep it is."""
+    write_spec(
+        run,
+        planned.loaded,
+        scheduler=planned.scheduler.name,
+        plan=planned.plan,
+        command=command,
+        surroundings=surroundings,
+        sweep=sweep,
+    )
 
 
 def one_rank(loaded: LoadedJob) -> LoadedJob:
@@ -140,8 +185,27 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
         raise cannot_write(runs, error) from None
 
 
+def surroundings_now() -> dict[str, Any]:
+    """What a submission was made with; the same for all runs of a sweep, and slow to find out."""
+    return {
+        "cwd": os.getcwd(),
+        "user": _user(),
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "git": git_state(),
+        "environment": redact(os.environ),
+    }
+
+
 def write_spec(
-    run: Run, loaded: LoadedJob, *, scheduler: str, plan: Plan, command: Sequence[str]
+    run: Run,
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    plan: Plan,
+    command: Sequence[str],
+    surroundings: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
     files.write_json(
@@ -154,13 +218,9 @@ def write_spec(
             "job": job_to_dict(loaded.job),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
-            "cwd": os.getcwd(),
             "command": list(command),
-            "user": _user(),
-            "host": socket.gethostname(),
-            "versions": versions(),
-            "git": git_state(),
-            "environment": redact(os.environ),
+            **(surroundings or surroundings_now()),
+            **({} if sweep is None else {"sweep": dict(sweep)}),
         },
     )
 

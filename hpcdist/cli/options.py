@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.run import Run, all_runs, find_run, runs_folder
+from hpcdist.run import Run, all_runs, runs_folder
 
 if TYPE_CHECKING:
-    from hpcdist.job import LoadedJob
+    from hpcdist.job import Flag, LoadedJob
+    from hpcdist.sweep.points import Point
 
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
@@ -21,6 +22,10 @@ _JOB_FLAGS = {
     "max_restarts": "launch.max_restarts",
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
+
+
+_SWEEP_NAMES = _JOB_FLAGS | {"time": "resources.time_limit_min"}
+"""What --sweep may call a key."""
 
 
 def _runs_path(_context: click.Context, _option: click.Parameter, value: str | None) -> Path:
@@ -51,7 +56,17 @@ class JobOptions:
     scheduler: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None
+    sweeps: tuple[str, ...]
+    repeat: int
+    max_parallel: int | None
+    after: tuple[str, ...]
+    summary_after: bool
     runs: Path
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it may be more than one run."""
+        return bool(self.sweeps) or self.repeat > 1
 
 
 _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
@@ -73,6 +88,36 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Set any key of the job file; may be given several times.",
     ),
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    click.option(
+        "--sweep",
+        "sweeps",
+        metavar="'KEY=V,V ...'",
+        multiple=True,
+        help="One run for each combination of these values, such as 'nodes=1,2 train.lr=0.1,0.01'.",
+    ),
+    click.option(
+        "--repeat",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=1,
+        help="Run each point of the sweep, or the job, so often.",
+    ),
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="At most so many runs of the sweep at one time. [default: locally 1, else no limit]",
+    ),
+    click.option(
+        "--after",
+        metavar="[KIND:]RUN",
+        multiple=True,
+        help="Start only when RUN, which may be a sweep, has ended: ok (the default), any or "
+        "notok.",
+    ),
+    click.option(
+        "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
+    ),
     runs_option,
 )
 
@@ -91,21 +136,38 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-def load_from_options(options: JobOptions) -> LoadedJob:
-    """The job that the options describe."""
-    from hpcdist.job import load_job, parse_flag
+def load_from_options(options: JobOptions, point: Mapping[str, Flag] | None = None) -> LoadedJob:
+    """The job that the options describe, at one point of their sweep."""
+    from hpcdist.job import load_job
 
-    typed = {option: getattr(options, option) for option in _JOB_FLAGS}
     return load_job(
         options.job_name,
-        flags={
-            _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
-            for option, text in typed.items()
-            if text is not None
-        },
+        flags=_job_flags(options) | dict(point or {}),
         overrides=options.overrides,
         script_args=options.script_args,
     )
+
+
+def sweep_points(options: JobOptions) -> list[Point]:
+    """The points of the options' sweep, checked against what else they give."""
+    from hpcdist.job.load import parse_override
+    from hpcdist.sweep.points import check_given_once, make_points, parse_sweeps
+
+    axes = parse_sweeps(options.sweeps, short=_SWEEP_NAMES)
+    given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
+    check_given_once(axes, {key: flag.name for key, flag in given.items()})
+    return make_points(axes, num_repeats=options.repeat)
+
+
+def _job_flags(options: JobOptions) -> dict[str, Flag]:
+    from hpcdist.job import parse_flag
+
+    typed = {option: getattr(options, option) for option in _JOB_FLAGS}
+    return {
+        _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
+        for option, text in typed.items()
+        if text is not None
+    }
 
 
 def choose_scheduler(options: JobOptions, *, debug: bool = False) -> str:
@@ -119,7 +181,10 @@ def choose_scheduler(options: JobOptions, *, debug: bool = False) -> str:
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
-    """The runs of these names, each once; all runs if there are no names."""
+    """The runs of these names, each once; a sweep's name is all of its. All runs if there are no
+    names."""
+    from hpcdist.sweep.folder import find_runs
+
     if not names:
         return all_runs(runs)
-    return list({run.path: run for run in (find_run(runs, name) for name in names)}.values())
+    return list({run.path: run for name in names for run in find_runs(runs, name)}.values())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.cli.described import describe_run, size
+from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, one_line, print_json
 from hpcdist.run import Run
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from hpcdist.follow.live import Progress
 
 
+_SHOWN_RUNS = 10
+"""Of a sweep, in each state: there may be thousands."""
+
+
 @click.command
 @run_arguments
 @runs_option
@@ -25,30 +29,50 @@ if TYPE_CHECKING:
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
-    Without RUN: the runs that have not ended, or else the last one.
+    Without RUN: the runs that have not ended, or else the last one. Of a sweep, those are shown
+    that are not done.
     """
     import msgspec
 
     from hpcdist.follow.live import LiveProgress
-    from hpcdist.states import run_states
+    from hpcdist.states import run_conditions
 
     found = named_runs(runs, run_names)
-    states = run_states(found, warn=note)
+    conditions = run_conditions(found, warn=note)
+    states = {name: condition.state for name, condition in conditions.items()}
     shown = found if run_names else _of_interest(found, states)
     progress = {run.id: LiveProgress(run).read() for run in shown}
+    described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in shown]
     if as_json:
         print_json(
-            [
-                describe_run(run, states[run.id])
-                | {"progress": msgspec.to_builtins(progress[run.id])}
-                for run in shown
-            ]
+            [run | {"progress": msgspec.to_builtins(progress[run["run"]])} for run in described]
         )
         return
     if not shown:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
-    for run in shown:
-        _print(describe_run(run, states[run.id]), progress[run.id])
+    for part in by_sweep(described):
+        if len(part) == 1:
+            _print(part[0], progress[part[0]["run"]])
+        else:
+            _print_sweep(part, progress)
+
+
+def _print_sweep(
+    runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
+) -> None:
+    """How many are in which state, and what there is to say about those that are not done."""
+    states = states_in_words(run["state"] for run in runs)
+    print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
+    for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
+        theirs = [run for run in runs if run["state"] == state]
+        for run in theirs[:_SHOWN_RUNS]:
+            place = _place(progress[run["run"]], is_open=state == "running")
+            label = run["sweep"]["label"]
+            texts = (state, label, place, run["message"] or run["reason"])
+            words = ", ".join(text for text in texts if text)
+            print(f"  {one_line(run['run'])}  {one_line(words)}")
+        if len(theirs) > _SHOWN_RUNS:
+            print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
 
 
 def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
@@ -66,6 +90,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "progress": _place(progress, is_open=run["state"] in OPEN_STATES),
         "directory": run["path"],
         "verdict": run["message"],
+        "reason": None if run["message"] else run["reason"],
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cli.after import print_summary_here, settle_afters, submit_summary
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
@@ -25,6 +26,7 @@ from hpcdist.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
+    from hpcdist.schedulers import Dependency
     from hpcdist.submission import PlannedSubmission
     from hpcdist.verdict import Verdict
 
@@ -46,10 +48,17 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
+    hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
+        12 runs: each combination three times; their common id names all of them
 
     Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
     ends it.
     """
+    if options.is_sweep:
+        from hpcdist.cli.sweeping import submit_sweep
+
+        return submit_sweep(options, wait=wait, debug=debug, as_json=as_json)
+    _refuse_what_needs_more(options, wait=wait, debug=debug)
     loaded = load_from_options(options)
     if debug:
         if wait:
@@ -62,12 +71,19 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
     with interrupts.handled():
         planned = _plan(loaded, name)
         name = planned.scheduler.name
-        run = _submit(planned, options.runs, interrupts)
+        dependencies = settle_afters(options, planned.scheduler)
+        if options.after and name == "local":  # the machine may look otherwise after the waiting
+            planned = _plan(loaded, name, silent=True)
+        run = _submit(planned, options.runs, interrupts, dependencies)
+        if options.summary_after:
+            submit_summary(planned, run)
         if not follows:
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
             return 0
         verdict, code = _follow(run, interrupts, as_json=as_json, owned=options.local)
+        if options.summary_after and verdict is not None:
+            print_summary_here([run], run.path, as_json=as_json)
         if as_json:
             print_json(_described(run, name, verdict, code))
         return code
@@ -104,21 +120,36 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _plan(loaded: LoadedJob, scheduler: str) -> PlannedSubmission:
+def _refuse_what_needs_more(options: JobOptions, *, wait: bool, debug: bool) -> None:
+    """Options without a meaning for one run, or for a run that nobody follows."""
+    if options.max_parallel is not None:
+        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
+    if debug and (options.after or options.summary_after):
+        raise click.UsageError("--debug runs here and now; leave --after and --summary-after away")
+    if options.scheduler == "local" and options.summary_after and not (options.local or wait):
+        raise click.UsageError("--summary-after on this machine needs --local or --wait")
+
+
+def _plan(loaded: LoadedJob, scheduler: str, *, silent: bool = False) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
     planned = plan_submission(loaded, scheduler=scheduler)
-    for text in planned.plan.notes:
+    for text in [] if silent else planned.plan.notes:
         note(text)
     return planned
 
 
-def _submit(planned: PlannedSubmission, runs: Path, interrupts: Interrupts) -> Run:
+def _submit(
+    planned: PlannedSubmission,
+    runs: Path,
+    interrupts: Interrupts,
+    dependencies: Sequence[Dependency] = (),
+) -> Run:
     from hpcdist.submission import prepare, submit
 
     prepare(planned)  # may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
-    submitted = submit(planned, runs=runs, command=sys.argv)
+    submitted = submit(planned, runs=runs, command=sys.argv, dependencies=dependencies)
     for text in submitted.said:
         note(text)
     return submitted.run

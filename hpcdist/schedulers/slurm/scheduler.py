@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,8 +23,10 @@ from hpcdist.schedulers.slurm.directives import (
     directives,
     log_pattern,
 )
+from hpcdist.schedulers.slurm.limits import ask_max_array_size
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, QueuedJob, ask_accounting, ask_queue, newest
 from hpcdist.spec import JobSpec
+from hpcdist.submitted import section
 from hpcdist.verdict import Verdict
 
 _GONE_LIMIT_S = 180.0
@@ -78,18 +81,30 @@ class SlurmScheduler:
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Give the script to sbatch, once."""
         from hpcdist.launch.task import AgentTask
-        from hpcdist.schedulers.slurm.submitting import ScriptExecutor
 
-        executor = ScriptExecutor(target, script, job.resources.nodes)
-        files.write_whole(target.script_file, script)
-        job_ids = executor.submit_all([AgentTask(str(run.path)) for run in runs])
+        job_ids, said = _send(job, target, [AgentTask(str(run.path)) for run in runs], script)
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
                 self._write_submission(run, job_id, target)
         except BaseException:
             _scancel(job_ids)
             raise
-        return executor.said
+        return said
+
+    def submit_task(
+        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+    ) -> tuple[str, list[str]]:
+        """Give the script of a job that is not a run to sbatch."""
+        (job_id,), said = _send(job, target, [task], script)
+        return job_id, said
+
+    def max_array_size(self) -> int:
+        """MaxArraySize, the number of indices from 0 on; Slurm's default where nobody tells."""
+        return ask_max_array_size()
+
+    def dependency_id(self, job_id: str) -> str:
+        """123_4 is a part of 123."""
+        return job_id.partition("_")[0]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         """One squeue, and one sacct where squeue does not know all of them any more.
@@ -99,13 +114,13 @@ class SlurmScheduler:
         submissions = {run.id: run.read_submission() for run in runs}
         queue = ask_queue()
         by_key = newest(queue)
-        by_name = {job.name: job for job in queue}
+        by_name = {(job.name, job.job_id.partition("_")[2]): job for job in queue}
         found: dict[str, Condition] = {}
         missing: dict[str, tuple[str, str]] = {}
         for run in runs:
             submission = submissions[run.id]
             if submission is None:  # submitted a moment ago, or its submission was killed
-                found[run.id] = _unsubmitted(run, by_name.get(run.id))
+                found[run.id] = _unsubmitted(run, by_name.get(_planned_name(run)))
                 continue
             key = (str(submission.get("job_id")), str(submission.get("job_name")))
             if (queued := by_key.get(key)) is not None:
@@ -158,6 +173,17 @@ class SlurmScheduler:
 scheduler = SlurmScheduler()
 
 
+def _send(
+    job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
+) -> tuple[list[str], list[str]]:
+    """One sbatch call; the jobs' ids, and what sbatch had to say."""
+    from hpcdist.schedulers.slurm.submitting import ScriptExecutor
+
+    executor = ScriptExecutor(target, script, job.resources.nodes)
+    files.write_whole(target.script_file, script)
+    return executor.submit_all(tasks), executor.said
+
+
 def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
     if queued is not None:
         return queued.condition()
@@ -166,6 +192,13 @@ def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
     except OSError:  # deleted a moment ago
         is_new = False
     return Condition(state="pending" if is_new else "lost")
+
+
+def _planned_name(run: Run) -> tuple[str, str]:
+    """The name of a run's job, and its task in an array, as they were planned."""
+    sweep = section(run.read_spec() or {}, "sweep")
+    task = sweep.get("task")
+    return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
 
 
 def _from_accounting(missing: dict[str, tuple[str, str]]) -> dict[str, Condition]:
@@ -184,7 +217,10 @@ def _job_id(run: Run) -> str | None:
     job_id = (run.read_submission() or {}).get("job_id")
     if isinstance(job_id, str):
         return job_id
-    return next((job.job_id for job in ask_queue() if job.name == run.id), None)
+    name, task = _planned_name(run)
+    ending = f"_{task}" if task else ""
+    named = (job.job_id for job in ask_queue() if job.name == name)
+    return next((found for found in named if found.endswith(ending)), None)
 
 
 def _scancel(job_ids: Sequence[str]) -> None:
