@@ -184,7 +184,7 @@ def test_a_command_that_fails_keeps_all_that_it_said():
 
 
 def test_a_command_that_does_not_answer_is_given_up():
-    with pytest.raises(CommandTimeoutError, match="sleep did not answer within 0.2 s"):
+    with pytest.raises(CommandTimeoutError, match="sleep did not answer"):
         run_command(["sleep", "60"], timeout_s=0.2)
 
 
