@@ -29,8 +29,7 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   - module load cuda
     #   - source ~/venvs/torch/bin/activate
     # environment:
-    #   NCCL_DEBUG: WARN
-"""
+    #   NCCL_DEBUG: WARN"""
 
 
 def first_file(site: Site, *, name: str | None = None) -> str:
@@ -48,7 +47,7 @@ def first_file(site: Site, *, name: str | None = None) -> str:
         "\n".join(_profile(site, partition, names[partition.name], is_first=partition is default))
         for partition in (default, *others)
     ]
-    return head + "\n\n".join(profiles) + "\n" + _FURTHER
+    return head + "\n\n".join(profiles) + "\n"
 
 
 def _worth_a_profile(site: Site) -> list[Partition]:
@@ -88,6 +87,8 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
             f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
             f"shorter jobs often start earlier"
         )
+    if is_first:
+        yield _FURTHER
 
 
 def _account(accounts: Sequence[str]) -> Iterator[str]:
