@@ -138,7 +138,7 @@ def write_spec(
     loaded: LoadedJob,
     *,
     scheduler: str,
-    cluster: LoadedProfile,
+    cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
 ) -> None:
