@@ -153,7 +153,7 @@ def write_spec(
     loaded: LoadedJob,
     *,
     scheduler: str,
-    cluster: LoadedProfile,
+    cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
 ) -> None:

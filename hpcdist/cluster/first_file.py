@@ -114,12 +114,17 @@ def _gpus(site: Site, partition: Partition) -> Iterator[str]:
 
 def _description(partition: Partition) -> str:
     """In words; what differs between nodes is the least of it."""
-    parts = [f"{partition.cpus} CPUs"] if partition.cpus else []
+    parts = [_count(partition.cpus, "CPU")] if partition.cpus else []
     parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
-    parts += [f"{partition.gpus} GPUs"] if partition.gpus else []
-    nodes = "1 node" if partition.num_nodes == 1 else f"{partition.num_nodes} nodes"
+    parts += [_count(partition.gpus, "GPU")] if partition.gpus else []
     default = "; the site's default" if partition.is_default else ""
-    return f"{nodes} with {', '.join(parts) or 'nothing known'}{default}"
+    return (
+        f"{_count(partition.num_nodes, 'node')} with {', '.join(parts) or 'nothing known'}{default}"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _text(value: str) -> str:
