@@ -73,8 +73,9 @@ def log(run, rank=0):
 
 
 def printed(run, rank):
-    """The JSON that a rank's script printed as its only line."""
-    return json.loads(log(run, rank))
+    """The JSON that a rank's script printed; torch may have printed warnings."""
+    (line,) = [line for line in log(run, rank).splitlines() if line.startswith("{")]
+    return json.loads(line)
 
 
 def events(run, name, *, rank=0):
