@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from hpcdist import files, workloads
+from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
@@ -42,11 +43,17 @@ _PLACEHOLDER_ID = "RUN"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSubmission:
-    """A checked job, and how its scheduler would run it."""
+    """A checked job, and how its scheduler would run it on a cluster."""
 
     loaded: LoadedJob
     scheduler: Scheduler
+    cluster: LoadedProfile
     plan: Plan
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know, one sentence each."""
+        return [*_notes(self.cluster), *self.plan.notes]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""
@@ -64,17 +71,17 @@ class PlannedSubmission:
 
 
 def plan_submission(
-    loaded: LoadedJob, *, scheduler: str, cluster: ClusterProfile | None = None
+    loaded: LoadedJob, *, scheduler: str, cluster: LoadedProfile = NO_PROFILE
 ) -> PlannedSubmission:
-    """Check the job and plan how it would run, without any effect.
+    """Check the job and plan how it would run on the cluster, without any effect.
 
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
-        plan = chosen.plan(loaded.job, cluster or ClusterProfile())
-    return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
+        plan = chosen.plan(loaded.job, cluster.profile)
+    return PlannedSubmission(loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan)
 
 
 def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmission:
@@ -82,6 +89,18 @@ def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmissi
     with _located(loaded):
         workloads.check(loaded.job)
     return replace(planned, loaded=loaded)
+
+
+def plan_now(planned: PlannedSubmission, busy_gpus: Collection[str] = ()) -> PlannedSubmission:
+    """The plan for this machine as it is at present: which of its GPUs are idle changes.
+
+    `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
+    """
+    from hpcdist.schedulers.local import scheduler as local
+
+    with _located(planned.loaded):
+        plan = local.plan(planned.loaded.job, planned.plan.cluster, without_gpus=busy_gpus)
+    return replace(planned, plan=plan)
 
 
 def shape_of(loaded: LoadedJob) -> str:
@@ -154,6 +173,7 @@ def describe(
         run,
         planned.loaded,
         scheduler=planned.scheduler.name,
+        cluster=planned.cluster,
         plan=planned.plan,
         command=command,
         surroundings=surroundings,
@@ -202,6 +222,7 @@ def write_spec(
     loaded: LoadedJob,
     *,
     scheduler: str,
+    cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
     surroundings: Mapping[str, Any] | None = None,
@@ -215,6 +236,7 @@ def write_spec(
             "id": run.id,
             "created_s": time.time(),
             "scheduler": scheduler,
+            "cluster": {"name": cluster.name, "profile": _recorded(cluster.profile)},
             "job": job_to_dict(loaded.job),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
@@ -223,6 +245,21 @@ def write_spec(
             **({} if sweep is None else {"sweep": dict(sweep)}),
         },
     )
+
+
+def _recorded(profile: ClusterProfile) -> dict[str, Any]:
+    """A profile as plain values, every key present; secrets of the environment are left out."""
+    kept = redact(profile.environment)
+    hidden = {name: kept.get(name, "***") for name in profile.environment}
+    recorded: dict[str, Any] = msgspec.to_builtins(profile) | {"environment": hidden}
+    return recorded
+
+
+def _notes(cluster: LoadedProfile) -> list[str]:
+    if cluster.name is not None or not cluster.known:
+        return []
+    listed = f"{' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default"
+    return [f"no cluster profile is used: {listed}; choose one with --cluster"]
 
 
 def versions() -> dict[str, str | None]:

@@ -26,6 +26,18 @@ def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]
     return settle(find_afters(options.runs, options.after), scheduler, told=note)
 
 
+def settle(
+    options: JobOptions, planned: PlannedSubmission
+) -> tuple[PlannedSubmission, list[Dependency]]:
+    """`settle_afters`, and the plan after it: this machine may look otherwise after the waiting."""
+    from hpcdist.submission import plan_now
+
+    dependencies = settle_afters(options, planned.scheduler)
+    if options.after and planned.scheduler.name == "local":
+        return plan_now(planned), []
+    return planned, dependencies
+
+
 def dependencies_now(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
     """What the scheduler would have to wait for; nothing is waited for."""
     from hpcdist.schedulers import BatchScheduler

@@ -7,7 +7,7 @@ import sys
 import click
 
 from hpcdist.cli.after import dependencies_now, summary_scripts
-from hpcdist.cli.options import JobOptions, choose_scheduler, job_options, load_from_options
+from hpcdist.cli.options import JobOptions, cluster_from_options, job_options, load_from_options
 from hpcdist.cli.printing import note
 
 
@@ -35,8 +35,9 @@ def _of_run(options: JobOptions) -> list[str]:
     from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(options)
-    planned = plan_submission(loaded, scheduler=choose_scheduler(options))
-    for text in planned.plan.notes:
+    scheduler, cluster = cluster_from_options(options)
+    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    for text in planned.notes:
         note(text)
     run = placeholder_run(options.runs)
     dependencies = dependencies_now(options, planned.scheduler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,18 +62,35 @@ def _print_sweep(
     runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
 ) -> None:
     """How many are in which state, and what there is to say about those that are not done."""
+    from hpcdist.states import OPEN_STATES
+
     states = states_in_words(run["state"] for run in runs)
     print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
     for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
         theirs = [run for run in runs if run["state"] == state]
+        if state == "pending" and len(theirs) > 1:
+            _print_waiting(theirs)
+            continue
         for run in theirs[:_SHOWN_RUNS]:
             place = _place(progress[run["run"]], is_open=state == "running")
             label = run["sweep"]["label"]
-            texts = (state, label, place, run["message"] or run["reason"])
+            texts = (
+                state,
+                label,
+                place,
+                run["reason"] if state in OPEN_STATES else run["message"] or run["reason"],
+            )
             words = ", ".join(text for text in texts if text)
             print(f"  {one_line(run['run'])}  {one_line(words)}")
         if len(theirs) > _SHOWN_RUNS:
             print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
+
+
+def _print_waiting(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Runs that wait, by their reasons: there is nothing else to tell of them."""
+    reasons = Counter(run["reason"] or "it has not started" for run in runs)
+    for reason, number in reasons.most_common():
+        print(f"  {number} pending: {one_line(reason)}")
 
 
 def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.cli.after import print_summary_here, settle_afters, submit_summary
+from hpcdist.cli.after import print_summary_here, settle, submit_summary
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
-    choose_scheduler,
+    cluster_from_options,
     job_options,
     json_option,
     load_from_options,
@@ -25,6 +25,7 @@ from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
 
 if TYPE_CHECKING:
+    from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
     from hpcdist.schedulers import Dependency
     from hpcdist.submission import PlannedSubmission
@@ -58,22 +59,22 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         from hpcdist.cli.sweeping import submit_sweep
 
         return submit_sweep(options, wait=wait, debug=debug, as_json=as_json)
-    _refuse_what_needs_more(options, wait=wait, debug=debug)
+    _refuse_what_needs_more(options, debug=debug)
     loaded = load_from_options(options)
     if debug:
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
-        name = choose_scheduler(options, debug=True)
-        return _debug(loaded, name, options.runs, as_json=as_json)
-    name = choose_scheduler(options)
+        name, cluster = cluster_from_options(options, debug=True)
+        return _debug(loaded, name, cluster, options.runs, as_json=as_json)
+    name, cluster = cluster_from_options(options)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name)
+        planned = _plan(loaded, name, cluster)
         name = planned.scheduler.name
-        dependencies = settle_afters(options, planned.scheduler)
-        if options.after and name == "local":  # the machine may look otherwise after the waiting
-            planned = _plan(loaded, name, silent=True)
+        if name == "local" and options.summary_after and not follows:
+            raise click.UsageError("--summary-after on this machine needs --local or --wait")
+        planned, dependencies = settle(options, planned)
         run = _submit(planned, options.runs, interrupts, dependencies)
         if options.summary_after:
             submit_summary(planned, run)
@@ -89,13 +90,15 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         return code
 
 
-def _debug(loaded: LoadedJob, scheduler: str, runs: Path, *, as_json: bool) -> int:
+def _debug(
+    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, runs: Path, *, as_json: bool
+) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler)
+    planned = _plan(submission.one_rank(loaded), scheduler, cluster)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
@@ -120,21 +123,19 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _refuse_what_needs_more(options: JobOptions, *, wait: bool, debug: bool) -> None:
-    """Options without a meaning for one run, or for a run that nobody follows."""
+def _refuse_what_needs_more(options: JobOptions, *, debug: bool) -> None:
+    """Options without a meaning for one run."""
     if options.max_parallel is not None:
         raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
     if debug and (options.after or options.summary_after):
         raise click.UsageError("--debug runs here and now; leave --after and --summary-after away")
-    if options.scheduler == "local" and options.summary_after and not (options.local or wait):
-        raise click.UsageError("--summary-after on this machine needs --local or --wait")
 
 
-def _plan(loaded: LoadedJob, scheduler: str, *, silent: bool = False) -> PlannedSubmission:
+def _plan(loaded: LoadedJob, scheduler: str, cluster: LoadedProfile) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler)
-    for text in [] if silent else planned.plan.notes:
+    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    for text in planned.notes:
         note(text)
     return planned
 

@@ -13,7 +13,7 @@ import click
 from hpcdist.cli.after import print_summary_here, settle_afters
 from hpcdist.cli.described import states_in_words
 from hpcdist.cli.interrupts import Interrupted, Interrupts
-from hpcdist.cli.options import JobOptions, choose_scheduler, load_from_options, sweep_points
+from hpcdist.cli.options import JobOptions, cluster_from_options, load_from_options, sweep_points
 from hpcdist.cli.printing import note, one_line, print_columns, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
@@ -34,11 +34,11 @@ def plan(options: JobOptions) -> PlannedSweep:
     from hpcdist.submission import plan_submission
     from hpcdist.sweep.plan import plan_sweep
 
-    scheduler = choose_scheduler(options)
+    scheduler, cluster = cluster_from_options(options)
     planned = plan_sweep(
         sweep_points(options),
         load=lambda point: load_from_options(options, point),
-        plan=lambda loaded: plan_submission(loaded, scheduler=scheduler),
+        plan=lambda loaded: plan_submission(loaded, scheduler=scheduler, cluster=cluster),
         max_parallel=options.max_parallel,
     )
     for text in planned.notes:

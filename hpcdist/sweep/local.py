@@ -5,19 +5,18 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from hpcdist.errors import HpcdistError, JobError
-from hpcdist.job import locate
+from hpcdist.errors import HpcdistError
 from hpcdist.launch.node import LaunchPlan
 from hpcdist.run import Run
 from hpcdist.schedulers.local import scheduler as local
 from hpcdist.states import EndWatch, wait_until_gone
-from hpcdist.submission import PlannedSubmission, describe, surroundings_now
+from hpcdist.submission import PlannedSubmission, describe, plan_now, surroundings_now
 from hpcdist.sweep.folder import SubmittedJob, Sweep
 from hpcdist.sweep.plan import PlannedSweep, described_point
 from hpcdist.verdict import Verdict
@@ -65,7 +64,7 @@ class LocalSweep:
 
     def start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:
         """Start one point; its run and its GPUs, which are others than the busy ones."""
-        planned = _plan_now(self.planned.runs[index], busy_gpus)
+        planned = plan_now(self.planned.runs[index], busy_gpus)
         run = self.sweep.run(index, len(self.planned.points))
         run.make()
         try:
@@ -161,15 +160,6 @@ class EndsHere:
 def _job_of(run: Run) -> SubmittedJob:
     job_id = (run.read_submission() or {}).get("job_id")
     return SubmittedJob(name=run.id, job_id=str(job_id), runs=[run.id])
-
-
-def _plan_now(planned: PlannedSubmission, busy_gpus: Collection[str]) -> PlannedSubmission:
-    """The plan as the machine is at present: which GPUs are idle changes."""
-    try:
-        plan = local.plan(planned.loaded.job, planned.plan.cluster, without_gpus=busy_gpus)
-    except JobError as error:
-        raise locate(planned.loaded, error) from None
-    return replace(planned, plan=plan)
 
 
 def _gpus(planned: PlannedSubmission) -> set[str]:

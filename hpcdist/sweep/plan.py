@@ -42,7 +42,7 @@ class PlannedSweep:
     @property
     def notes(self) -> list[str]:
         """What the user should know, each sentence once."""
-        return list(dict.fromkeys(note for run in self.runs for note in run.plan.notes))
+        return list(dict.fromkeys(note for run in self.runs for note in run.notes))
 
 
 class LaidOutJob(msgspec.Struct, frozen=True, kw_only=True):

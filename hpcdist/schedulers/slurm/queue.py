@@ -109,11 +109,21 @@ def parse_accounting(text: str) -> list[QueuedJob]:
     """The lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first."""
     rows = (line.split("|", 3) for line in text.splitlines())
     return [
-        # "CANCELLED by 1000"
-        QueuedJob(job_id=row[0], state=row[1].partition(" ")[0], reason=row[2], name=row[3])
+        QueuedJob(
+            job_id=row[0],
+            state=row[1].partition(" ")[0],
+            reason=_accounted_reason(row[1], row[2]),
+            name=row[3],
+        )
         for row in rows
         if len(row) == 4
     ]
+
+
+def _accounted_reason(state: str, reason: str) -> str:
+    """A user's cancellation says by whom; Slurm's own, of a job that could never start, does not."""
+    removed = state == "CANCELLED" and reason == "Dependency"
+    return "DependencyNeverSatisfied" if removed else reason
 
 
 def newest(jobs: Iterable[QueuedJob]) -> Mapping[tuple[str, str], QueuedJob]:

@@ -19,6 +19,7 @@ from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.directives import (
+    check_folder,
     cpus_per_node,
     directives,
     log_pattern,
@@ -62,6 +63,7 @@ class SlurmScheduler:
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without Slurm."""
         cluster = plan.cluster
+        check_folder(target)
         return render(
             "slurm.sh.j2",
             job_comment=comment(job.name),
