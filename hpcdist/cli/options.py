@@ -25,9 +25,6 @@ _JOB_FLAGS = {
 """Field of JobOptions -> the key of the job file that the option is short for."""
 
 
-_SWEEP_NAMES = _JOB_FLAGS | {"time": "resources.time_limit_min"}
-"""What --sweep may call a key."""
-
 _PROFILE_FLAGS = ("partition", "account", "qos")
 """Fields of JobOptions that are keys of a cluster profile."""
 
@@ -174,9 +171,14 @@ def load_from_options(options: JobOptions, point: Mapping[str, Flag] | None = No
 def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.load import parse_override
-    from hpcdist.sweep.points import check_given_once, make_points, parse_sweeps
+    from hpcdist.sweep.points import (
+        SHORT_NAMES,
+        check_given_once,
+        make_points,
+        parse_sweeps,
+    )
 
-    axes = parse_sweeps(options.sweeps, short=_SWEEP_NAMES)
+    axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     check_given_once(axes, {key: flag.name for key, flag in given.items()})
     return make_points(axes, num_repeats=options.repeat)

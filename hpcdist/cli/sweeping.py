@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +20,7 @@ from hpcdist.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.sweep.local import LocalSweep, PointEnd
+    from hpcdist.sweep.local import LocalSweep, PointEnd, Shown
     from hpcdist.sweep.plan import PlannedSweep
     from hpcdist.sweep.submit import SubmittedSweep
     from hpcdist.verdict import Verdict
@@ -56,7 +56,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
     with interrupts.handled():
         planned = plan(options)
         dependencies = settle_afters(options, planned.scheduler)
-        _prepare(planned)
+        planned.prepare()
         scheduler = planned.scheduler
         if not isinstance(scheduler, BatchScheduler):
             return _run_here(planned, options, interrupts, as_json=as_json)
@@ -72,13 +72,6 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
             summary_after=options.summary_after,
         )
         return _report(planned, scheduler, submitted, interrupts, wait=wait, as_json=as_json)
-
-
-def _prepare(planned: PlannedSweep) -> None:
-    from hpcdist.submission import prepare
-
-    for one in {id(one): one for one in planned.runs}.values():
-        prepare(one)
 
 
 # With a scheduler.
@@ -195,12 +188,10 @@ def _run_here(
     return code
 
 
-def _shown_here(
-    local: LocalSweep, interrupts: Interrupts, *, as_json: bool
-) -> _OneByOne | _SeveralAtOnce:
+def _shown_here(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Shown:
     if (local.planned.max_parallel or 1) == 1:
         return _OneByOne(local, interrupts, as_json=as_json)
-    return _SeveralAtOnce(local, interrupts)
+    return _several_at_once(local, interrupts)
 
 
 @dataclass
@@ -227,29 +218,20 @@ class _OneByOne:
             return {index: follow(run, screen, check=self.interrupts.check)}
 
 
-@dataclass
-class _SeveralAtOnce:
+def _several_at_once(local: LocalSweep, interrupts: Interrupts) -> Shown:
     """Tells of beginnings and ends; the logs of several runs at once could not be read."""
+    from hpcdist.sweep.local import EndsHere
 
-    local: LocalSweep
-    interrupts: Interrupts
-    ends: Any = field(init=False)
+    class SeveralAtOnce(EndsHere):
+        def started(self, index: int, run: Run) -> None:
+            points = local.planned.points
+            place = f"{index + 1} of {len(points)}"
+            _say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")
 
-    def __post_init__(self) -> None:
-        from hpcdist.sweep.local import EndsHere
+        def ended(self, end: PointEnd) -> None:
+            _say_ended(local, end)
 
-        self.ends = EndsHere(self.interrupts.check)
-
-    def started(self, index: int, run: Run) -> None:
-        points = self.local.planned.points
-        _say(f"run {run.id} ({index + 1} of {len(points)}) began: {one_line(points[index].label)}")
-
-    def ended(self, end: PointEnd) -> None:
-        _say_ended(self.local, end)
-
-    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-        found: dict[int, Verdict] = self.ends.wait(running)
-        return found
+    return SeveralAtOnce(interrupts.check)
 
 
 def _say_ended(local: LocalSweep, end: PointEnd) -> None:

@@ -136,11 +136,17 @@ def run_points(sweep: LocalSweep, shown: Shown) -> list[PointEnd]:
 
 
 class EndsHere:
-    """Waits for the first end of several runs on this machine."""
+    """Waits for the first end of several runs on this machine, and tells nobody."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self._check = check
         self._watches: dict[int, EndWatch] = {}
+
+    def started(self, index: int, run: Run) -> None:
+        """See Shown."""
+
+    def ended(self, end: PointEnd) -> None:
+        """See Shown."""
 
     def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
         """See Shown."""

@@ -14,7 +14,7 @@ import msgspec
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import Dependency, Scheduler, Target
-from hpcdist.submission import PlannedSubmission, plan_again, shape_of
+from hpcdist.submission import PlannedSubmission, plan_again, prepare, shape_of
 from hpcdist.sweep.folder import Sweep
 from hpcdist.sweep.jobs import SweepJob, group_points
 from hpcdist.sweep.points import Point
@@ -33,6 +33,11 @@ class PlannedSweep:
     def scheduler(self) -> Scheduler:
         """The one that gets all of them."""
         return self.runs[0].scheduler
+
+    def prepare(self) -> None:
+        """Do what comes before any submission, once for runs that are the same."""
+        for one in {id(one): one for one in self.runs}.values():
+            prepare(one)
 
     @property
     def name(self) -> str:

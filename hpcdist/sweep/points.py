@@ -15,10 +15,19 @@ from typing import Any
 import msgspec
 
 from hpcdist.errors import JobError
+from hpcdist.job.check import show
 from hpcdist.job.load import Flag, parse_flag
 
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
+
+SHORT_NAMES = {
+    "nodes": "resources.nodes",
+    "gpus": "resources.gpus",
+    "time": "resources.time_limit_min",
+    "max_restarts": "launch.max_restarts",
+}
+"""What a sweep may call a key: as the options of `hpcdist submit` do."""
 
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 _CLOSING = {"[": "]", "{": "}"}
@@ -57,7 +66,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3."""
-        words = [f"{self.names.get(key, key)}={flag.text}" for key, flag in self.flags.items()]
+        words = [
+            f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
+            for key, flag in self.flags.items()
+        ]
         return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
 
 
@@ -90,6 +102,31 @@ def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis
     Raises JobError, which names the option.
     """
     axes = [axis for text in texts for axis in _parse_sweep(text, short)]
+    _refuse_same_key(axes)
+    return axes
+
+
+def axes_from_values(
+    values: Mapping[str, Sequence[Any]], *, short: Mapping[str, str]
+) -> list[Axis]:
+    """The axes of values that come from Python; raises JobError."""
+    axes = [
+        Axis(
+            key=short.get(name, name),
+            name=name,
+            flags=[Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed],
+        )
+        for name, listed in values.items()
+    ]
+    for axis in axes:
+        if not axis.flags:
+            raise JobError(f"over[{axis.name!r}] is empty", hint="give it one value or more")
+        _refuse_twice(axis.name, axis.flags)
+    _refuse_same_key(axes)
+    return axes
+
+
+def _refuse_same_key(axes: Sequence[Axis]) -> None:
     counts = Counter(axis.key for axis in axes)
     for axis in axes:
         if counts[axis.key] > 1:
@@ -97,7 +134,6 @@ def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis
                 f"--sweep {axis.name}: {axis.key} is swept twice",
                 hint=f"give all of its values at once: --sweep {axis.name}=...,...",
             )
-    return axes
 
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
@@ -136,8 +172,8 @@ def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
 
 def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:
     for index, flag in enumerate(flags):
-        # 1, 1.0 and true are equal in Python, and differ in a job.
-        if any(flag.value == one.value and flag.text == one.text for one in flags[:index]):
+        # By the name, which has the text: 1, 1.0 and True are equal in Python, and differ in a job.
+        if any(flag.name == one.name for one in flags[:index]):
             raise JobError(
                 f"{flag.name} is given twice",
                 hint=f"leave one of them out of {name}; --repeat runs every point several times",

@@ -121,7 +121,7 @@ def parse_accounting(text: str) -> list[QueuedJob]:
 
 
 def _accounted_reason(state: str, reason: str) -> str:
-    """A user's cancellation says by whom; Slurm's own, of a job that could never start, does not."""
+    """A user's cancellation says by whom; Slurm's own, of what could never start, does not."""
     removed = state == "CANCELLED" and reason == "Dependency"
     return "DependencyNeverSatisfied" if removed else reason
 
