@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_cluster import namespaces, programs
+from slurm_cluster import namespaces, processes, programs
 from slurm_cluster.spec import LOOPBACK, ClusterSpec
 
 LIMIT_S = 30.0
@@ -260,7 +260,7 @@ class Cluster:
 
     def wait_until_idle(self, limit_s=LIMIT_S):
         """All nodes are up, and none has a job."""
-        self.wait_for(lambda: set(self.node_states().values()) == {"idle"}, limit_s)
+        self.wait_for(self._is_idle, limit_s)
 
     def describe(self):
         """For the message of a failed test."""
@@ -349,8 +349,8 @@ class Cluster:
         left = self._jobs_that_stay()
         if left:
             self.run("scancel", *(job.id for job in left))
-            self.wait_for(lambda: not self.queue())
-        self.wait_until_idle()
+            self._kill_tasks()
+        self.wait_for(lambda: not self.queue() and self._is_idle())
         return left
 
     def _jobs_that_stay(self):
@@ -359,3 +359,21 @@ class Cluster:
         while (jobs := self.queue()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return jobs
+
+    def _kill_tasks(self):
+        """Do not wait for what takes no notice of a cancelled job."""
+        processes.kill_all(
+            lambda: {
+                pid
+                for pid in processes.all_pids()
+                if processes.variable(pid, "SLURM_CONF") == str(self.spec.slurm_conf)
+                and processes.variable(pid, "SLURM_JOB_ID")
+            }
+        )
+
+    def _is_idle(self):
+        states = self.node_states()
+        for node, state in states.items():
+            if state in ("drained", "down"):  # down* is a node that has not come back yet
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        return set(states.values()) == {"idle"}

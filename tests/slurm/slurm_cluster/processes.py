@@ -43,12 +43,14 @@ def is_zombie(pid):
     return text[text.rindex(")") + 2] == "Z"
 
 
-def has_variable(pid, text):
-    """Whether the process was started with an environment that holds `name=value`."""
+def variable(pid, name):
+    """Of the environment that the process was started with; None where it is not there."""
     try:
-        return text.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
+        return None
+    start = f"{name}=".encode()
+    return next((os.fsdecode(e[len(start) :]) for e in entries if e.startswith(start)), None)
 
 
 def has_open(pid, path):
