@@ -297,6 +297,6 @@ def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(missing, monkey
     slurmd.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     cluster = Cluster(num_nodes=1)
-    with pytest.raises(RuntimeError, match="(?s)slurmd.* ended with 4.*no room in this node"):
+    with pytest.raises(RuntimeError, match=r"(?s)slurmd.* ended with 4.*no room in this node"):
         cluster.start()
     assert not cluster.spec.path.exists()

@@ -74,7 +74,7 @@ def _link(path):
 
 
 def kill_all(find, popens=(), limit_s=5.0):
-    """SIGKILL what `find` returns, until it returns nothing: a process may fork while it is killed."""
+    """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
     deadline = time.monotonic() + limit_s
     while pids := {pid for pid in find() if not is_zombie(pid)}:
         for pid in pids:
@@ -87,7 +87,7 @@ def kill_all(find, popens=(), limit_s=5.0):
 
 
 def reap(popens=()):
-    """Collect ended children, adopted ones included; those of `popens` are left to their objects."""
+    """Collect ended children, adopted ones included; those of `popens` through their objects."""
     own = {popen.pid: popen for popen in popens}
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

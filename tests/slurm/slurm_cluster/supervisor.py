@@ -1,8 +1,8 @@
-"""The process above a cluster's daemons: boots them, obeys orders, and takes all with it when it ends.
+"""The process above a cluster's daemons: boots them, obeys orders, and takes all with it at its end.
 
-Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a signal
-that the kernel sends when the process that started it is gone. Step daemons leave their parents; as a
-subreaper it inherits them, so that none escapes.
+Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a
+signal that the kernel sends when the process that started it is gone. Step daemons leave their
+parents; as a subreaper it inherits them, so that none escapes.
 """
 
 import contextlib
