@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from slurm_cluster import processes
-from slurm_cluster.cluster import Cluster, missing_programs
+from slurm_cluster.cluster import Cluster
+from slurm_cluster.needs import missing_programs
 from slurm_cluster.supervisor import FIRST_PORT_IN_NAMESPACES
 
 LONG = "exec sleep 300"
@@ -300,3 +301,8 @@ def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(missing, monkey
     with pytest.raises(RuntimeError, match=r"(?s)slurmd.* ended with 4.*no room in this node"):
         cluster.start()
     assert not cluster.spec.path.exists()
+
+
+def test_the_command_runs_on_the_login_node(slurm_netns, hpcdist):
+    answer = hpcdist(slurm_netns, "submit", "--scheduler=slurm", "nothing.py", check=False)
+    assert (answer.returncode, "nothing.py" in answer.stderr) == (2, True)

@@ -13,7 +13,7 @@ from slurm_cluster import config, processes
 from slurm_cluster.daemons import Daemons
 
 _NODE_NAMESPACES = ("unshare", "--net", "--uts", "--mount")
-# The node waits for the other end of its link. docker0 is what many machines have: an interface with
+# The node waits for its end of the link. docker0 is what many machines have: an interface with
 # the same address on every node, by which no node reaches another.
 _NODE_SCRIPT = """\
 set -e

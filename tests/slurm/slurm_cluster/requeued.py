@@ -1,7 +1,7 @@
 """Shortens the two minutes for which Slurm holds a requeued job back: a program of its own.
 
-It asks twice a second, so that a test sees soon what a user sees two minutes later. Not at once: a node
-refuses a job within the second in which it ended the same job's last attempt.
+It asks twice a second, so that a test sees soon what a user sees two minutes later. Not at once: a
+node refuses a job within the second in which it ended the same job's last attempt.
 """
 
 import re

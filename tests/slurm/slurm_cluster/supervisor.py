@@ -1,4 +1,4 @@
-"""The process above a cluster's daemons: boots them, obeys orders, and takes all with it at its end.
+"""The process above a cluster's daemons: boots them, obeys, and takes all with it at its end.
 
 Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a
 signal that the kernel sends when the process that started it is gone. Step daemons leave their
