@@ -4,8 +4,8 @@ import socket
 
 # What Slurm waits for by default is minutes; tests wait for seconds.
 _QUICK = {
-    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,"
-    "bf_continue",
+    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,"
+    "bf_interval=1,bf_continue",
     "KillWait": 5,
     "CompleteWait": 0,
     "SlurmdTimeout": 10,
@@ -117,7 +117,9 @@ def _accounting(spec, ports):
 
 
 def _nodes(spec, ports):
-    has = f"CPUs={spec.num_cpus} RealMemory={spec.memory_mib} Gres=gpu:{spec.num_gpus} State=UNKNOWN"
+    has = (
+        f"CPUs={spec.num_cpus} RealMemory={spec.memory_mib} Gres=gpu:{spec.num_gpus} State=UNKNOWN"
+    )
     if spec.in_namespaces:
         return [
             f"NodeName={name} NodeAddr={node_address(number)} Port={ports.first_node} {has}"

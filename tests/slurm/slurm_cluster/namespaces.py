@@ -13,8 +13,8 @@ from slurm_cluster import config, processes
 from slurm_cluster.daemons import Daemons
 
 _NODE_NAMESPACES = ("unshare", "--net", "--uts", "--mount")
-# The node waits for the other end of its link. docker0 is what many machines have: an interface with the
-# same address on every node, by which no node reaches another.
+# The node waits for its end of the link. docker0 is what many machines have: an interface with
+# the same address on every node, by which no node reaches another.
 _NODE_SCRIPT = """\
 set -e
 read -r go
@@ -28,11 +28,13 @@ ip address add {address}/{bits} dev eth0
 ip link set eth0 up
 exec slurmd -D -N {node}
 """
-_TRIAL = "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && hostname trial"
+_TRIAL = (
+    "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && hostname trial"
+)
 
 
 def enter_new():
-    """The start of a command that runs in new namespaces, and ends when the command before it does."""
+    """The start of a command that runs in new namespaces, and gets SIGTERM when unshare ends."""
     command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
     command.append("--kill-child=SIGTERM")
     if os.getuid():
@@ -107,7 +109,9 @@ class NamespacedDaemons(Daemons):
     def node_processes(self, node):
         """Pids of all that is in the node's network: in namespaces that is the node."""
         namespace = self._networks[node]
-        return {pid for pid in processes.all_pids() if processes.network_namespace(pid) == namespace}
+        return {
+            pid for pid in processes.all_pids() if processes.network_namespace(pid) == namespace
+        }
 
     def cut_link(self, node):
         """No packet goes to the node or comes from it; its processes go on."""
