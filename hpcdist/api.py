@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag
     from hpcdist.schedulers import Dependency, Scheduler
     from hpcdist.summary import RunSummary
-    from hpcdist.sweep.plan import PlannedSweep
+    from hpcdist.sweeps.plan import PlannedSweep
 
 _POLL_S = 0.1
 
@@ -218,9 +218,9 @@ def sweep(
     from hpcdist import submission
     from hpcdist.job import load_job
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.sweep.plan import plan_sweep
-    from hpcdist.sweep.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
-    from hpcdist.sweep.submit import submit_sweep
+    from hpcdist.sweeps.plan import plan_sweep
+    from hpcdist.sweeps.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
+    from hpcdist.sweeps.submit import submit_sweep
 
     axes = axes_from_values(over, short=SHORT_NAMES)
     flags = _flags({}, set or {})
@@ -299,8 +299,8 @@ def _sweep_here(
     planned: PlannedSweep, folder: Path, command: list[str], *, summary_after: bool
 ) -> list[SubmittedRun]:
     from hpcdist.summary.writing import write_summary
-    from hpcdist.sweep.folder import Sweep
-    from hpcdist.sweep.local import EndsHere, LocalSweep, run_points
+    from hpcdist.sweeps.folder import Sweep
+    from hpcdist.sweeps.local import EndsHere, LocalSweep, run_points
 
     local = LocalSweep(planned=planned, sweep=Sweep.create(folder, planned.name), command=command)
     local.write()

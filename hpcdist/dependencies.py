@@ -19,7 +19,7 @@ from hpcdist.run import Run
 from hpcdist.schedulers import BatchScheduler, Dependency, Scheduler
 from hpcdist.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.submitted import scheduler_of
-from hpcdist.sweep.folder import Sweep, find_runs, sweep_of
+from hpcdist.sweeps.folder import Sweep, find_runs, sweep_of
 from hpcdist.verdict import State
 
 Kind = Literal["ok", "any", "notok"]

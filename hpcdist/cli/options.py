@@ -15,7 +15,7 @@ from hpcdist.run import Run, all_runs, runs_folder
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
-    from hpcdist.sweep.points import Point
+    from hpcdist.sweeps.points import Point
 
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
@@ -171,7 +171,7 @@ def load_from_options(options: JobOptions, point: Mapping[str, Flag] | None = No
 def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.load import parse_override
-    from hpcdist.sweep.points import (
+    from hpcdist.sweeps.points import (
         SHORT_NAMES,
         check_given_once,
         make_points,
@@ -228,7 +228,7 @@ def _time_flag(text: str | None) -> dict[str, Flag]:
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
     """The runs of these names, each once; a sweep's name is all of its. All runs if there are no
     names."""
-    from hpcdist.sweep.folder import find_runs
+    from hpcdist.sweeps.folder import find_runs
 
     if not names:
         return all_runs(runs)

@@ -49,8 +49,8 @@ def _of_sweep(options: JobOptions) -> list[str]:
     from hpcdist.cli.sweeping import plan
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission import placeholder_run
-    from hpcdist.sweep.folder import Sweep
-    from hpcdist.sweep.submit import planned_scripts
+    from hpcdist.sweeps.folder import Sweep
+    from hpcdist.sweeps.submit import planned_scripts
 
     planned = plan(options)
     sweep = Sweep(placeholder_run(options.runs).path)

@@ -20,9 +20,9 @@ from hpcdist.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.sweep.local import LocalSweep, PointEnd, Shown
-    from hpcdist.sweep.plan import PlannedSweep
-    from hpcdist.sweep.submit import SubmittedSweep
+    from hpcdist.sweeps.local import LocalSweep, PointEnd, Shown
+    from hpcdist.sweeps.plan import PlannedSweep
+    from hpcdist.sweeps.submit import SubmittedSweep
     from hpcdist.verdict import Verdict
 
 _SHOWN_POINTS = 40
@@ -32,7 +32,7 @@ _SHOWN_POINTS = 40
 def plan(options: JobOptions) -> PlannedSweep:
     """Every point of the options' sweep, checked; the notes are printed."""
     from hpcdist.submission import plan_submission
-    from hpcdist.sweep.plan import plan_sweep
+    from hpcdist.sweeps.plan import plan_sweep
 
     scheduler, cluster = cluster_from_options(options)
     planned = plan_sweep(
@@ -60,7 +60,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
         scheduler = planned.scheduler
         if not isinstance(scheduler, BatchScheduler):
             return _run_here(planned, options, interrupts, as_json=as_json)
-        from hpcdist.sweep.submit import submit_sweep as submit
+        from hpcdist.sweeps.submit import submit_sweep as submit
 
         interrupts.defer()
         submitted = submit(
@@ -136,7 +136,7 @@ def _print_submitted(
 
 
 def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, Verdict], int]:
-    from hpcdist.sweep.watch import EndsWatch, exit_code_of_all
+    from hpcdist.sweeps.watch import EndsWatch, exit_code_of_all
 
     name = submitted.sweep.id
     try:
@@ -159,9 +159,9 @@ def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, 
 def _run_here(
     planned: PlannedSweep, options: JobOptions, interrupts: Interrupts, *, as_json: bool
 ) -> int:
-    from hpcdist.sweep.folder import Sweep
-    from hpcdist.sweep.local import LocalSweep, run_points
-    from hpcdist.sweep.watch import exit_code_of_all
+    from hpcdist.sweeps.folder import Sweep
+    from hpcdist.sweeps.local import LocalSweep, run_points
+    from hpcdist.sweeps.watch import exit_code_of_all
 
     interrupts.defer()
     sweep = Sweep.create(options.runs, planned.name)
@@ -220,7 +220,7 @@ class _OneByOne:
 
 def _several_at_once(local: LocalSweep, interrupts: Interrupts) -> Shown:
     """Tells of beginnings and ends; the logs of several runs at once could not be read."""
-    from hpcdist.sweep.local import EndsHere
+    from hpcdist.sweeps.local import EndsHere
 
     class SeveralAtOnce(EndsHere):
         def started(self, index: int, run: Run) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from hpcdist.events import SCHEMA_VERSION, EventFile, read_events
 from hpcdist.run import Run
 from hpcdist.summary.records import EVENT_TYPES, JobFacts, RankRecord, RunRecord
-from hpcdist.sweep.folder import is_sweep
+from hpcdist.sweeps.folder import is_sweep
 
 
 def foreign_entries(folder: Path) -> list[Run]:

@@ -17,8 +17,8 @@ from hpcdist.run import Run
 from hpcdist.schedulers.local import scheduler as local
 from hpcdist.states import EndWatch, wait_until_gone
 from hpcdist.submission import PlannedSubmission, describe, plan_now, surroundings_now
-from hpcdist.sweep.folder import SubmittedJob, Sweep
-from hpcdist.sweep.plan import PlannedSweep, described_point
+from hpcdist.sweeps.folder import SubmittedJob, Sweep
+from hpcdist.sweeps.plan import PlannedSweep, described_point
 from hpcdist.verdict import Verdict
 
 _POLL_S = 0.1

@@ -15,9 +15,9 @@ from hpcdist.job import Flag, LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import Dependency, Scheduler, Target
 from hpcdist.submission import PlannedSubmission, plan_again, prepare, shape_of
-from hpcdist.sweep.folder import Sweep
-from hpcdist.sweep.jobs import SweepJob, group_points
-from hpcdist.sweep.points import Point
+from hpcdist.sweeps.folder import Sweep
+from hpcdist.sweeps.jobs import SweepJob, group_points
+from hpcdist.sweeps.points import Point
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import BatchScheduler, Dependency
 from hpcdist.submission import describe, surroundings_now
 from hpcdist.summary_after import SummaryJob
-from hpcdist.sweep.folder import SubmittedJob, Sweep
-from hpcdist.sweep.plan import LaidOutJob, PlannedSweep, described_point, lay_out
+from hpcdist.sweeps.folder import SubmittedJob, Sweep
+from hpcdist.sweeps.plan import LaidOutJob, PlannedSweep, described_point, lay_out
 
 
 @dataclass(frozen=True, kw_only=True)
