@@ -110,6 +110,7 @@ def submit(
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
     runs: str | os.PathLike[str] | None = None,
+    snapshot: bool | None = None,
 ) -> SubmittedRun:
     """Submit a job, as `hpcdist submit` does, and return at once.
 
@@ -122,6 +123,7 @@ def submit(
         set: values of keys of the job, such as {"train.lr": 0.01}.
         args: arguments of a script.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
+        snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
 
     Raises:
         JobError: the job, or a value given here, is wrong.
@@ -131,6 +133,7 @@ def submit(
     """
     from hpcdist import submission
     from hpcdist.job import Flag, load_job
+    from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     flags = {
@@ -143,7 +146,11 @@ def submit(
             raise UserError(f"{key} is given twice", hint="give it by its name, or in set")
         flags[key] = Flag(name=f"set[{key!r}]", value=value)
     loaded = load_job(job, flags=flags, script_args=args)
-    planned = submission.plan_submission(loaded, scheduler=scheduler)
+    planned = submission.plan_submission(
+        loaded,
+        scheduler=scheduler,
+        snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
+    )
     submission.prepare(planned)
     command = ["hpcdist.submit", os.fspath(job)]
     return SubmittedRun(submission.submit(planned, runs=_folder(runs), command=command))

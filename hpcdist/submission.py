@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hpcdist.schedulers import Plan, Scheduler, detect_scheduler, load_scheduler
 from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
+from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
 
 SPEC_VERSION = 1
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
@@ -39,22 +40,36 @@ class PlannedSubmission:
     loaded: LoadedJob
     scheduler: Scheduler
     plan: Plan
+    workspace: Workspace
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know, one sentence each."""
+        return [*self.plan.notes, *self.workspace.notes]
 
     def script(self, run: Run) -> str:
         """What would be executed with `run` as the directory."""
-        return self.scheduler.render(self.loaded.job, run, self.plan)
+        runs = run.path.parent
+        job = self.workspace.job_in(runs, self.loaded.job)
+        return self.scheduler.render(job, run, self.plan, self.workspace.place(runs))
 
 
-def plan_submission(loaded: LoadedJob, *, scheduler: str) -> PlannedSubmission:
+def plan_submission(
+    loaded: LoadedJob, *, scheduler: str, snapshot: SnapshotRequest | None = None
+) -> PlannedSubmission:
     """Check the job and plan how it would run, without any effect.
 
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
         plan = chosen.plan(loaded.job)
-    return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
+    workspace = plan_workspace(
+        loaded.job, snapshot or SnapshotRequest(), by_default=chosen.name != "local"
+    )
+    return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan, workspace=workspace)
 
 
 def placeholder_run(runs: Path) -> Run:
@@ -73,9 +88,20 @@ def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) ->
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
+    planned = store_workspace(planned, runs)
     with _new_run(planned, runs, command) as run:
-        planned.scheduler.submit(planned.loaded.job, run, planned.script(run))
+        job = planned.workspace.job_in(runs, planned.loaded.job)
+        planned.scheduler.submit(job, run, planned.script(run))
     return run
+
+
+def store_workspace(planned: PlannedSubmission, runs: Path) -> PlannedSubmission:
+    """Store the snapshot, if there is one: once, also where several runs are submitted with it.
+
+    The plan that comes back is the one to submit: files that changed since the plan was made are
+    taken as they are now.
+    """
+    return replace(planned, workspace=planned.workspace.store(runs))
 
 
 @contextmanager
@@ -89,6 +115,7 @@ def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> 
             scheduler=planned.scheduler.name,
             plan=planned.plan,
             command=command,
+            workspace=planned.workspace,
         )
         yield run
     except BaseException as error:
@@ -113,9 +140,13 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
     """
     from hpcdist.launch.debug import begin, run_here
 
-    job = planned.loaded.job
+    planned = store_workspace(planned, runs)
+    job = planned.workspace.job_in(runs, planned.loaded.job)
+    place = planned.workspace.place(runs)
     with _new_run(planned, runs, command) as run:
         rank = begin(run, job, planned.plan)
+    os.environ.update(place.environment)
+    os.chdir(place.cwd)
     try:
         return run, run_here(run, job, rank)
     except OSError as error:
@@ -123,9 +154,17 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
 
 
 def write_spec(
-    run: Run, loaded: LoadedJob, *, scheduler: str, plan: Plan, command: Sequence[str]
+    run: Run,
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    plan: Plan,
+    command: Sequence[str],
+    workspace: Workspace | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
+    workspace = workspace or Workspace(submit_dir=os.getcwd())
+    runs = run.path.parent
     files.write_json(
         run.spec_file,
         {
@@ -133,10 +172,11 @@ def write_spec(
             "id": run.id,
             "created_s": time.time(),
             "scheduler": scheduler,
-            "job": job_to_dict(loaded.job),
+            "job": job_to_dict(workspace.job_in(runs, loaded.job)),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
-            "cwd": os.getcwd(),
+            "cwd": workspace.submit_dir,
+            "snapshot": workspace.described(runs),
             "command": list(command),
             "user": _user(),
             "host": socket.gethostname(),

@@ -59,6 +59,18 @@ def job_options(function: Function) -> Function:
             help="Set any key of the job file; may be given several times.",
         ),
         click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+        click.option(
+            "--snapshot/--no-snapshot",
+            default=None,
+            help="Run from a copy of the git work tree as it is now. "
+            "[default: on clusters, not with --local]",
+        ),
+        click.option(
+            "--snapshot-limit",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="MB",
+            help="Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
+        ),
         runs_option,
     )
     for option in reversed(options):

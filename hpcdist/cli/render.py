@@ -23,6 +23,8 @@ def render(
     scheduler: str | None,
     overrides: tuple[str, ...],
     max_restarts: str | None,
+    snapshot: bool | None,
+    snapshot_limit: float | None,
     runs: Path,
 ) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
@@ -34,12 +36,17 @@ def render(
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
     from hpcdist.submission import placeholder_run, plan_submission
+    from hpcdist.workspace import SnapshotRequest
 
     loaded = load_from_options(
         job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
     )
-    planned = plan_submission(loaded, scheduler=choose_scheduler(scheduler, local=local))
-    for text in planned.plan.notes:
+    planned = plan_submission(
+        loaded,
+        scheduler=choose_scheduler(scheduler, local=local),
+        snapshot=SnapshotRequest(wanted=snapshot, limit_mb=snapshot_limit, runs=runs),
+    )
+    for text in planned.notes:
         note(text)
     sys.stdout.flush()
     sys.stdout.buffer.write(planned.script(placeholder_run(runs)).encode(errors="surrogateescape"))

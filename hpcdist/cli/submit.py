@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcdist.job import LoadedJob
     from hpcdist.submission import PlannedSubmission
     from hpcdist.verdict import Verdict
+    from hpcdist.workspace import SnapshotRequest
 
 
 @click.command
@@ -38,6 +39,8 @@ def submit(
     scheduler: str | None,
     overrides: tuple[str, ...],
     max_restarts: str | None,
+    snapshot: bool | None,
+    snapshot_limit: float | None,
     runs: Path,
     wait: bool,
     debug: bool,
@@ -55,22 +58,28 @@ def submit(
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
 
+    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    included, so that what you edit after submitting changes nothing that is queued.
+
     Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
     ends it.
     """
+    from hpcdist.workspace import SnapshotRequest
+
     loaded = load_from_options(
         job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
     )
+    request = SnapshotRequest(wanted=snapshot, limit_mb=snapshot_limit, runs=runs)
     if debug:
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
         name = choose_scheduler(scheduler, local=True, flag="--debug")
-        return _debug(loaded, name, runs, as_json=as_json)
+        return _debug(loaded, name, request, runs, as_json=as_json)
     name = choose_scheduler(scheduler, local=local)
     follows = local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name)
+        planned = _plan(loaded, name, request)
         name = planned.scheduler.name
         run = _submit(planned, runs, interrupts)
         if not follows:
@@ -83,13 +92,15 @@ def submit(
         return code
 
 
-def _debug(loaded: LoadedJob, scheduler: str, runs: Path, *, as_json: bool) -> int:
+def _debug(
+    loaded: LoadedJob, scheduler: str, request: SnapshotRequest, runs: Path, *, as_json: bool
+) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler)
+    planned = _plan(submission.one_rank(loaded), scheduler, request)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
@@ -114,11 +125,11 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _plan(loaded: LoadedJob, scheduler: str) -> PlannedSubmission:
+def _plan(loaded: LoadedJob, scheduler: str, request: SnapshotRequest) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler)
-    for text in planned.plan.notes:
+    planned = plan_submission(loaded, scheduler=scheduler, snapshot=request)
+    for text in planned.notes:
         note(text)
     return planned
 

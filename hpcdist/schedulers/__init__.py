@@ -38,6 +38,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents need to know, as it goes into spec.json."""
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the processes of a run find what is the user's."""
+
+    cwd: str
+    """Their working directory."""
+    environment: dict[str, str] = {}
+    """Variables that say where things are."""
+
+
 class Scheduler(Protocol):
     """What every scheduler's module offers as `scheduler`."""
 
@@ -49,7 +58,7 @@ class Scheduler(Protocol):
         Raises JobError or SchedulerError where the job cannot run there.
         """
 
-    def render(self, job: JobSpec, run: Run, plan: Plan) -> str:
+    def render(self, job: JobSpec, run: Run, plan: Plan, place: Place) -> str:
         """The script that is executed; pure, and `run` need not exist."""
 
     def submit(self, job: JobSpec, run: Run, script: str) -> None:

@@ -36,7 +36,7 @@ from hpcdist.launch.process import (
     send_signal,
 )
 from hpcdist.run import Run
-from hpcdist.schedulers import Plan
+from hpcdist.schedulers import Place, Plan
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import job_section
@@ -72,13 +72,14 @@ class LocalScheduler:
         launch = _on_gpus(job, gpus) if gpus else _on_cpus(job)
         return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch))
 
-    def render(self, job: JobSpec, run: Run, plan: Plan) -> str:
+    def render(self, job: JobSpec, run: Run, plan: Plan, place: Place) -> str:
         """The script that starts one node's agent."""
         return render(
             "local.sh.j2",
             job_comment=comment(job.name),
             num_nodes=job.resources.nodes,
-            cwd=os.getcwd(),
+            cwd=place.cwd,
+            places=place.environment,
             python=sys.executable,
             environment=plan.details["environment"],
             submitit_folder=str(run.submitit_folder),

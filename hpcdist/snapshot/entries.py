@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -47,33 +47,32 @@ def is_entry(folder: str, entry: Entry) -> bool:
     try:
         if entry.target:
             return os.readlink(path) == entry.target
-        status = os.lstat(path)
-        return (
-            stat.S_ISREG(status.st_mode)
-            and status.st_size == entry.size_bytes
-            and bool(status.st_mode & stat.S_IXUSR) == entry.executable
-            and read_through(path) == (entry.sha256, entry.size_bytes)
-        )
+        with open_file(path) as file:
+            status = os.fstat(file.fileno())
+            return (
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == entry.size_bytes
+                and bool(status.st_mode & stat.S_IXUSR) == entry.executable
+                and read_through(file) == (entry.sha256, entry.size_bytes)
+            )
     except OSError:
         return False
 
 
-def read_through(path: str, copy_to: int | None = None) -> tuple[str, int]:
-    """The SHA-256 and number of a file's bytes, which are written to a descriptor on the way.
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading; OSError where a link has taken its place."""
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0)
 
-    OSError where it is no file any more, but a link.
-    """
+
+def read_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[str, int]:
+    """The SHA-256 and number of a file's bytes, which are written elsewhere on the way."""
     digest = hashlib.sha256()
     size_bytes = 0
-    source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        while chunk := os.read(source, _CHUNK_BYTES):
-            digest.update(chunk)
-            size_bytes += len(chunk)
-            if copy_to is not None:
-                _write(copy_to, chunk)
-    finally:
-        os.close(source)
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+        if copy_to is not None:
+            copy_to.write(chunk)
     return digest.hexdigest(), size_bytes
 
 
@@ -81,9 +80,3 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> lis
     """The function's results in order, the files being read side by side."""
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         return list(pool.map(function, items))
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from hpcdist.errors import UserError
 from hpcdist.run import DEFAULT_RUNS, all_runs
-from hpcdist.snapshot.entries import Entry, content_id, in_threads, read_through
+from hpcdist.snapshot.entries import Entry, content_id, in_threads, open_file, read_through
 from hpcdist.snapshot.tree import find_work_tree, ignored, parents, tracked_and_untracked
 from hpcdist.units import show_bytes
 
 FOLDER = ".snapshots"
-DEFAULT_LIMIT_BYTES = 100 * 10**6
+DEFAULT_LIMIT_BYTES = 100e6
 
 _ID_LENGTH = 32
 _LARGEST_SHOWN = 3
@@ -83,7 +83,7 @@ class SnapshotPlan:
 
 
 def plan_snapshot(
-    cwd: Path, *, runs: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES
+    cwd: Path, *, runs: Path, limit_bytes: float = DEFAULT_LIMIT_BYTES
 ) -> SnapshotPlan:
     """Read the git work tree of `cwd`: tracked and untracked files, with changes not committed.
 
@@ -139,7 +139,8 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
 
 def _file(root: str, path: str, status: os.stat_result) -> Entry:
     try:
-        sha256, size_bytes = read_through(os.path.join(root, path))
+        with open_file(os.path.join(root, path)) as file:
+            sha256, size_bytes = read_through(file)
     except OSError as error:
         raise UserError(
             f"{os.path.join(root, path)} cannot be read for the snapshot: {error.strerror}",
@@ -163,7 +164,7 @@ def _target(root: str, path: str, left_out: set[str]) -> str:
     return os.path.relpath(within, folder or ".") if os.path.isabs(target) else target
 
 
-def _check_size(root: str, sizes: dict[str, int], limit_bytes: int) -> None:
+def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
     total = sum(sizes.values())
     if total <= limit_bytes:
         return
@@ -189,10 +190,11 @@ def _links_to_ignored(
     missing = len(paths) - len(entries)
     if not missing:
         return entries, []
-    return entries, [
+    note = (
         f"{missing:,} of {len(paths):,} files that git ignores are out of the snapshot's reach; "
         "ignore their folder whole, and it is linked to"
-    ]
+    )
+    return entries, [note]
 
 
 def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
@@ -212,4 +214,3 @@ def _is_out(path: str, left_out: set[str]) -> bool:
     if path.endswith(".pyc") or "__pycache__" in path.split("/"):
         return True
     return not left_out.isdisjoint([path, *parents(path)])
-

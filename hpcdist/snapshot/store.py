@@ -20,7 +20,7 @@ import msgspec
 from hpcdist import files
 from hpcdist.errors import HpcdistError
 from hpcdist.run import cannot_write
-from hpcdist.snapshot.entries import Entry, in_threads, is_entry, read_through
+from hpcdist.snapshot.entries import Entry, in_threads, is_entry, open_file, read_through
 from hpcdist.snapshot.plan import SnapshotPlan
 
 _FILE = 0o400
@@ -53,7 +53,7 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
     try:
         folder.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         if _mark_used(manifest_file(folder)) and folder.is_dir():
-            _fill(plan, folder)
+            _mend(plan, folder)
         else:
             _store_new(plan, folder)
     except OSError as error:
@@ -90,7 +90,7 @@ def _store_new(plan: SnapshotPlan, folder: Path) -> None:
         except OSError:
             if not folder.is_dir():
                 raise
-            _fill(plan, folder)  # another submission was first, or its manifest had been lost
+            _mend(plan, folder)  # another submission was first, or its manifest had been lost
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 
@@ -114,42 +114,56 @@ def _mark_used(manifest: Path) -> bool:
     return True
 
 
-def _fill(plan: SnapshotPlan, folder: Path) -> None:
-    """Bring all that the plan has and the folder has not into the folder."""
+def _make_folders(plan: SnapshotPlan, folder: Path) -> None:
     for path in sorted({os.path.dirname(entry.path) for entry in plan.entries} - {""}):
         os.makedirs(os.path.join(folder, path), mode=files.PRIVATE_FOLDER, exist_ok=True)
-    in_threads(lambda entry: _bring(plan, entry, str(folder)), plan.entries)
 
 
-def _bring(plan: SnapshotPlan, entry: Entry, folder: str) -> None:
-    if is_entry(folder, entry):
-        return
-    path = os.path.join(folder, entry.path)
-    copy = os.path.join(os.path.dirname(path), f".hpcdist-{secrets.token_hex(4)}")
-    try:
-        if entry.target:
-            os.symlink(entry.target, copy)
-        else:
-            _copy(os.path.join(plan.root, entry.path), entry, copy)
-        os.replace(copy, path)
-    except BaseException:
-        if os.path.lexists(copy):
-            os.unlink(copy)
-        raise
+def _fill(plan: SnapshotPlan, folder: Path) -> None:
+    """Put everything into a folder that is empty."""
+    _make_folders(plan, folder)
+    in_threads(
+        lambda entry: _put(plan, entry, os.path.join(folder, entry.path)),
+        plan.entries,
+    )
+
+
+def _mend(plan: SnapshotPlan, folder: Path) -> None:
+    """Bring what a folder has lost, or has changed, to what it was; jobs may be running in it."""
+    _make_folders(plan, folder)
+    whole = in_threads(lambda entry: is_entry(str(folder), entry), plan.entries)
+    for entry, is_whole in zip(plan.entries, whole, strict=True):
+        if is_whole:
+            continue
+        path = os.path.join(folder, entry.path)
+        copy = os.path.join(os.path.dirname(path), f".hpcdist-{secrets.token_hex(4)}")
+        try:
+            _put(plan, entry, copy)
+            os.replace(copy, path)
+        except BaseException:
+            Path(copy).unlink(missing_ok=True)
+            raise
+
+
+def _put(plan: SnapshotPlan, entry: Entry, path: str) -> None:
+    if entry.target:
+        os.symlink(entry.target, path)
+    else:
+        _copy(os.path.join(plan.root, entry.path), entry, path)
 
 
 def _copy(source: str, entry: Entry, copy: str) -> None:
-    mode = _EXECUTABLE if entry.executable else _FILE
-    descriptor = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        try:
-            read = read_through(source, copy_to=descriptor)
-        except OSError as error:
-            raise _changed(source, error.strerror) from None
-    finally:
-        os.close(descriptor)
-    if read != (entry.sha256, entry.size_bytes):
-        raise _changed(source, "its contents are others")
+        original = open_file(source)
+    except OSError as error:
+        raise _changed(source, error.strerror) from None
+    mode = _EXECUTABLE if entry.executable else _FILE
+    with (
+        original,
+        open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", buffering=0) as file,
+    ):
+        if read_through(original, copy_to=file) != (entry.sha256, entry.size_bytes):
+            raise _changed(source, "its contents are others")
 
 
 def _changed(source: str, how: str | None) -> SnapshotChangedError:

@@ -15,7 +15,7 @@ from hpcdist.errors import JobError, SchedulerError
 from hpcdist.gpus import Gpu
 from hpcdist.launch.node import LaunchPlan
 from hpcdist.run import Run
-from hpcdist.schedulers import local
+from hpcdist.schedulers import Place, local
 from hpcdist.schedulers.local import choose_gpus
 
 scheduler = local.scheduler
@@ -165,7 +165,9 @@ def test_the_script_is_safe_whatever_names_hold(
     folder.mkdir()
     monkeypatch.chdir(folder)
     job = msgspec.structs.replace(script_job(folder / "x.py"), name=name)
-    text = scheduler.render(job, Run(folder / "runs" / "RUN"), scheduler.plan(job))
+    text = scheduler.render(
+        job, Run(folder / "runs" / "RUN"), scheduler.plan(job), Place(cwd=str(folder))
+    )
     script = tmp_path / "script.sh"
     script.write_text(text)
     subprocess.run(["bash", "-n", script], check=True)
