@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
 def show_bytes(number: float) -> str:
@@ -16,3 +17,10 @@ def show_bytes(number: float) -> str:
 
 def _short(number: float, unit: int) -> str:
     return f"{number:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def show_age(age_s: float) -> str:
+    """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
+    unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
+    number = max(0, int(age_s / unit_s))
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
