@@ -120,16 +120,18 @@ def _show(found: Sequence[Candidate], free: Sequence[Candidate]) -> None:
     if not found:
         note("there is nothing that takes space: no checkpoints, no snapshots")
         return
+    sizes = [show_bytes(candidate.num_bytes) for candidate in found]
+    width = max(map(len, sizes))
     print_columns(
-        ("WHAT", "OF", "SIZE", "KEPT BECAUSE"),
+        ("WHAT", "OF", "SIZE".rjust(width), "KEPT BECAUSE"),
         [
             (
                 candidate.what,
                 one_line(candidate.name),
-                show_bytes(candidate.num_bytes),
+                size.rjust(width),
                 one_line(candidate.kept_because or "- (would be removed)"),
             )
-            for candidate in found
+            for candidate, size in zip(found, sizes, strict=True)
         ],
     )
     total = show_bytes(sum(candidate.num_bytes for candidate in free))

@@ -66,9 +66,9 @@ def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
     script = (
         "from hpcdist import record\nrecord.start()\nfor _ in range(3): record.step(samples=8)\n"
     )
-    for text in (script, script + "# edited\n"):
+    for gpus, text in ((1, script), (2, script + "# edited\n")):
         hpcdist.write("train.py", text)
-        done = hpcdist("submit", "train.py", "--local", "--snapshot")
+        done = hpcdist("submit", "train.py", "--local", "--snapshot", "--gpus", gpus)
         assert done.returncode == 0, done.stderr
     assert len(list((tree / "runs/.snapshots").glob("*.json"))) == 2
     summaries = json.loads(hpcdist("summary", "--json").stdout)
