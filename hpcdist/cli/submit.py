@@ -18,6 +18,7 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
+    snapshot_from_options,
 )
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
@@ -48,6 +49,9 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
 
+    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    included, so that what you edit after submitting changes nothing that is queued.
+
     Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
     ends it.
     """
@@ -56,12 +60,12 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
         name, cluster = cluster_from_options(options, debug=True)
-        return _debug(loaded, name, cluster, options.runs, as_json=as_json)
+        return _debug(loaded, name, cluster, options, as_json=as_json)
     name, cluster = cluster_from_options(options)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name, cluster)
+        planned = _plan(loaded, name, cluster, options)
         name = planned.scheduler.name
         run = _submit(planned, options.runs, interrupts)
         if not follows:
@@ -75,17 +79,22 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
 
 
 def _debug(
-    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, runs: Path, *, as_json: bool
+    loaded: LoadedJob,
+    scheduler: str,
+    cluster: LoadedProfile,
+    options: JobOptions,
+    *,
+    as_json: bool,
 ) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler, cluster)
+    planned = _plan(submission.one_rank(loaded), scheduler, cluster, options)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
+        run, verdict = submission.debug(planned, runs=options.runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
@@ -107,10 +116,14 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _plan(loaded: LoadedJob, scheduler: str, cluster: LoadedProfile) -> PlannedSubmission:
+def _plan(
+    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
+) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    planned = plan_submission(
+        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+    )
     for text in planned.notes:
         note(text)
     return planned
