@@ -121,6 +121,7 @@ def submit(
     args: Sequence[str] = (),
     after: _After = (),
     runs: str | os.PathLike[str] | None = None,
+    snapshot: bool | None = None,
 ) -> SubmittedRun:
     """Submit a job, as `hpcdist submit` does, and return at once.
 
@@ -139,6 +140,7 @@ def submit(
         after: runs that must have ended well before; by name any:RUN or notok:RUN for other ends.
             Locally they are waited for here.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
+        snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
 
     Raises:
         JobError: the job, or a value given here, is wrong.
@@ -149,13 +151,19 @@ def submit(
     """
     from hpcdist import submission
     from hpcdist.job import load_job
+    from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     loaded = load_job(job, flags=_flags(short, set or {}), script_args=args)
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
-    planned = submission.plan_submission(loaded, scheduler=chosen, cluster=profile)
+    planned = submission.plan_submission(
+        loaded,
+        scheduler=chosen,
+        cluster=profile,
+        snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
+    )
     dependencies = _dependencies(after, planned.scheduler, _folder(runs))
     if after and planned.scheduler.name == "local":
         planned = submission.plan_now(planned)
@@ -185,6 +193,7 @@ def sweep(
     after: _After = (),
     summary_after: bool = False,
     runs: str | os.PathLike[str] | None = None,
+    snapshot: bool | None = None,
 ) -> list[SubmittedRun]:
     """Submit a job at every combination of values, as `hpcdist submit --sweep` does.
 
@@ -207,6 +216,7 @@ def sweep(
         after: as in `submit`.
         summary_after: write summary.txt and summary.json into the sweep's folder at the end.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
+        snapshot: as in `submit`.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.
@@ -221,7 +231,9 @@ def sweep(
     from hpcdist.sweeps.plan import plan_sweep
     from hpcdist.sweeps.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
     from hpcdist.sweeps.submit import submit_sweep
+    from hpcdist.workspace import SnapshotRequest
 
+    folder = _folder(runs)
     axes = axes_from_values(over, short=SHORT_NAMES)
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
@@ -231,10 +243,14 @@ def sweep(
     planned = plan_sweep(
         make_points(axes, num_repeats=repeat),
         load=lambda point: load_job(job, flags=flags | dict(point), script_args=args),
-        plan=lambda loaded: submission.plan_submission(loaded, scheduler=chosen, cluster=profile),
+        plan=lambda loaded: submission.plan_submission(
+            loaded,
+            scheduler=chosen,
+            cluster=profile,
+            snapshot=SnapshotRequest(wanted=snapshot, runs=folder),
+        ),
         max_parallel=max_parallel,
     )
-    folder = _folder(runs)
     dependencies = _dependencies(after, planned.scheduler, folder)
     planned.prepare()
     command = ["hpcdist.sweep", os.fspath(job)]
@@ -302,6 +318,7 @@ def _sweep_here(
     from hpcdist.sweeps.folder import Sweep
     from hpcdist.sweeps.local import EndsHere, LocalSweep, run_points
 
+    planned = planned.stored(folder)
     local = LocalSweep(planned=planned, sweep=Sweep.create(folder, planned.name), command=command)
     local.write()
     for end in run_points(local, EndsHere()):

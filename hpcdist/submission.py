@@ -32,8 +32,9 @@ from hpcdist.schedulers import (
     load_scheduler,
 )
 from hpcdist.secrets import redact
-from hpcdist.spec import job_to_dict
+from hpcdist.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.verdict import Verdict
+from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
 
 SPEC_VERSION = 1
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
@@ -49,11 +50,12 @@ class PlannedSubmission:
     scheduler: Scheduler
     cluster: LoadedProfile
     plan: Plan
+    workspace: Workspace
 
     @property
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
-        return [*_notes(self.cluster), *self.plan.notes]
+        return [*_notes(self.cluster), *self.plan.notes, *self.workspace.notes]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""
@@ -61,34 +63,56 @@ class PlannedSubmission:
 
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """What the script of a single run is for."""
+        place = self.workspace.place(run.path.parent)
         return Target(
-            name=run.id, folder=run.path, cwd=os.getcwd(), dependencies=list(dependencies)
+            name=run.id,
+            folder=run.path,
+            cwd=place.cwd,
+            environment=place.environment,
+            dependencies=list(dependencies),
         )
 
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; what the scheduler had to say."""
-        return self.scheduler.submit(self.loaded.job, target, runs, self.script(target))
+        job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
+        return self.scheduler.submit(job, target, runs, self.script(target))
 
 
 def plan_submission(
-    loaded: LoadedJob, *, scheduler: str, cluster: LoadedProfile = NO_PROFILE
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
 ) -> PlannedSubmission:
     """Check the job and plan how it would run on the cluster, without any effect.
 
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
         plan = chosen.plan(loaded.job, cluster.profile)
-    return PlannedSubmission(loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan)
+    workspace = plan_workspace(
+        loaded.job, snapshot or SnapshotRequest(), by_default=chosen.name != "local"
+    )
+    return PlannedSubmission(
+        loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+    )
 
 
 def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmission:
-    """The plan for a job of the same shape (see `shape_of`), which is checked too."""
+    """The plan for other values of a job that runs the same code (see `code_of`), checked too.
+
+    What depends on the code, and on what does not change, is shared.
+    """
+    job = loaded.job
     with _located(loaded):
-        workloads.check(loaded.job)
-    return replace(planned, loaded=loaded)
+        workloads.check(job)
+        is_same = shape_of(job) == shape_of(planned.loaded.job)
+        plan = planned.plan if is_same else planned.scheduler.plan(job, planned.cluster.profile)
+    return replace(planned, loaded=loaded, plan=plan)
 
 
 def plan_now(planned: PlannedSubmission, busy_gpus: Collection[str] = ()) -> PlannedSubmission:
@@ -103,11 +127,14 @@ def plan_now(planned: PlannedSubmission, busy_gpus: Collection[str] = ()) -> Pla
     return replace(planned, plan=plan)
 
 
-def shape_of(loaded: LoadedJob) -> str:
-    """What a plan depends on: jobs for which it is equal can share one."""
-    job = loaded.job
-    shape = (job.workload, job.resources, job.launch, getattr(job, "script", None))
-    return msgspec.json.encode(shape).decode()
+def shape_of(job: JobSpec) -> str:
+    """What a scheduler's plan depends on: jobs of one code and shape can share a plan."""
+    return msgspec.json.encode((job.resources, job.launch)).decode()
+
+
+def code_of(job: JobSpec) -> tuple[str, str]:
+    """What the ranks run: the workload, and the script where it is one."""
+    return job.workload, job.script if isinstance(job, ScriptJob) else ""
 
 
 def placeholder_run(runs: Path) -> Run:
@@ -141,9 +168,19 @@ def submit(
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
+    planned = store_workspace(planned, runs)
     with _new_run(planned, runs, command) as run:
         said = planned.hand_over(planned.target(run, dependencies), [run])
     return Submitted(run=run, said=said)
+
+
+def store_workspace(planned: PlannedSubmission, runs: Path) -> PlannedSubmission:
+    """Store the snapshot, if there is one: once, also where several runs are submitted with it.
+
+    The plan that comes back is the one to submit: files that changed since the plan was made are
+    taken as they are now.
+    """
+    return replace(planned, workspace=planned.workspace.store(runs))
 
 
 @contextmanager
@@ -178,6 +215,7 @@ def describe(
         command=command,
         surroundings=surroundings,
         sweep=sweep,
+        workspace=planned.workspace,
     )
 
 
@@ -196,9 +234,13 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
     """
     from hpcdist.launch.debug import begin, run_here
 
-    job = planned.loaded.job
+    planned = store_workspace(planned, runs)
+    job = planned.workspace.job_in(runs, planned.loaded.job)
+    place = planned.workspace.place(runs)
     with _new_run(planned, runs, command) as run:
         rank = begin(run, job, planned.plan)
+    os.environ.update(place.environment)
+    os.chdir(place.cwd)
     try:
         return run, run_here(run, job, rank)
     except OSError as error:
@@ -208,7 +250,6 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
 def surroundings_now() -> dict[str, Any]:
     """What a submission was made with; the same for all runs of a sweep, and slow to find out."""
     return {
-        "cwd": os.getcwd(),
         "user": _user(),
         "host": socket.gethostname(),
         "versions": versions(),
@@ -227,8 +268,11 @@ def write_spec(
     command: Sequence[str],
     surroundings: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Any] | None = None,
+    workspace: Workspace | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
+    workspace = workspace or Workspace(submit_dir=os.getcwd())
+    runs = run.path.parent
     files.write_json(
         run.spec_file,
         {
@@ -237,9 +281,11 @@ def write_spec(
             "created_s": time.time(),
             "scheduler": scheduler,
             "cluster": {"name": cluster.name, "profile": _recorded(cluster.profile)},
-            "job": job_to_dict(loaded.job),
+            "job": job_to_dict(workspace.job_in(runs, loaded.job)),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
+            "cwd": workspace.submit_dir,
+            "snapshot": workspace.described(runs),
             "command": list(command),
             **(surroundings or surroundings_now()),
             **({} if sweep is None else {"sweep": dict(sweep)}),

@@ -7,7 +7,13 @@ import sys
 import click
 
 from hpcdist.cli.after import dependencies_now, summary_scripts
-from hpcdist.cli.options import JobOptions, cluster_from_options, job_options, load_from_options
+from hpcdist.cli.options import (
+    JobOptions,
+    cluster_from_options,
+    job_options,
+    load_from_options,
+    snapshot_from_options,
+)
 from hpcdist.cli.printing import note
 
 
@@ -36,7 +42,9 @@ def _of_run(options: JobOptions) -> list[str]:
 
     loaded = load_from_options(options)
     scheduler, cluster = cluster_from_options(options)
-    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    planned = plan_submission(
+        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+    )
     for text in planned.notes:
         note(text)
     run = placeholder_run(options.runs)

@@ -19,6 +19,7 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
+    snapshot_from_options,
 )
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
@@ -52,6 +53,9 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs: each combination three times; their common id names all of them
 
+    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    included, so that what you edit after submitting changes nothing that is queued.
+
     Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
     ends it.
     """
@@ -65,12 +69,12 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
         name, cluster = cluster_from_options(options, debug=True)
-        return _debug(loaded, name, cluster, options.runs, as_json=as_json)
+        return _debug(loaded, name, cluster, options, as_json=as_json)
     name, cluster = cluster_from_options(options)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name, cluster)
+        planned = _plan(loaded, name, cluster, options)
         name = planned.scheduler.name
         if name == "local" and options.summary_after and not follows:
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
@@ -91,17 +95,22 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
 
 
 def _debug(
-    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, runs: Path, *, as_json: bool
+    loaded: LoadedJob,
+    scheduler: str,
+    cluster: LoadedProfile,
+    options: JobOptions,
+    *,
+    as_json: bool,
 ) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler, cluster)
+    planned = _plan(submission.one_rank(loaded), scheduler, cluster, options)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
+        run, verdict = submission.debug(planned, runs=options.runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
@@ -131,10 +140,14 @@ def _refuse_what_needs_more(options: JobOptions, *, debug: bool) -> None:
         raise click.UsageError("--debug runs here and now; leave --after and --summary-after away")
 
 
-def _plan(loaded: LoadedJob, scheduler: str, cluster: LoadedProfile) -> PlannedSubmission:
+def _plan(
+    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
+) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    planned = plan_submission(
+        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+    )
     for text in planned.notes:
         note(text)
     return planned

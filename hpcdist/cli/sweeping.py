@@ -13,7 +13,13 @@ import click
 from hpcdist.cli.after import print_summary_here, settle_afters
 from hpcdist.cli.described import states_in_words
 from hpcdist.cli.interrupts import Interrupted, Interrupts
-from hpcdist.cli.options import JobOptions, cluster_from_options, load_from_options, sweep_points
+from hpcdist.cli.options import (
+    JobOptions,
+    cluster_from_options,
+    load_from_options,
+    snapshot_from_options,
+    sweep_points,
+)
 from hpcdist.cli.printing import note, one_line, print_columns, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
@@ -38,7 +44,9 @@ def plan(options: JobOptions) -> PlannedSweep:
     planned = plan_sweep(
         sweep_points(options),
         load=lambda point: load_from_options(options, point),
-        plan=lambda loaded: plan_submission(loaded, scheduler=scheduler, cluster=cluster),
+        plan=lambda loaded: plan_submission(
+            loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+        ),
         max_parallel=options.max_parallel,
     )
     for text in planned.notes:
@@ -164,6 +172,7 @@ def _run_here(
     from hpcdist.sweeps.watch import exit_code_of_all
 
     interrupts.defer()
+    planned = planned.stored(options.runs)
     sweep = Sweep.create(options.runs, planned.name)
     local = LocalSweep(planned=planned, sweep=sweep, command=sys.argv)
     local.write()

@@ -6,7 +6,8 @@ Nothing here has an effect: every mistake in any point is found before anything 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,10 +15,11 @@ import msgspec
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import Dependency, Scheduler, Target
-from hpcdist.submission import PlannedSubmission, plan_again, prepare, shape_of
+from hpcdist.submission import PlannedSubmission, code_of, plan_again, prepare, shape_of
 from hpcdist.sweeps.folder import Sweep
 from hpcdist.sweeps.jobs import SweepJob, group_points
 from hpcdist.sweeps.points import Point
+from hpcdist.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,15 @@ class PlannedSweep:
         """Do what comes before any submission, once for runs that are the same."""
         for one in {id(one): one for one in self.runs}.values():
             prepare(one)
+
+    def stored(self, folder: Path) -> PlannedSweep:
+        """With its snapshots stored, each once, in the folder of the runs."""
+        stored: dict[int, Workspace] = {}
+        for run in self.runs:
+            if id(run.workspace) not in stored:
+                stored[id(run.workspace)] = run.workspace.store(folder)
+        runs = [replace(run, workspace=stored[id(run.workspace)]) for run in self.runs]
+        return replace(self, runs=runs)
 
     @property
     def name(self) -> str:
@@ -73,19 +84,22 @@ def plan_sweep(
     plan: Callable[[LoadedJob], PlannedSubmission],
     max_parallel: int | None = None,
 ) -> PlannedSweep:
-    """Load and plan every point: once for its repeats, and the plan once for every shape.
+    """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
+    and what depends on the code once for all.
 
     Raises UserError or SchedulerError, as `load` and `plan` do.
     """
     by_values: dict[tuple[str, ...], PlannedSubmission] = {}
-    by_shape: dict[str, PlannedSubmission] = {}
+    by_shape: dict[tuple[str, ...], PlannedSubmission] = {}
     for point in points:
         values = _values(point)
         if values not in by_values:
             loaded = load(point.flags)
-            known = by_shape.get(shape := shape_of(loaded))
+            code = code_of(loaded.job)
+            shape = (*code, shape_of(loaded.job))
+            known = by_shape.get(shape) or by_shape.get(code)
             planned = plan(loaded) if known is None else plan_again(known, loaded)
-            by_values[values] = by_shape[shape] = planned
+            by_values[values] = by_shape[shape] = by_shape[code] = planned
     return PlannedSweep(
         points=list(points),
         runs=[by_values[_values(point)] for point in points],

@@ -47,6 +47,7 @@ def submit_sweep(
     scheduler has stays with it, the runs that it has not are deleted, and the error says so.
     """
     max_array_size = scheduler.max_array_size()
+    planned = planned.stored(runs)
     sweep = Sweep.create(runs, planned.name)
     jobs = lay_out(planned, sweep, max_array_size=max_array_size, dependencies=dependencies)
     going = _Submission(planned, scheduler, sweep, jobs, command)

@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-from user import User, agent_pid, events, job_id, log, printed
+from user import User, job_id, printed
 
 ALL_REDUCE = """\
 import json, os

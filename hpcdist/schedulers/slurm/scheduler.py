@@ -71,7 +71,7 @@ class SlurmScheduler:
             directives=directives(job, cluster, target),
             setup=cluster.setup,
             cwd=target.cwd,
-            profile_environment=cluster.environment,
+            settings=cluster.environment | target.environment,
             environment=plan.details["environment"],
             num_nodes=job.resources.nodes,
             cpus_per_node=cpus_per_node(job, cluster),
