@@ -29,8 +29,7 @@ _SPLIT_SEED = 1797  # fixed: accuracies of all runs are about the same test imag
 
 def check(_data: Data) -> SplitSizes:
     """The sizes of the two parts; JobError where scikit-learn is not installed."""
-    train, test = _split_rows(tuple(row[-1] for row in _read_rows()))
-    return SplitSizes(train=len(train), test=len(test))
+    return _sizes(_path())
 
 
 def load(_data: Data) -> DataSet:
@@ -39,7 +38,7 @@ def load(_data: Data) -> DataSet:
 
     from hpcdist.data.arrays import make_data_set
 
-    rows = _read_rows()
+    rows = _read_rows(_path())
     train, test = _split_rows(tuple(row[-1] for row in rows))
     table = torch.tensor(rows, dtype=torch.uint8)
     images, labels = table[:, :-1].reshape(-1, _SIDE, _SIDE), table[:, -1]
@@ -48,9 +47,14 @@ def load(_data: Data) -> DataSet:
     )
 
 
-def _read_rows() -> list[list[int]]:
+@functools.cache  # a sweep asks for every point
+def _sizes(path: Path) -> SplitSizes:
+    train, test = _split_rows(tuple(row[-1] for row in _read_rows(path)))
+    return SplitSizes(train=len(train), test=len(test))
+
+
+def _read_rows(path: Path) -> list[list[int]]:
     """One row per image: 64 pixels from 0 to 16, then the digit."""
-    path = _path()
     with gzip.open(path, "rt") as file:
         return [[int(value) for value in line.split(",")] for line in file]
 

@@ -12,6 +12,7 @@ from hpcdist.errors import UserError
 from hpcdist.run import DEFAULT_RUNS, all_runs
 from hpcdist.snapshot.entries import Entry, content_id, in_threads, open_file, read_through
 from hpcdist.snapshot.tree import find_work_tree, ignored, parents, tracked_and_untracked
+from hpcdist.sweeps.folder import all_sweeps
 from hpcdist.units import show_bytes
 
 FOLDER = ".snapshots"
@@ -203,7 +204,7 @@ def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
     default = cwd / DEFAULT_RUNS
     for folder in (runs, default):
         if os.path.realpath(folder) == root:
-            found += [run.path for run in all_runs(folder)]
+            found += [run.path for run in all_runs(folder)] + all_sweeps(folder)
         elif folder == runs or all_runs(folder):
             found.append(folder)
     inside = (os.path.relpath(os.path.realpath(folder), root) for folder in found)

@@ -100,6 +100,11 @@ def is_sweep(path: Path) -> bool:
     return os.path.isfile(path / _SWEEP_FILE)
 
 
+def all_sweeps(runs: Path) -> list[Path]:
+    """The folders of the sweeps in a folder of runs."""
+    return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
+
+
 def sweep_of(run: Run) -> dict[str, Any]:
     """What spec.json says of the sweep that a run belongs to; empty for a run by itself."""
     return section(run.read_spec() or {}, "sweep")
