@@ -22,7 +22,12 @@ from hpcdist.verdict import State
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """End runs, and wait until nothing of them is left. A sweep's id names all of its runs."""
     from hpcdist.states import run_states
+    from hpcdist.sweeps.folder import Sweep, find_named
 
+    for name in run_names:
+        named = find_named(runs, name)
+        if isinstance(named, Sweep):
+            named.ask_to_cancel()
     found = named_runs(runs, run_names)
     before = run_states(found)
     _cancel(found, before)

@@ -44,6 +44,7 @@ class Sweep:
         self.path = path
         self.id = path.name
         self.file = path / _SWEEP_FILE
+        self._cancel_file = path / "cancel"
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r})"
@@ -90,6 +91,15 @@ class Sweep:
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
 
+    def ask_to_cancel(self) -> None:
+        """Tell a command that runs the sweep on its machine to start no more of it."""
+        files.write_whole(self._cancel_file, "")
+
+    @property
+    def is_to_be_cancelled(self) -> bool:
+        """Whether somebody asked to."""
+        return self._cancel_file.exists()
+
     def remove(self) -> None:
         """Delete the folder; not the runs."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -113,17 +123,24 @@ def sweep_of(run: Run) -> dict[str, Any]:
 def find_runs(runs: Path, name: str) -> list[Run]:
     """The runs that a name stands for: a run's, or a sweep's, which is all of its runs.
 
-    `last` is what was submitted last, a run or a sweep. Raises RunNotFoundError.
+    Raises RunNotFoundError.
+    """
+    found = find_named(runs, name)
+    return _living_runs(found) if isinstance(found, Sweep) else [found]
+
+
+def find_named(runs: Path, name: str) -> Run | Sweep:
+    """What a name stands for; `last` is what was submitted last, a run or a sweep.
+
+    Raises RunNotFoundError.
     """
     if "/" in name and is_sweep(Path(name)):
-        return _living_runs(Sweep(Path(name).absolute()))
+        return Sweep(Path(name).absolute())
     if name == "last":
         last = find_run(runs, name)
-        identity = sweep_of(last).get("id")
-        sweep = Sweep(runs / str(identity))
-        return sweep.runs() if identity and is_sweep(sweep.path) else [last]
-    sweep_found = _find_sweep(runs, name)
-    return [find_run(runs, name)] if sweep_found is None else _living_runs(sweep_found)
+        sweep = Sweep(runs / str(sweep_of(last).get("id") or last.id))
+        return sweep if is_sweep(sweep.path) else last
+    return _find_sweep(runs, name) or find_run(runs, name)
 
 
 def _find_sweep(runs: Path, name: str) -> Sweep | None:

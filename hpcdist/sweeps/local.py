@@ -102,7 +102,8 @@ class LocalSweep:
 def run_points(sweep: LocalSweep, shown: Shown) -> list[PointEnd]:
     """Run all points, so many at one time as the sweep's max_parallel says, or one.
 
-    A point that fails does not stop the others. An exception that `shown` raises ends what runs,
+    A point that fails does not stop the others. Once somebody cancels the sweep no more are
+    started, and those are not among the ends. An exception that `shown` raises ends what runs,
     and starts no more.
     """
     waiting = list(range(len(sweep.planned.points)))
@@ -111,6 +112,8 @@ def run_points(sweep: LocalSweep, shown: Shown) -> list[PointEnd]:
     ends: list[PointEnd] = []
     try:
         while waiting or running:
+            if sweep.sweep.is_to_be_cancelled:
+                waiting.clear()
             while waiting and len(running) < (sweep.planned.max_parallel or 1):
                 index = waiting[0]
                 try:

@@ -104,6 +104,23 @@ def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
     assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 2
 
 
+def test_a_sweep_that_is_cancelled_from_elsewhere_starts_no_more(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    process = hpcdist.start(
+        *["submit", "says.py", "--local", "--sweep", "args=[wait1,never],[b]"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    name = process.stdout.readline().strip()
+    assert process.stdout.readline() == "[rank 0] says wait1 as 0 of 1\n"
+    assert f"{name}-000: cancelled" in hpcdist("cancel", name).stderr
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (1, ""), stderr
+    assert f"sweep {name}: 1 cancelled" in stderr
+    assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 1
+
+
 def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
     hpcdist.write("says.py", SAYS)
     refusals = {

@@ -43,7 +43,10 @@ def test_a_queue_is_read_line_by_line():
 
 
 def test_accounting_tells_a_job_from_a_former_one_with_its_id():
-    text = "7|FAILED|old\n7|CANCELLED by 1000|new\n8_1|NODE_FAIL|array\n8_1|COMPLETED|array\n"
+    text = (
+        "7|FAILED|None|old\n7|CANCELLED by 1000|None|new\n"
+        "8_1|NODE_FAIL|None|array\n8_1|COMPLETED|None|array\n"
+    )
     known = newest(parse_accounting(text))
     assert known["7", "new"].condition().state == "cancelled"
     assert known["7", "old"].condition().state == "failed"
