@@ -1,8 +1,15 @@
 """Slurm clusters for the session, and one of them whole and idle for each test."""
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 from slurm_cluster import namespaces, spec
-from slurm_cluster.cluster import Cluster, missing_programs
+from slurm_cluster.cluster import Cluster
+from slurm_cluster.needs import missing_programs
+
+from hpcdist.run import Run
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +62,26 @@ def slurm_netns(cluster_of, missing, _no_namespaces):
     if _no_namespaces:
         missing(f"this machine does not allow network namespaces: {_no_namespaces}")
     yield from _whole_and_idle(cluster_of(spec.NAMESPACES))
+
+
+@pytest.fixture
+def hpcdist(tmp_path):
+    """Calls the command on a cluster's login node, in the test's folder."""
+
+    def call(cluster, *arguments, check=True, timeout=60):
+        command = (sys.executable, "-m", "hpcdist", *arguments)
+        return cluster.run(*command, cwd=tmp_path, check=check, timeout=timeout)
+
+    return call
+
+
+@pytest.fixture
+def submit_to(hpcdist, tmp_path, launched_run):
+    """Submits with the command to a cluster, into the runs of the test's folder."""
+
+    def submit(cluster, job, *options):
+        words = ("--scheduler=slurm", f"--runs={tmp_path / 'runs'}", "--json", *options)
+        answer = json.loads(hpcdist(cluster, "submit", job, *words).stdout)
+        return launched_run(Run(Path(answer["path"])))
+
+    return submit

@@ -1,2 +1,308 @@
+"""The cluster that the other tests run on: were it wrong, they would prove nothing."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_cluster import processes
+from slurm_cluster.cluster import Cluster
+from slurm_cluster.needs import missing_programs
+from slurm_cluster.supervisor import FIRST_PORT_IN_NAMESPACES
+
+LONG = "exec sleep 300"
+
+
+def processes_of(folder):
+    """Pids of all that was started with the configuration of the cluster in this folder."""
+    config = f"{folder}/slurm.conf"
+    return {pid for pid in processes.all_pids() if processes.variable(pid, "SLURM_CONF") == config}
+
+
+@pytest.fixture
+def own_cluster(missing):
+    """One that the test may end as it likes."""
+    if lacking := missing_programs():
+        missing(lacking)
+    cluster = Cluster(num_nodes=1)
+    cluster.start()
+    yield cluster
+    with contextlib.suppress(BrokenPipeError):
+        cluster.stop()
+
+
 def test_four_nodes_are_idle(slurm):
+    assert slurm.nodes == ["127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.1.4"]
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
+
+
+def test_the_tasks_of_a_step_are_on_different_nodes(slurm):
+    done = slurm.run("srun", "--nodes=2", "--ntasks=2", "printenv", "SLURMD_NODENAME")
+    assert sorted(done.stdout.split()) == ["127.0.1.1", "127.0.1.2"]
+
+
+def test_names_of_the_second_cluster_do_not_resolve(slurm_names):
+    words = ("srun", "--nodes=4", "--ntasks=4", "bash", "-c")
+    script = "getent hosts $SLURMD_NODENAME || echo $SLURMD_NODENAME"
+    done = slurm_names.run(*words, script)
+    assert sorted(done.stdout.splitlines()) == ["n1", "n2", "n3", "n4"]
+
+
+def test_a_job_sees_the_gpus_that_it_asked_for(slurm):
+    words = ("srun", "--nodes=2", "--ntasks=2", "--gpus-per-node=2", "printenv")
+    done = slurm.run(*words, "CUDA_VISIBLE_DEVICES")
+    assert done.stdout.split() == ["0,1", "0,1"]
+
+
+def test_two_jobs_on_one_node_get_different_gpus(slurm, tmp_path):
+    seen = [tmp_path / "first", tmp_path / "second"]
+    options = ("--gpus-per-node=1", "--nodelist=127.0.1.3")
+    jobs = [
+        slurm.submit(f"printenv CUDA_VISIBLE_DEVICES > {file}\n{LONG}", *options) for file in seen
+    ]
+    slurm.wait_for(lambda: all(file.exists() and file.read_text() for file in seen))
+    slurm.run("scancel", *jobs)
+    assert sorted(file.read_text().strip() for file in seen) == ["0", "1"]
+
+
+def test_accounting_knows_a_job_that_ended(slurm):
+    job = slurm.submit("exit 3", "--job-name=three")
+    assert slurm.wait_for_end(job) == "FAILED"
+    ask = (
+        "sacct",
+        "--jobs",
+        job,
+        "-X",
+        "--noheader",
+        "--parsable2",
+        "--format=state,exitcode,jobname",
+    )
+    slurm.wait_for(lambda: slurm.run(*ask).stdout.strip() == "FAILED|3:0|three")
+
+
+@pytest.mark.parametrize("name", ["partition", "account", "qos"])
+def test_what_is_not_there_is_refused_by_slurm(slurm, name):
+    done = slurm.run("sbatch", f"--{name}=nothing", "--wrap=true", check=False)
+    said = {
+        "partition": "invalid partition specified: nothing",
+        "account": "Invalid account or account/partition combination specified",
+        "qos": "Invalid qos specification",
+    }
+    assert done.returncode == 1
+    assert said[name] in done.stderr
+
+
+def test_accounts_and_qos_that_are_there_are_taken(slurm):
+    options = ("--test-only", "--account=course", "--qos=urgent", "--wrap=true")
+    assert "to start at" in slurm.run("sbatch", *options).stderr
+
+
+def test_arrays_are_bounded(slurm):
+    done = slurm.run("sbatch", "--array=0-31", "--wrap=true", check=False)
+    assert "Invalid job array specification" in done.stderr
+
+
+def test_a_job_beyond_the_time_limit_pends_or_is_refused_where_the_site_wants_it(slurm):
+    job = slurm.submit(LONG, "--partition=short", "--time=6")
+    slurm.wait_for(lambda: [job.reason for job in slurm.queue()] == ["PartitionTimeLimit"])
+    slurm.run("scancel", job)
+    with slurm.settings(EnforcePartLimits="ALL"):
+        options = ("--partition=short", "--time=6", "--wrap=true")
+        done = slurm.run("sbatch", *options, check=False)
+    assert "Requested time limit is invalid" in done.stderr
+
+
+def test_a_job_of_the_high_partition_takes_the_place_of_one_of_the_low(slurm):
+    low = slurm.submit(LONG, "--partition=low", "--nodes=4", "--exclusive", "--requeue")
+    slurm.wait_for_state(low, "RUNNING")
+    high = slurm.submit(LONG, "--partition=high", "--nodes=4", "--exclusive")
+    slurm.wait_for_state(high, "RUNNING")
+    assert slurm.job_state(low) == "PENDING"
+    slurm.run("scancel", high)
+    slurm.wait_for_state(low, "RUNNING")
+    slurm.run("scancel", low)
+
+
+def test_a_requeued_job_runs_again_without_the_wait_of_two_minutes(slurm, tmp_path):
+    starts = tmp_path / "starts"
+    job = slurm.submit(f"echo ${{SLURM_RESTART_COUNT:-0}} >> {starts}\n{LONG}", "--requeue")
+    slurm.wait_for(starts.exists)
+    slurm.run("scontrol", "requeue", job)
+    slurm.wait_for(lambda: starts.read_text().split() == ["0", "1"])
+    slurm.run("scancel", job)
+
+
+def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
+    pids = tmp_path / "pids"
+    task = f"setsid sleep 300 & echo $! >> {pids}; wait"
+    step = f"srun --nodes=2 --ntasks=2 bash -c '{task}'"
+    job = slurm.submit(step, "--nodes=2", "--no-requeue", "--nodelist=127.0.1.[1-2]")
+    slurm.wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    slurm.kill_node("127.0.1.2")
+    assert [processes.is_zombie(int(pid)) for pid in pids.read_text().split()].count(True) == 1
+    slurm.wait_for(lambda: slurm.node_states()["127.0.1.2"].startswith("down"), limit_s=60)
+    assert slurm.wait_for_end(job) == "NODE_FAIL"
+    slurm.revive_node("127.0.1.2")
+    slurm.wait_until_idle()
+
+
+def test_a_controller_that_was_stopped_remembers_its_jobs(slurm):
+    job = slurm.submit(LONG)
+    slurm.wait_for_state(job, "RUNNING")
+    slurm.stop_controller()
+    assert slurm.run("squeue", check=False).returncode == 1
+    slurm.start_controller()
+    slurm.wait_for_state(job, "RUNNING")
+    slurm.run("scancel", job)
+
+
+def test_a_silent_controller_answers_after_it(slurm):
+    with slurm.silent_controller(), pytest.raises(subprocess.TimeoutExpired):
+        slurm.run("squeue", timeout=1)
+    assert slurm.queue() == []
+
+
+def test_sacct_fails_while_the_database_is_stopped(slurm):
+    slurm.stop_database()
+    assert slurm.run("sacct", check=False).returncode == 1
+    slurm.start_database()
+    slurm.wait_for(lambda: slurm.run("sacct", check=False).returncode == 0)
+
+
+def test_programs_can_fail_or_be_missing(slurm):
+    with slurm.failing("sacct", "accounting is disabled"):
+        done = slurm.run("sacct", check=False)
+    assert (done.returncode, done.stderr) == (1, "sacct: error: accounting is disabled\n")
+    with slurm.without("sbatch", "srun"):
+        found = slurm.run("sh", "-c", "command -v sinfo sbatch srun", check=False)
+    assert [Path(line).name for line in found.stdout.splitlines()] == ["sinfo"]
+    assert slurm.run("sh", "-c", "command -v sbatch").stdout
+
+
+def test_settings_are_changed_and_come_back(slurm):
+    def array_size():
+        config = slurm.run("scontrol", "show", "config").stdout
+        return next(line.split()[-1] for line in config.splitlines() if "MaxArraySize" in line)
+
+    with slurm.settings(MaxArraySize=7):
+        slurm.wait_for(lambda: array_size() == "7")
+    slurm.wait_for(lambda: array_size() == "31")
+
+
+def test_what_a_test_leaves_is_found_and_made_good(slurm, tmp_path):
+    pid = tmp_path / "pid"
+    job = slurm.submit(f"trap '' TERM; echo $$ > {pid}; while sleep 1; do :; done")
+    slurm.wait_for(lambda: pid.exists() and pid.read_text())
+    slurm.run("scontrol", "update", "nodename=127.0.1.3", "state=drain", "reason=test")
+    slurm.stop_controller()
+    slurm.kill_node("127.0.1.4")
+    slurm.stop_database()
+    assert [left.id for left in slurm.restore()] == [job]
+    assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
+    assert slurm.queue() == []
+    assert processes.is_zombie(int(pid.read_text()))
+
+
+def test_nodes_in_namespaces_have_hostnames_and_networks_of_their_own(slurm_netns):
+    names = slurm_netns.run("srun", "--nodes=4", "--ntasks=4", "hostname").stdout.split()
+    assert sorted(names) == ["n1", "n2", "n3", "n4"]
+    assert "10.77.0.2/24" in slurm_netns.run("ip", "-4", "-o", "address", node="n2").stdout
+    for node in slurm_netns.nodes:
+        addresses = slurm_netns.run("ip", "-4", "-o", "address", "show", "docker0", node=node)
+        assert "172.17.0.1/16" in addresses.stdout
+
+
+def reaches(cluster, source, target):
+    """Whether a connection to the target's slurmd can be made."""
+    port = FIRST_PORT_IN_NAMESPACES + 3
+    connect = ("timeout", "1", "bash", "-c", f"</dev/tcp/{target}/{port}")
+    return cluster.run(*connect, node=source, check=False).returncode == 0
+
+
+def test_a_node_whose_link_is_cut_is_not_reached_and_goes_on(slurm_netns):
+    job = slurm_netns.submit(LONG, "--nodelist=n2", "--no-requeue")
+    slurm_netns.wait_for_state(job, "RUNNING")
+    assert reaches(slurm_netns, "n1", "n2")
+    slurm_netns.cut_link("n2")
+    assert not reaches(slurm_netns, "n1", "n2")
+    assert reaches(slurm_netns, "n1", "n3")
+    assert reaches(slurm_netns, "n2", "n2")
+    slurm_netns.mend_link("n2")
+    slurm_netns.wait_for(lambda: reaches(slurm_netns, "n1", "n2"))
+    assert slurm_netns.job_state(job) == "RUNNING"
+    slurm_netns.run("scancel", job)
+
+
+def test_a_killed_node_in_namespaces_comes_back_with_its_network(slurm_netns):
+    slurm_netns.kill_node("n3")
+    assert not reaches(slurm_netns, "n1", "n3")
+    slurm_netns.revive_node("n3")
+    slurm_netns.wait_for(lambda: reaches(slurm_netns, "n1", "n3"))
+
+
+def test_own_names_can_be_loopback_addresses(slurm_netns):
+    def address_of(name, node):
+        return slurm_netns.run("getent", "ahostsv4", name, node=node).stdout.split()[0]
+
+    with slurm_netns.own_names_are_loopback():
+        assert address_of("n2", node="n2") == "127.0.1.1"
+        assert address_of("n2", node="n1") == "10.77.0.2"
+    assert address_of("n2", node="n2") == "10.77.0.2"
+
+
+def test_two_clusters_at_once_do_not_meet(slurm, own_cluster):
+    assert slurm.spec.folder != own_cluster.spec.folder
+    job = own_cluster.submit(LONG)
+    own_cluster.wait_for_state(job, "RUNNING")
+    assert slurm.queue() == []
+    assert own_cluster.node_states() == {"127.0.1.1": "mixed"}
+
+
+def test_nothing_is_left_of_a_stopped_cluster(own_cluster):
+    own_cluster.wait_for_state(own_cluster.submit("setsid sleep 300 & wait"), "RUNNING")
+    assert processes_of(own_cluster.spec.folder)
+    own_cluster.stop()
+    assert not processes_of(own_cluster.spec.folder)
+    assert not own_cluster.spec.path.exists()
+
+
+_KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from slurm_cluster.cluster import Cluster
+cluster = Cluster(sys.argv[2], num_nodes=1)
+cluster.start()
+print(cluster.spec.folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("network", ["loopback", "namespaces"])
+def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(slurm, slurm_netns, network):
+    package = str(Path(__file__).parent)
+    words = (sys.executable, "-c", _KILLED, package, network)
+    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=90)
+    assert killed.returncode == -signal.SIGKILL
+    folder = Path(killed.stdout.strip())
+    slurm.wait_for(lambda: not processes_of(folder) and not folder.exists())
+
+
+def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(missing, monkeypatch, tmp_path):
+    if lacking := missing_programs():
+        missing(lacking)
+    slurmd = tmp_path / "slurmd"
+    slurmd.write_text("#!/bin/sh\necho there is no room in this node\nexit 4\n")
+    slurmd.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cluster = Cluster(num_nodes=1)
+    with pytest.raises(RuntimeError, match=r"(?s)slurmd.* ended with 4.*no room in this node"):
+        cluster.start()
+    assert not cluster.spec.path.exists()
+
+
+def test_the_command_runs_on_the_login_node(slurm_netns, hpcdist):
+    answer = hpcdist(slurm_netns, "submit", "--scheduler=slurm", "nothing.py", check=False)
+    assert (answer.returncode, "nothing.py" in answer.stderr) == (2, True)

@@ -4,8 +4,8 @@ import socket
 
 # What Slurm waits for by default is minutes; tests wait for seconds.
 _QUICK = {
-    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,"
-    "bf_continue",
+    "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,"
+    "bf_interval=1,bf_continue",
     "KillWait": 5,
     "CompleteWait": 0,
     "SlurmdTimeout": 10,

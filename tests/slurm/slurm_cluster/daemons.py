@@ -144,17 +144,16 @@ class Daemons:
 
     def add_accounts(self):
         """Before the controller starts, which then knows them from its first moment on."""
-        user = self.spec.user
-        lines = ["add cluster hpcdist"]
-        lines += [f"add account {name}" for name in config.ACCOUNTS]
-        lines += [f"add user {user} account={name}" for name in config.ACCOUNTS]
-        lines += [f"add qos {name}" for name in config.QOSES if name != "normal"]
-        lines += [f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}"]
-        lines += [
-            f"modify user {user} set qos={','.join(config.QOSES)} defaultqos={config.QOSES[0]}"
+        user, accounts, qoses = self.spec.user, ",".join(config.ACCOUNTS), ",".join(config.QOSES)
+        lines = [
+            "add cluster hpcdist",
+            f"add qos {','.join(config.QOSES[1:])}",  # Slurm itself makes the first
+            f"add account {accounts}",
+            f"add user {user} account={accounts}",
+            f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}",
+            f"modify user {user} set qos={qoses} defaultqos={config.QOSES[0]}",
         ]
-        for line in lines:
-            self.run("sacctmgr", "-i", *line.split())
+        self.run("sacctmgr", "--immediate", text="\n".join(lines) + "\n")
 
     def start_controller(self):
         self.start("slurmctld", "slurmctld", "-D", "-i")
@@ -179,11 +178,11 @@ class Daemons:
     def node_processes(self, node):
         """Pids of a node's slurmd, of its steps, and of the tasks in them."""
         below = processes.descendants(os.getpid())
-        log, variable = self.spec.slurmd_log(node), f"SLURMD_NODENAME={node}"
+        log = self.spec.slurmd_log(node)
         found = {
             pid
             for pid in below
-            if processes.has_open(pid, log) or processes.has_variable(pid, variable)
+            if processes.variable(pid, "SLURMD_NODENAME") == node or processes.has_open(pid, log)
         }
         return found.union(*map(processes.descendants, found))
 

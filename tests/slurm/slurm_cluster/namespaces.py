@@ -13,8 +13,8 @@ from slurm_cluster import config, processes
 from slurm_cluster.daemons import Daemons
 
 _NODE_NAMESPACES = ("unshare", "--net", "--uts", "--mount")
-# The node waits for the other end of its link. docker0 is what many machines have: an interface with the
-# same address on every node, by which no node reaches another.
+# The node waits for its end of the link. docker0 is what many machines have: an interface with
+# the same address on every node, by which no node reaches another.
 _NODE_SCRIPT = """\
 set -e
 read -r go
@@ -34,7 +34,7 @@ _TRIAL = (
 
 
 def enter_new():
-    """The start of a command that runs in new namespaces, and ends when the command before it does."""
+    """The start of a command that runs in new namespaces, and gets SIGTERM when unshare ends."""
     command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc"]
     command.append("--kill-child=SIGTERM")
     if os.getuid():

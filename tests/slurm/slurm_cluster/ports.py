@@ -15,8 +15,8 @@ class NoFreePortsError(RuntimeError):
 def claim_ports(num_ports):
     """The first of so many free consecutive ports, and the claim, to be kept open.
 
-    Two clusters that boot at once would both find the same ports free. So a block is claimed first, by
-    a name that the kernel gives to one process only and takes back however that ends.
+    Two clusters that boot at once would both find the same ports free. So a block is claimed first,
+    by a name that the kernel gives to one process only and takes back however that ends.
     """
     blocks = list(range(_FIRST, _LAST - num_ports, num_ports))
     for base in random.sample(blocks, len(blocks)):

@@ -43,12 +43,14 @@ def is_zombie(pid):
     return text[text.rindex(")") + 2] == "Z"
 
 
-def has_variable(pid, text):
-    """Whether the process was started with an environment that holds `name=value`."""
+def variable(pid, name):
+    """Of the environment that the process was started with; None where it is not there."""
     try:
-        return text.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
+        return None
+    start = f"{name}=".encode()
+    return next((os.fsdecode(e[len(start) :]) for e in entries if e.startswith(start)), None)
 
 
 def has_open(pid, path):
@@ -72,7 +74,7 @@ def _link(path):
 
 
 def kill_all(find, popens=(), limit_s=5.0):
-    """SIGKILL what `find` returns, until it returns nothing: a process may fork while it is killed."""
+    """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
     deadline = time.monotonic() + limit_s
     while pids := {pid for pid in find() if not is_zombie(pid)}:
         for pid in pids:
@@ -85,7 +87,7 @@ def kill_all(find, popens=(), limit_s=5.0):
 
 
 def reap(popens=()):
-    """Collect ended children, adopted ones included; those of `popens` are left to their objects."""
+    """Collect ended children, adopted ones included; those of `popens` through their objects."""
     own = {popen.pid: popen for popen in popens}
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):

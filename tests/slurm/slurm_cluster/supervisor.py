@@ -1,8 +1,8 @@
-"""The process above a cluster's daemons: boots them, obeys orders, and takes all with it when it ends.
+"""The process above a cluster's daemons: boots them, obeys, and takes all with it at its end.
 
-Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a signal
-that the kernel sends when the process that started it is gone. Step daemons leave their parents; as a
-subreaper it inherits them, so that none escapes.
+Orders come as JSON lines on stdin, one answer each on stdout. It ends when stdin does, or by a
+signal that the kernel sends when the process that started it is gone. Step daemons leave their
+parents; as a subreaper it inherits them, so that none escapes.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from slurm_cluster.spec import ClusterSpec, Ports
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _REAP_PERIOD_S = 0.2
-_FIRST_PORT_IN_NAMESPACES = 6817  # nobody else is there
+FIRST_PORT_IN_NAMESPACES = 6817  # nobody else is there
 _SHOWN_CHARACTERS = 2_000  # of each log, when the boot fails
 
 
@@ -81,7 +81,7 @@ def _boot(spec, held):
 
 def _daemons(spec, held):
     if spec.in_namespaces:
-        return NamespacedDaemons(spec, Ports.from_base(_FIRST_PORT_IN_NAMESPACES))
+        return NamespacedDaemons(spec, Ports.from_base(FIRST_PORT_IN_NAMESPACES))
     base, claim = claim_ports(spec.num_nodes + 3)
     held.enter_context(claim)
     return Daemons(spec, Ports.from_base(base))
