@@ -25,17 +25,20 @@ import msgspec
 
 from hpcdist import files, rank, workloads
 from hpcdist.death_signal import die_with_parent
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec
+from hpcdist.shield import ignore_warnings
+from hpcdist.spec import JobSpec, ScriptJob
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
 _EXIT_EXCEPTION = 1
+_STOP_LIMIT_S = 60.0
 _MOST_MESSAGE_LETTERS = 10_000
 _MOST_TRACEBACK_LETTERS = 100_000
 
@@ -61,6 +64,7 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     die_with_parent(parent_pid)
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
     _reset_signals()
+    _leave_warnings_to_agent(job)
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
@@ -71,7 +75,7 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     code = run_workload(make_context(order, run, job, events, slot), error_file)
-    _leave(code, limit_s=job.launch.grace_s if code else None)
+    _leave(code, limit_s={0: None, EXIT_STOPPED: _STOP_LIMIT_S}.get(code, job.launch.grace_s))
 
 
 def make_context(
@@ -105,6 +109,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     slot = context.progress
     if slot is not None:
         slot.start()
+        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            slot.ignore_sigterm()
     rank.set_current(context)
     try:
         workloads.run(context)
@@ -212,7 +218,7 @@ def _show(error: BaseException) -> None:
 def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:
     context.events.write(
         "end",
-        status="done" if code == 0 else "failed",
+        status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
         exit_code=code,
         signal=None,
         exception=report.exception if report else None,
@@ -259,6 +265,15 @@ def _reset_signals() -> None:
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python sets them at its start
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _leave_warnings_to_agent(job: JobSpec) -> None:
+    """A trainer learns from its agent that it is to stop. Of a script nobody knows what it makes of
+    SIGTERM; SIGUSR2 would end one that does not know of it."""
+    if isinstance(job, ScriptJob):
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    else:
+        ignore_warnings()
 
 
 def _redirect_output(log_file: Path) -> None:
