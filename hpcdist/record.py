@@ -104,7 +104,7 @@ def should_stop() -> bool:
 def shield_worker(_worker: int = 0) -> None:
     """For DataLoader's `worker_init_fn`: keep a scheduler's signals from ending the worker.
 
-    SIGTERM of the process that started it still does.
+    Where the script was not started by hpcdist, nothing changes.
     """
     shield.shield_worker()
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import sys
 
 WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """What schedulers send before they end a job."""
+
+RANK_VARIABLE = "HPCDIST_RANK_PID"
+"""Tells the children of a rank, whatever they execute, that they belong to one."""
 
 
 def ignore_warnings() -> None:
@@ -22,17 +25,28 @@ def ignore_warnings() -> None:
 
 
 def shield_worker() -> None:
-    """Make a DataLoader worker deaf to warnings; SIGTERM of its rank, its parent, still ends it.
+    """Make a DataLoader worker of a rank deaf to warnings; elsewhere nothing changes.
 
-    torch gives its workers a handler in C by which any other's SIGTERM kills them, and their rank
-    with them. A handler of Python's cannot tell who sent a signal; one who waits for it can.
+    torch gives its workers a handler by which anybody's SIGTERM but the rank's ends them, and their
+    rank with them. That the rank's SIGTERM does not end them either is made up for by
+    `kill_workers_at_exit`.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, WARNING_SIGNALS)
-    parent = os.getppid()
-    threading.Thread(target=_end_when_asked_by, args=(parent,), daemon=True).start()
+    if RANK_VARIABLE in os.environ:
+        ignore_warnings()
 
 
-def _end_when_asked_by(parent_pid: int) -> None:
-    while signal.sigwaitinfo((signal.SIGTERM,)).si_pid != parent_pid:
-        pass
-    os._exit(0)
+def kill_workers_at_exit() -> None:
+    """Called by a rank that is about to leave: multiprocessing would send SIGTERM to what is left
+    of its daemonic children, and wait for them."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _kill_workers, exitpriority=0)  # after pools, which end their own
+
+
+def _kill_workers() -> None:
+    import multiprocessing
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take it for a failure
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()

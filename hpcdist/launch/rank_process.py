@@ -31,7 +31,7 @@ from hpcdist.launch.node import RankOrder
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.shield import ignore_warnings
+from hpcdist.shield import RANK_VARIABLE, ignore_warnings, kill_workers_at_exit
 from hpcdist.spec import JobSpec, ScriptJob
 
 STACKS_SIGNAL = signal.SIGQUIT
@@ -69,6 +69,7 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
     os.environ.update(order.environment, TORCHELASTIC_ERROR_FILE=str(error_file))
+    os.environ[RANK_VARIABLE] = str(os.getpid())
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _renew_import_state(order)
@@ -325,6 +326,7 @@ def _leave(code: int, *, limit_s: float | None) -> NoReturn:
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
             deadline.start()
+    kill_workers_at_exit()
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
         atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too
