@@ -132,6 +132,11 @@ class Launch(Section, frozen=True, kw_only=True):
     """How long the agents of all nodes wait for each other."""
     grace_s: PositiveOrZero = 0.5
     """How long a rank has to end after SIGTERM before SIGKILL."""
+    warning_s: PositiveOrZero = 120.0
+    """How long before resources.time_limit_min the ranks are asked to save a checkpoint and stop;
+    at most a quarter of the limit."""
+    requeue: bool = True
+    """Have the scheduler start the job again after a stop before its end, where it can."""
 
 
 class Record(Section, frozen=True, kw_only=True):

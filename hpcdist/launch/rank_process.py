@@ -31,7 +31,7 @@ from hpcdist.launch.node import RankOrder
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.shield import RANK_VARIABLE, ignore_warnings, kill_workers_at_exit
+from hpcdist.shield import RANK_VARIABLE, WARNING_SIGNALS, kill_workers_at_exit
 from hpcdist.spec import JobSpec, ScriptJob
 
 STACKS_SIGNAL = signal.SIGQUIT
@@ -63,8 +63,7 @@ def become_rank(order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobS
     """Turn the calling process, just forked, into the rank; never returns."""
     die_with_parent(parent_pid)
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
-    _reset_signals()
-    _leave_warnings_to_agent(job)
+    _reset_signals(job)
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
@@ -255,10 +254,16 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _reset_signals() -> None:
+def _reset_signals(job: JobSpec) -> None:
+    """As a fresh process has them, but for those of a scheduler: the forkserver ignores these.
+
+    A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
+    SIGUSR2 is what its agent sends, and would end one that does not know of it.
+    """
+    deaf_to = {signal.SIGUSR2} if isinstance(job, ScriptJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
-        if signum in {signal.SIGKILL, signal.SIGSTOP}:
+        if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:
             continue
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
@@ -266,15 +271,6 @@ def _reset_signals() -> None:
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python sets them at its start
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _leave_warnings_to_agent(job: JobSpec) -> None:
-    """A trainer learns from its agent that it is to stop. Of a script nobody knows what it makes of
-    SIGTERM; SIGUSR2 would end one that does not know of it."""
-    if isinstance(job, ScriptJob):
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    else:
-        ignore_warnings()
 
 
 def _redirect_output(log_file: Path) -> None:
