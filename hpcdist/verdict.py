@@ -18,6 +18,8 @@ Kind = Literal[
     "launch",  # the ranks could not be started
     "cancelled",  # the user asked
     "time_limit",  # the scheduler's limit
+    "preempted",  # the scheduler wants the nodes for others
+    "no_progress",  # it was started again and again, and came no further
 ]
 
 
@@ -65,6 +67,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     host: str | None = None
     exit_code: int | None = None
     signal: str | None = None
+    """What ended that rank; of a stop, what gave notice."""
     exception: str | None = None
     exception_message: str | None = None
     traceback: str | None = None

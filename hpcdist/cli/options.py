@@ -62,6 +62,7 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None
+    requeue: bool | None
     snapshot: bool | None
     snapshot_limit: float | None
     runs: Path
@@ -100,6 +101,12 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Set any key of the job file; may be given several times.",
     ),
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    click.option(
+        "--requeue/--no-requeue",
+        default=None,
+        help="Go on in a new job after the time limit, preemption or the loss of a node; without, "
+        "end with exit code 75. [default: --requeue]",
+    ),
     click.option(
         "--snapshot/--no-snapshot",
         default=None,
@@ -140,7 +147,8 @@ def load_from_options(options: JobOptions) -> LoadedJob:
             _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
             for option, text in _typed(options, _JOB_FLAGS).items()
         }
-        | _time_flag(options.time_limit),
+        | _time_flag(options.time_limit)
+        | _requeue_flag(options.requeue),
         overrides=options.overrides,
         script_args=options.script_args,
     )
@@ -175,6 +183,15 @@ def _time_flag(text: str | None) -> dict[str, Flag]:
         return {}
     minutes = parse_minutes(text, origin="--time")
     return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
+
+
+def _requeue_flag(requeue: bool | None) -> dict[str, Flag]:  # noqa: FBT001 - as click has it
+    from hpcdist.job import Flag
+
+    if requeue is None:
+        return {}
+    name = "--requeue" if requeue else "--no-requeue"
+    return {"launch.requeue": Flag(name=name, value=requeue)}
 
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:

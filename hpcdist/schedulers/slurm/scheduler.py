@@ -54,6 +54,7 @@ class SlurmScheduler:
             num_threads=num_threads,
             environment={"OMP_NUM_THREADS": str(num_threads)},
             interface=cluster.interface,
+            warning_signals=["SIGUSR2", "SIGTERM"],
         )
         return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
 
