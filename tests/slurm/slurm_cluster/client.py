@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,7 @@ class Client:
         self._process.stdin.close()
         self._process.wait(_END_LIMIT_S)
         self._process.stdout.close()
+        shutil.rmtree(self._spec.path, ignore_errors=True)  # in case it never got as far
 
     @property
     def pid(self):

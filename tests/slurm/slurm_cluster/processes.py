@@ -43,6 +43,17 @@ def is_zombie(pid):
     return text[text.rindex(")") + 2] == "Z"
 
 
+def outer_pid(root, inner_pid):
+    """The pid here of a process below `root` that has another one in its own namespace of pids."""
+    for pid in descendants(root):
+        with contextlib.suppress(OSError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            pids = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+            if pids.split()[-1] == str(inner_pid):
+                return pid
+    raise ProcessLookupError(f"no process {inner_pid} below {root}")
+
+
 def variable(pid, name):
     """Of the environment that the process was started with; None where it is not there."""
     try:

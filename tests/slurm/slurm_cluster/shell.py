@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_cluster import namespaces, programs
+from slurm_cluster import namespaces, processes, programs
 
 _LIMIT_S = 30.0
 _NOT_PASSED_ON = re.compile("(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC)_|HPCDIST_RUNS$")
@@ -36,10 +36,12 @@ class Shell:
         words = list(map(str, arguments))
         if not self._spec.in_namespaces:
             return words
-        if node:
-            slurmd = (self._spec.path / "run" / f"slurmd.{node}.pid").read_text().strip()
-            words = ["nsenter", f"--target={slurmd}", "--mount", "--net", "--uts", "--wd=.", *words]
-        return [*namespaces.enter(self._client.pid), "--wd=.", *words]
+        pid = self._slurmd_pid(node) if node else self._client.pid
+        return [*namespaces.enter(pid), "--wd=.", *words]
+
+    def _slurmd_pid(self, node):
+        inner = (self._spec.path / "run" / f"slurmd.{node}.pid").read_text().strip()
+        return processes.outer_pid(self._client.pid, inner)
 
     def run(self, *arguments, timeout=_LIMIT_S, check=True, node=None, **options):
         """A command, to its end; fails the test where the command fails, unless told otherwise."""
