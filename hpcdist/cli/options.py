@@ -19,6 +19,7 @@ _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
     "max_restarts": "launch.max_restarts",
+    "no_requeue": "launch.requeue",
 }
 """Option -> the key of the job file that it is short for."""
 
@@ -59,6 +60,13 @@ def job_options(function: Function) -> Function:
             help="Set any key of the job file; may be given several times.",
         ),
         click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+        click.option(
+            "--no-requeue",
+            is_flag=True,
+            flag_value="false",
+            default=None,
+            help="End with code 75 at the time limit or a preemption; do not start again.",
+        ),
         runs_option,
     )
     for option in reversed(options):

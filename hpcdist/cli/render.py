@@ -23,6 +23,7 @@ def render(
     scheduler: str | None,
     overrides: tuple[str, ...],
     max_restarts: str | None,
+    no_requeue: str | None,
     runs: Path,
 ) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
@@ -36,7 +37,13 @@ def render(
     from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(
-        job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
+        job_name,
+        overrides,
+        script_args,
+        nodes=nodes,
+        gpus=gpus,
+        max_restarts=max_restarts,
+        no_requeue=no_requeue,
     )
     planned = plan_submission(loaded, scheduler=choose_scheduler(scheduler, local=local))
     for text in planned.plan.notes:

@@ -38,6 +38,7 @@ def submit(
     scheduler: str | None,
     overrides: tuple[str, ...],
     max_restarts: str | None,
+    no_requeue: str | None,
     runs: Path,
     wait: bool,
     debug: bool,
@@ -59,7 +60,13 @@ def submit(
     ends it.
     """
     loaded = load_from_options(
-        job_name, overrides, script_args, nodes=nodes, gpus=gpus, max_restarts=max_restarts
+        job_name,
+        overrides,
+        script_args,
+        nodes=nodes,
+        gpus=gpus,
+        max_restarts=max_restarts,
+        no_requeue=no_requeue,
     )
     if debug:
         if wait:
