@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcdist.run import Run
-from hpcdist.submitted import scheduler_of, section
+from hpcdist.submitted import job_section, scheduler_of, section
 from hpcdist.verdict import State
 
 
@@ -27,8 +27,23 @@ def describe_run(run: Run, state: State) -> dict[str, Any]:
         "created_s": _number(spec.get("created_s")),
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
+        "last_attempt": _last_attempt(run),
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
+
+
+def _last_attempt(run: Run) -> str | None:
+    """How the newest attempt ended, where another is to follow."""
+    from hpcdist.follow.run import again_sentence
+
+    try:
+        verdict = run.read_attempt_verdict(run.newest_attempt())
+    except OSError:  # the folder is damaged
+        return None
+    if verdict is None or run.verdict_file.exists():
+        return None
+    most = job_section(run, "launch").get("max_restarts", 0)
+    return again_sentence(verdict, most_restarts=most)
 
 
 def size(described: Mapping[str, Any]) -> str:

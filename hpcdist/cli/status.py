@@ -65,6 +65,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "submitted": local_time(run["created_s"]),
         "progress": _place(progress, is_open=run["state"] in OPEN_STATES),
         "directory": run["path"],
+        "so far": run["last_attempt"],
         "verdict": run["message"],
     }
     print(f"{one_line(run['run'])}: {run['state']}")

@@ -154,3 +154,69 @@ def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script, endin
     else:
         assert (verdict.state, verdict.exit_code_of_run) == ("failed", 1)
         assert verdict.message.endswith("the ranks had been asked to stop, and did not")
+
+
+RESUMING = LOOP.replace(
+    "for step in range(int(sys.argv[1])):",
+    """saved = sys.argv[2] + f"/saved-{dist.get_rank()}"
+first = int(open(saved).read()) if os.path.exists(saved) else 0
+record.start(first_step=first)
+for step in range(first, int(sys.argv[1])):""",
+).replace(
+    "    if record.should_stop():\n",
+    """    if record.should_stop():
+        open(saved, "w").write(str(step + 1))
+""",
+)
+
+
+def start_again(launched, life, nodes):
+    """Once the job has asked for it and its agents are gone."""
+    launched.wait((launched.run.path / f"requeue-{life}").exists)
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    for node in range(nodes):
+        launched.start_agent(node)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
+    script = write_script(RESUMING.replace("if step == 3:", "if step == first + 3:"))
+    launched = launch(script, 2000, tmp_path, nodes=nodes, scheduler="testing")
+    up(launched, nodes)
+    warn(launched, *range(nodes))
+    start_again(launched, 0, nodes)
+    launched.wait(lambda: "up" in launched.log(0, 1))
+    warn(launched, 0)
+    start_again(launched, 1, nodes)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.attempt, verdict.restarts) == ("done", 2, 0)
+    steps = [launched.events(0, attempt)[-1]["step"] for attempt in range(3)]
+    assert 0 < steps[0] < steps[1] < steps[2] == 2000
+    stops = [launched.run.read_attempt_verdict(attempt) for attempt in range(2)]
+    assert [stop.step for stop in stops] == steps[:2]
+
+
+def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    launched = launch(script, nodes=3, scheduler="testing")
+    up(launched, 3)
+    os.kill(launched.agent_pid(0), signal.SIGKILL)
+    launched.wait((launched.run.path / "requeue-0").exists)
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    assert launched.run.read_attempt_verdict(0).kind == "agent_lost"
+
+
+def test_a_job_that_comes_no_further_in_two_lives_is_not_started_a_third_time(launch, write_script):
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    launched = launch(script, nodes=2, scheduler="testing")
+    for life in range(2):
+        launched.wait(lambda life=life: "up" in launched.log(0, life))
+        os.kill(launched.agent_pid(1), signal.SIGKILL)
+        if life == 0:
+            start_again(launched, life, 2)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.exit_code_of_run) == ("no_progress", 1)
+    assert "attempts 0 and 1" in verdict.message
+    assert "the agent of node 1" in verdict.message
