@@ -106,6 +106,10 @@ def submit(
     nodes: int | None = None,
     gpus: int | None = None,
     scheduler: str = "auto",
+    cluster: str | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    qos: str | None = None,
     max_restarts: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
@@ -117,7 +121,11 @@ def submit(
         job: name of a job, path of a job file, or path of a Python script.
         nodes: number of nodes; as the job says if None.
         gpus: GPUs, or ranks, per node; as the job says if None.
-        scheduler: auto, slurm, lsf or local.
+        scheduler: slurm, lsf, local, or auto: as the cluster's profile says, else what answers.
+        cluster: a profile of hpcdist.yaml; HPCDIST_CLUSTER or the file's default if None.
+        partition: partition or queue; as the profile says if None.
+        account: account or project that is charged; as the profile says if None.
+        qos: quality of service; as the profile says if None.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
         args: arguments of a script.
@@ -125,11 +133,13 @@ def submit(
 
     Raises:
         JobError: the job, or a value given here, is wrong.
+        ProfileError: the cluster's profile, or a value given for it here, is wrong.
         SchedulerError: the scheduler refused, or cannot be reached.
         RunDirectoryError: the run directory cannot be written.
 
     """
     from hpcdist import submission
+    from hpcdist.cluster.choose import choose_cluster
     from hpcdist.job import Flag, load_job
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
@@ -143,7 +153,13 @@ def submit(
             raise UserError(f"{key} is given twice", hint="give it by its name, or in set")
         flags[key] = Flag(name=f"set[{key!r}]", value=value)
     loaded = load_job(job, flags=flags, script_args=args)
-    planned = submission.plan_submission(loaded, scheduler=scheduler)
+    named = {"partition": partition, "account": account, "qos": qos}
+    chosen, profile = choose_cluster(
+        scheduler,
+        cluster,
+        {key: Flag(name=key, value=value) for key, value in named.items() if value is not None},
+    )
+    planned = submission.plan_submission(loaded, scheduler=chosen, cluster=profile)
     submission.prepare(planned)
     command = ["hpcdist.submit", os.fspath(job)]
     submitted = submission.submit(planned, runs=_folder(runs), command=command)

@@ -3,6 +3,7 @@
     HpcdistError                 1   anything below that has no code of its own
     ├── UserError                2   the user's input is wrong: nothing was submitted
     │   ├── JobError             2   a job file, a job name, a script or a flag
+    │   ├── ProfileError         2   a cluster profile, or the name of one
     │   └── RunNotFoundError     2   a run id that matches none or several
     ├── RunDirectoryError        2   the directory for the runs cannot be written
     └── SchedulerError           3   the scheduler refused, or cannot be reached
@@ -40,6 +41,10 @@ class UserError(HpcdistError):
 
 class JobError(UserError):
     """A job file, a job name, a script or a flag is wrong."""
+
+
+class ProfileError(UserError):
+    """A cluster profile (hpcdist.yaml), or the name of one, is wrong."""
 
 
 class RunNotFoundError(UserError):

@@ -19,6 +19,16 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _PASSWORD_IN_URL = re.compile(r"(\w+://)[^/\s]*@")  # or a token in the place of user and password
+_HARMLESS = re.compile(r"(?:[~/$`].*|true|false|yes|no|on|off|\d{1,6})?", re.IGNORECASE | re.DOTALL)
+"""Values that are no secret whatever their name: TOKENIZERS_PARALLELISM=false, the path of a file
+with a token, and what bash computes when the job runs."""
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable seems to hold a password, a token or the like."""
+    if _PASSWORD_IN_URL.search(value):
+        return True
+    return bool(_SECRET.search(name)) and not _HARMLESS.fullmatch(value)
 
 
 def redact(environment: Mapping[str, str]) -> dict[str, str]:

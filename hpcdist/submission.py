@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from hpcdist import files, workloads
+from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
@@ -35,11 +36,17 @@ _PLACEHOLDER_ID = "RUN"
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSubmission:
-    """A checked job, and how its scheduler would run it."""
+    """A checked job, and how its scheduler would run it on a cluster."""
 
     loaded: LoadedJob
     scheduler: Scheduler
+    cluster: LoadedProfile
     plan: Plan
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know, one sentence each."""
+        return [*_notes(self.cluster), *self.plan.notes]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""
@@ -51,17 +58,17 @@ class PlannedSubmission:
 
 
 def plan_submission(
-    loaded: LoadedJob, *, scheduler: str, cluster: ClusterProfile | None = None
+    loaded: LoadedJob, *, scheduler: str, cluster: LoadedProfile = NO_PROFILE
 ) -> PlannedSubmission:
-    """Check the job and plan how it would run, without any effect.
+    """Check the job and plan how it would run on the cluster, without any effect.
 
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
-        plan = chosen.plan(loaded.job, cluster or ClusterProfile())
-    return PlannedSubmission(loaded=loaded, scheduler=chosen, plan=plan)
+        plan = chosen.plan(loaded.job, cluster.profile)
+    return PlannedSubmission(loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan)
 
 
 def placeholder_run(runs: Path) -> Run:
@@ -105,6 +112,7 @@ def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> 
             run,
             planned.loaded,
             scheduler=planned.scheduler.name,
+            cluster=planned.cluster,
             plan=planned.plan,
             command=command,
         )
@@ -141,7 +149,13 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
 
 
 def write_spec(
-    run: Run, loaded: LoadedJob, *, scheduler: str, plan: Plan, command: Sequence[str]
+    run: Run,
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    cluster: LoadedProfile,
+    plan: Plan,
+    command: Sequence[str],
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
     files.write_json(
@@ -151,6 +165,7 @@ def write_spec(
             "id": run.id,
             "created_s": time.time(),
             "scheduler": scheduler,
+            "cluster": {"name": cluster.name, "profile": _recorded(cluster.profile)},
             "job": job_to_dict(loaded.job),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
@@ -163,6 +178,21 @@ def write_spec(
             "environment": redact(os.environ),
         },
     )
+
+
+def _recorded(profile: ClusterProfile) -> dict[str, Any]:
+    """A profile as plain values, every key present; secrets of the environment are left out."""
+    kept = redact(profile.environment)
+    hidden = {name: kept.get(name, "***") for name in profile.environment}
+    recorded: dict[str, Any] = msgspec.to_builtins(profile) | {"environment": hidden}
+    return recorded
+
+
+def _notes(cluster: LoadedProfile) -> list[str]:
+    if cluster.name is not None or not cluster.known:
+        return []
+    listed = f"{' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default"
+    return [f"no cluster profile is used: {listed}; choose one with --cluster"]
 
 
 def versions() -> dict[str, str | None]:

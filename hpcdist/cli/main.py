@@ -26,6 +26,7 @@ VERBS = {
     "logs": "Print what the ranks of a run print.",
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
+    "cluster": "Show, or find out, how jobs are asked for on a cluster.",
     "render": "Print what would be executed, without executing it.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""

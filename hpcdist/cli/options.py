@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -13,7 +13,8 @@ import click
 from hpcdist.run import Run, all_runs, find_run, runs_folder
 
 if TYPE_CHECKING:
-    from hpcdist.job import LoadedJob
+    from hpcdist.cluster.load import LoadedProfile
+    from hpcdist.job import Flag, LoadedJob
 
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
@@ -21,6 +22,10 @@ _JOB_FLAGS = {
     "max_restarts": "launch.max_restarts",
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
+
+
+_PROFILE_FLAGS = ("partition", "account", "qos")
+"""Fields of JobOptions that are keys of a cluster profile."""
 
 
 def _runs_path(_context: click.Context, _option: click.Parameter, value: str | None) -> Path:
@@ -49,6 +54,11 @@ class JobOptions:
     gpus: str | None
     local: bool
     scheduler: str | None
+    cluster: str | None
+    partition: str | None
+    account: str | None
+    qos: str | None
+    time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None
     runs: Path
@@ -63,7 +73,21 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option(
         "--scheduler",
         type=click.Choice(["auto", "slurm", "lsf", "local"]),
-        help="Where to run. [default: auto, what this machine has]",
+        help="Where to run. [default: as the cluster's profile says, else what this machine has]",
+    ),
+    click.option(
+        "--cluster",
+        metavar="NAME",
+        help="Profile from hpcdist.yaml. [default: HPCDIST_CLUSTER, else the file's default]",
+    ),
+    click.option("--partition", metavar="P", help="Partition (Slurm) or queue (LSF)."),
+    click.option("--account", metavar="A", help="Account, or project, that is charged."),
+    click.option("--qos", metavar="Q", help="Quality of service (Slurm)."),
+    click.option(
+        "--time",
+        "time_limit",
+        metavar="T",
+        help="Time limit: minutes, H:MM:SS or D-HH:MM:SS.",
     ),
     click.option(
         "--set",
@@ -95,27 +119,47 @@ def load_from_options(options: JobOptions) -> LoadedJob:
     """The job that the options describe."""
     from hpcdist.job import load_job, parse_flag
 
-    typed = {option: getattr(options, option) for option in _JOB_FLAGS}
     return load_job(
         options.job_name,
         flags={
             _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
-            for option, text in typed.items()
-            if text is not None
-        },
+            for option, text in _typed(options, _JOB_FLAGS).items()
+        }
+        | _time_flag(options.time_limit),
         overrides=options.overrides,
         script_args=options.script_args,
     )
 
 
-def choose_scheduler(options: JobOptions, *, debug: bool = False) -> str:
-    """The scheduler by name, or `auto`; debug mode runs on this machine, as --local does."""
-    if not (options.local or debug):
-        return options.scheduler or "auto"
-    if options.scheduler not in {None, "local"}:
+def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
+    """The scheduler by name, or `auto`, and the profile; debug mode is local, as --local is."""
+    from hpcdist.cluster.choose import choose_cluster
+    from hpcdist.job import Flag
+
+    scheduler = "local" if options.local or debug else options.scheduler
+    if options.scheduler not in {None, scheduler}:
         flag = "--debug" if debug else "--local"
         raise click.UsageError(f"{flag} and --scheduler {options.scheduler} contradict each other")
-    return "local"
+    flags = {
+        option: Flag(name=f"--{option}", value=text, text=text)
+        for option, text in _typed(options, _PROFILE_FLAGS).items()
+    }
+    return choose_cluster(scheduler, options.cluster, flags)
+
+
+def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
+    texts = {name: getattr(options, name) for name in names}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _time_flag(text: str | None) -> dict[str, Flag]:
+    from hpcdist.job import Flag
+    from hpcdist.job.duration import parse_minutes
+
+    if text is None:
+        return {}
+    minutes = parse_minutes(text, origin="--time")
+    return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

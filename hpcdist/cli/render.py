@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from hpcdist.cli.options import JobOptions, choose_scheduler, job_options, load_from_options
+from hpcdist.cli.options import JobOptions, cluster_from_options, job_options, load_from_options
 from hpcdist.cli.printing import note
 
 
@@ -24,8 +24,9 @@ def render(*, options: JobOptions) -> None:
     from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(options)
-    planned = plan_submission(loaded, scheduler=choose_scheduler(options))
-    for text in planned.plan.notes:
+    scheduler, cluster = cluster_from_options(options)
+    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    for text in planned.notes:
         note(text)
     sys.stdout.flush()
     script = planned.script(planned.target(placeholder_run(options.runs)))

@@ -14,7 +14,7 @@ import click
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
-    choose_scheduler,
+    cluster_from_options,
     job_options,
     json_option,
     load_from_options,
@@ -24,6 +24,7 @@ from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
 
 if TYPE_CHECKING:
+    from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
     from hpcdist.submission import PlannedSubmission
     from hpcdist.verdict import Verdict
@@ -54,13 +55,13 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
     if debug:
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
-        name = choose_scheduler(options, debug=True)
-        return _debug(loaded, name, options.runs, as_json=as_json)
-    name = choose_scheduler(options)
+        name, cluster = cluster_from_options(options, debug=True)
+        return _debug(loaded, name, cluster, options.runs, as_json=as_json)
+    name, cluster = cluster_from_options(options)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name)
+        planned = _plan(loaded, name, cluster)
         name = planned.scheduler.name
         run = _submit(planned, options.runs, interrupts)
         if not follows:
@@ -73,13 +74,15 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         return code
 
 
-def _debug(loaded: LoadedJob, scheduler: str, runs: Path, *, as_json: bool) -> int:
+def _debug(
+    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, runs: Path, *, as_json: bool
+) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler)
+    planned = _plan(submission.one_rank(loaded), scheduler, cluster)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
@@ -104,11 +107,11 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _plan(loaded: LoadedJob, scheduler: str) -> PlannedSubmission:
+def _plan(loaded: LoadedJob, scheduler: str, cluster: LoadedProfile) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler)
-    for text in planned.plan.notes:
+    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    for text in planned.notes:
         note(text)
     return planned
 

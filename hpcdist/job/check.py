@@ -1,6 +1,6 @@
-"""What is wrong with the plain values of a job, in the words of its user.
+"""What is wrong with the plain values of a job or a profile, in the words of its user.
 
-`check_values` walks a job's values along its struct and raises for the first mistake: the key, the
+`check_values` walks the values along its struct and raises for the first mistake: the key, the
 value, where it came from, and what it must be. What it lets through, msgspec converts.
 """
 
@@ -25,27 +25,43 @@ Origin = Callable[[Path], str]
 _SHOWN_LENGTH = 60
 
 
-def check_values(values: Mapping[str, Any], struct: type[msgspec.Struct], origin: Origin) -> None:
-    """Raise JobError for the first key of `values` that `struct` cannot take."""
-    _check_section(values, struct, (), struct, origin)
-
-
-def _check_section(
+def check_values(
     values: Mapping[str, Any],
     struct: type[msgspec.Struct],
-    path: Path,
-    job_type: type[msgspec.Struct],
     origin: Origin,
+    *,
+    whole: str = "a job",
 ) -> None:
-    hints = typing.get_type_hints(struct, include_extras=True)
-    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    """Raise JobError for the first key of `values` that `struct` cannot take.
+
+    `whole` is what messages call the thing that all values together describe.
+    """
+    _check_section(values, _Section(struct=struct, path=(), root=struct, whole=whole), origin)
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A struct, where it stands in the whole, and the whole."""
+
+    struct: type[msgspec.Struct]
+    path: Path
+    root: type[msgspec.Struct]
+    whole: str
+
+    def below(self, key: str, struct: type[msgspec.Struct]) -> _Section:
+        return msgspec.structs.replace(self, struct=struct, path=(*self.path, key))
+
+
+def _check_section(values: Mapping[str, Any], section: _Section, origin: Origin) -> None:
+    hints = typing.get_type_hints(section.struct, include_extras=True)
+    fields = {field.name: field for field in msgspec.structs.fields(section.struct)}
+    path = section.path
     for key, value in values.items():
         if key not in fields:
-            raise _unknown_key((*path, key), list(fields), job_type, origin)
+            raise _unknown_key(key, list(fields), section, origin)
         if not _is_struct(hints[key]):
             _check_leaf(value, hints[key], (*path, key), fields[key], origin)
         elif isinstance(value, Mapping):
-            _check_section(value, hints[key], (*path, key), job_type, origin)
+            _check_section(value, section.below(key, hints[key]), origin)
         else:
             raise _not_a_section((*path, key), value, hints[key], origin)
     for field in fields.values():
@@ -62,11 +78,41 @@ def _check_leaf(
     if accepts(annotation, value):
         return
     wanted = inspect.type_info(annotation)
+    _check_items(value, wanted, path, origin)
     must = _broken_bound(wanted, value) or _wanted(wanted)
     raise JobError(
         f"{origin(path)}: {dotted(path)} is {show(value)}, must be {must}",
         hint=_leaf_hint(wanted, value, path, field),
     )
+
+
+def _check_items(value: Any, wanted: inspect.Type, path: Path, origin: Origin) -> None:
+    """Raise for the one item of a mapping that is wrong, not for the whole mapping."""
+    if not isinstance(wanted, inspect.DictType) or not isinstance(value, Mapping):
+        return
+    for key, item in value.items():
+        if not _is_of_type(item, wanted.value_type):
+            where = (*path, key)
+            raise JobError(
+                f"{origin(where)}: {dotted(where)} is {show(item)}, "
+                f"must be {_wanted(wanted.value_type)}",
+                hint=_quotes_hint(wanted.value_type, item)
+                or f"correct {dotted(where)}, or remove it",
+            )
+
+
+def _is_of_type(value: Any, wanted: inspect.Type) -> bool:
+    if isinstance(wanted, inspect.UnionType):
+        return any(_is_of_type(value, part) for part in wanted.types)
+    return isinstance(value, _PYTHON_TYPES.get(type(wanted), object))
+
+
+def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
+    """YAML reads 4, 007 and true as numbers and booleans: quotes make them text."""
+    parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
+    if isinstance(value, bool | int | float) and any(isinstance(p, inspect.StrType) for p in parts):
+        return "write the value in quotes, to make it text"
+    return None
 
 
 def accepts(annotation: Any, value: Any) -> bool:
@@ -103,14 +149,13 @@ def _is_struct(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
 
 
-def _unknown_key(
-    path: Path, known: list[str], job_type: type[msgspec.Struct], origin: Origin
-) -> JobError:
-    near = nearest(path[-1], known)
-    elsewhere = [leaf for leaf in _leaves(job_type, ()) if leaf[-1] == path[-1]]
-    suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*path[:-1], near))
-    where = f"{dotted(path[:-1])} takes" if path[:-1] else "a job takes"
-    listed = f"{where}: {', '.join(nearest_first(path[-1], known) if near else known)}"
+def _unknown_key(key: str, known: list[str], section: _Section, origin: Origin) -> JobError:
+    path = (*section.path, key)
+    near = nearest(key, known)
+    elsewhere = [leaf for leaf in _leaves(section.root, ()) if leaf[-1] == key]
+    suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*section.path, near))
+    where = dotted(section.path) or section.whole
+    listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
     return JobError(
         f"{origin(path)}: {dotted(path)} is not a key that is known",
         hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
@@ -142,6 +187,8 @@ def _leaf_hint(
     near = nearest(value, names) if isinstance(value, str) else None
     if near is not None:
         return f"did you mean {near}?"
+    if quotes := _quotes_hint(wanted, value):
+        return quotes
     if field.required:
         return f"give {dotted(path)} a value: {_wanted(wanted)}"
     default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
@@ -217,3 +264,10 @@ _NOUNS: dict[type[inspect.Type], str] = {
     inspect.DictType: "a section with keys",
     inspect.AnyType: "any value",
 }
+
+_PYTHON_TYPES: dict[type[inspect.Type], type] = {
+    inspect.StrType: str,
+    inspect.NoneType: type(None),
+    inspect.DictType: Mapping,
+}
+"""The types that items of mappings have, as plain values; others are not told apart."""

@@ -1,0 +1,201 @@
+"""`hpcdist cluster`: the profiles of hpcdist.yaml, and a first one from what the scheduler tells."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.cli.options import json_option
+from hpcdist.cli.printing import note, one_line, print_columns, print_json
+
+if TYPE_CHECKING:
+    from hpcdist.cluster.load import LoadedProfile
+    from hpcdist.cluster.site import Site
+    from hpcdist.errors import ProfileError
+
+
+@click.group
+def cluster() -> None:
+    """Show, or find out, how jobs are asked for on a cluster.
+
+    A profile names a partition, an account, what to load first, and so on. Profiles stand in
+    hpcdist.yaml: the project's (in this folder or one above it, up to the root of the git
+    repository), and the user's (~/.config/hpcdist/hpcdist.yaml). The project's wins, key by key.
+    """
+
+
+@cluster.command("list")
+@json_option
+def list_(*, as_json: bool) -> None:
+    """List the profiles; * marks the one that is used without --cluster."""
+    from hpcdist.cluster.load import list_profiles
+
+    default, profiles = list_profiles()
+    listed = [
+        {"name": name, "default": name == default} | _listed(found)
+        for name, found in profiles.items()
+    ]
+    if as_json:
+        print_json(listed)
+    elif listed:
+        header = ("CLUSTER", "SCHEDULER", "PARTITION", "FROM")
+        print_columns(header, [_row(described) for described in listed])
+    else:
+        _explain_nothing()
+
+
+@cluster.command
+@click.argument("name", metavar="[NAME]", required=False)
+@json_option
+def show(*, name: str | None, as_json: bool) -> None:
+    """Print the values of a profile, and where each comes from.
+
+    Without NAME, of the profile that `hpcdist submit` would use.
+    """
+    from hpcdist.cluster.load import load_profile
+
+    loaded = load_profile(name)
+    if as_json:
+        print_json(_described(loaded))
+        return
+    if loaded.name is not None:
+        note(f"cluster {loaded.name}")
+    elif loaded.known:
+        note(f"no profile is the default; there are {', '.join(loaded.known)}")
+    else:
+        _explain_nothing()
+    print_columns(("KEY", "VALUE", "FROM"), list(_values(loaded)))
+
+
+@cluster.command
+@click.option("--write", is_flag=True, help="Write ./hpcdist.yaml.")
+@click.option("--out", metavar="FILE", help="Write this file, such as the user's.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
+@click.option(
+    "--scheduler",
+    type=click.Choice(["slurm", "lsf"]),
+    help="Whom to ask. [default: what this machine has]",
+)
+def detect(
+    *, write: bool, out: str | None, force: bool, name: str | None, scheduler: str | None
+) -> None:
+    """Make a first hpcdist.yaml from what the scheduler tells, and print or write it.
+
+    Every partition with GPUs, and the default one, gets a profile. Run it on a login node.
+    """
+    from hpcdist.cluster.first_file import first_file
+
+    if write and out is not None:
+        raise click.UsageError("--write and --out contradict each other")
+    path = Path("hpcdist.yaml") if write else out and Path(os.path.expanduser(out))
+    if path:
+        _refuse_existing(path, force=force)
+    site = _detect(scheduler)
+    text = first_file(site, name=name)
+    for problem in site.notes:
+        note(problem)
+    if path:
+        _write(path, text)
+        print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
+    else:
+        print(text, end="")
+
+
+def _detect(scheduler: str | None) -> Site:
+    import getpass
+
+    from hpcdist.cluster.detect_lsf import detect_lsf
+    from hpcdist.cluster.detect_slurm import detect_slurm
+    from hpcdist.schedulers import detect_scheduler
+
+    if (scheduler or detect_scheduler()) == "lsf":
+        return detect_lsf()
+    return detect_slurm(getpass.getuser())
+
+
+def _refuse_existing(path: Path, *, force: bool) -> None:
+    from hpcdist.errors import UserError
+
+    if os.path.lexists(path) and not force:
+        raise UserError(
+            f"{path} is there already, and was left as it is",
+            hint="without --write and --out the profiles are printed, to copy from; "
+            "--force overwrites the file",
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    from hpcdist import files
+    from hpcdist.errors import UserError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_whole(path, text)
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror}", hint="choose another file with --out"
+        ) from None
+
+
+def _listed(found: LoadedProfile | ProfileError) -> dict[str, Any]:
+    from hpcdist.errors import ProfileError
+
+    if isinstance(found, ProfileError):
+        return {"scheduler": None, "partition": None, "files": [], "error": found.message}
+    origins = set(found.origins.values())
+    return {
+        "scheduler": found.profile.scheduler,
+        "partition": found.profile.partition,
+        "files": [file for file in found.files if file in origins],
+        "error": None,
+    }
+
+
+def _row(described: dict[str, Any]) -> tuple[str, ...]:
+    error = described["error"]
+    return (
+        f"{described['name']} *" if described["default"] else described["name"],
+        described["scheduler"] or "-",
+        described["partition"] or "-",
+        f"broken: {one_line(error)}" if error else " and ".join(described["files"]),
+    )
+
+
+def _described(loaded: LoadedProfile) -> dict[str, Any]:
+    import msgspec
+
+    described: dict[str, Any] = msgspec.to_builtins(loaded)
+    return described
+
+
+def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
+    """A row per value; of lists and of the environment one per item."""
+    for key, value in _described(loaded)["profile"].items():
+        origin = loaded.origins[key]
+        first, *others = _texts(value)
+        yield key, first, origin
+        for other in others:
+            yield "", other, ""
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        value = [f"{name}={text}" for name, text in value.items()]
+    items = value if isinstance(value, list) else [value]
+    lines = [line for item in items if item is not None for line in str(item).splitlines()]
+    return [one_line(line) for line in lines] or ["-"]
+
+
+def _explain_nothing() -> None:
+    from hpcdist.cluster.files import shown_path, user_file
+
+    note(
+        f"there is no profile: no hpcdist.yaml here, above, or at {shown_path(user_file())}; "
+        f"`hpcdist cluster detect --write` makes one on a login node"
+    )
