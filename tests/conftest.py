@@ -223,7 +223,7 @@ def submit(tmp_path):
         launched.kill_agents()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def missing():
     """Call it with what a test lacks on this machine: skips, or fails where nothing may be left out
     (HPCDIST_REQUIRE_ALL, as in CI)."""

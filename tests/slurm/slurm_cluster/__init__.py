@@ -1,0 +1,6 @@
+"""A real Slurm of several nodes on one machine, booted for tests and gone after them.
+
+`Cluster` in cluster.py is what tests use. munged, MariaDB, slurmdbd, slurmctld and one slurmd per node
+run in a temporary folder, as any user, below a supervisor that ends them all when the tests end, however
+that is.
+"""

@@ -1,0 +1,202 @@
+"""The daemons of a cluster: how each is started, and when it is ready."""
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from slurm_cluster import config, processes
+
+_POLL_S = 0.02
+_LIMIT_S = 60.0
+_PASSED_ON = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+
+
+class BootError(RuntimeError):
+    """A daemon did not come up."""
+
+
+class Daemons:
+    """Starts and ends the daemons of one cluster, as children of this process."""
+
+    def __init__(self, spec, ports):
+        self.spec = spec
+        self.ports = ports
+        self._running = {}
+
+    @property
+    def environment(self):
+        """Little of our own: what daemons have, jobs that ask for no environment get too."""
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+        return kept | {"PATH": path, "SLURM_CONF": str(self.spec.slurm_conf)}
+
+    @property
+    def popens(self):
+        return self._running.values()
+
+    def start(self, name, *command, stdin=subprocess.DEVNULL):
+        """In a session of its own; dies with the supervisor."""
+        with (self.spec.path / "log" / f"{name}.out").open("ab") as output:
+            self._running[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", *map(str, command)],
+                env=self.environment,
+                cwd=self.spec.path,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self._running[name]
+
+    def stop(self, name):
+        """Ask it to end, and wait."""
+        popen = self._running.pop(name)
+        popen.terminate()
+        popen.wait(_LIMIT_S)
+
+    def forget(self, name):
+        """A daemon that was killed."""
+        with contextlib.suppress(KeyError):
+            self._running.pop(name).wait(_LIMIT_S)
+
+    def signal(self, name, signum):
+        self._running[name].send_signal(signum)
+
+    def run(self, *command, check=True, text=None):
+        """A command of the cluster, to its end; returns what it printed."""
+        done = subprocess.run(
+            list(map(str, command)),
+            env=self.environment,
+            input=text,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        if check and done.returncode:
+            raise BootError(f"{command} ended with {done.returncode}: {done.stdout}")
+        return done.stdout
+
+    def wait_until(self, what, condition):
+        deadline = time.monotonic() + _LIMIT_S
+        while not condition():
+            for name, popen in self._running.items():
+                if popen.poll() is not None:
+                    raise BootError(f"{name} ended with {popen.returncode} before {what}")
+            if time.monotonic() > deadline:
+                raise BootError(f"not within {_LIMIT_S} s: {what}")
+            time.sleep(_POLL_S)
+
+    def write_files(self):
+        """All that the daemons read, and the folders that they write to."""
+        for folder in ("state", "log", "run", "spool", "db", "hosts"):
+            (self.spec.path / folder).mkdir()
+        for name, text in config.files(self.spec, self.ports).items():
+            (self.spec.path / name).write_text(text)
+        (self.spec.path / "slurmdbd.conf").chmod(0o600)  # slurmdbd insists
+        key = self.spec.path / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+
+    def start_munge(self):
+        folder = self.spec.path
+        self.start(
+            "munged",
+            "munged",
+            "--foreground",
+            "--force",  # or it refuses folders that not everybody may enter
+            f"--socket={self.spec.munge_socket}",
+            f"--key-file={folder}/munge.key",
+            f"--log-file={folder}/log/munged.log",
+            f"--pid-file={folder}/run/munged.pid",
+            f"--seed-file={folder}/munge.seed",
+            "--num-threads=4",
+            "--group-update-time=-1",
+        )
+        self.wait_until("munged listens", self.spec.munge_socket.exists)
+
+    def start_mariadb(self):
+        defaults = f"--defaults-file={self.spec.path}/my.cnf"
+        root = "--auth-root-authentication-method=normal"
+        self.run("mariadb-install-db", defaults, root, "--skip-test-db")
+        self.start("mariadbd", "mariadbd", defaults)
+        socket_option = f"--socket={self.spec.database_socket}"
+        client = ("mariadb", "--no-defaults", socket_option, "--user=root")
+        self.wait_until(
+            "the database answers",
+            lambda: self.spec.database_socket.exists()
+            and "1" in self.run(*client, "-e", "select 1", check=False).split(),
+        )
+        self.run(*client, text=_DATABASE_USER)
+
+    def start_slurmdbd(self):
+        self.start("slurmdbd", "slurmdbd", "-D")
+        address = (config.controller_host(self.spec)[1], self.ports.accounting)
+        self.wait_until("slurmdbd listens", lambda: _listens(address))
+
+    def add_accounts(self):
+        """Before the controller starts, which then knows them from its first moment on."""
+        user = self.spec.user
+        lines = ["add cluster hpcdist"]
+        lines += [f"add account {name}" for name in config.ACCOUNTS]
+        lines += [f"add user {user} account={name}" for name in config.ACCOUNTS]
+        lines += [f"add qos {name}" for name in config.QOSES if name != "normal"]
+        lines += [f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}"]
+        lines += [f"modify user {user} set qos={','.join(config.QOSES)} defaultqos={config.QOSES[0]}"]
+        for line in lines:
+            self.run("sacctmgr", "-i", *line.split())
+
+    def start_controller(self):
+        self.start("slurmctld", "slurmctld", "-D", "-i")
+        self.wait_until(
+            "slurmctld answers", lambda: "is UP" in self.run("scontrol", "ping", check=False)
+        )
+        # Slurm holds a requeued job back for two minutes, which no setting shortens.
+        self.start("requeued", sys.executable, Path(__file__).with_name("requeued.py"))
+
+    def stop_controller(self):
+        self.stop("requeued")
+        self.stop("slurmctld")
+
+    def start_node(self, node):
+        self.start(f"slurmd.{node}", "slurmd", "-D", "-N", node)
+
+    def wait_until_idle(self):
+        idle = ["idle"] * self.spec.num_nodes
+        ask = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")
+        self.wait_until("all nodes are idle", lambda: self.run(*ask, check=False).split() == idle)
+
+    def node_processes(self, node):
+        """Pids of a node's slurmd, of its steps, and of the tasks in them."""
+        below = processes.descendants(os.getpid())
+        log, variable = self.spec.slurmd_log(node), f"SLURMD_NODENAME={node}"
+        found = {
+            pid
+            for pid in below
+            if processes.has_open(pid, log) or processes.has_variable(pid, variable)
+        }
+        return found.union(*map(processes.descendants, found))
+
+    def kill_node(self, node):
+        processes.kill_all(lambda: self.node_processes(node), self.popens)
+        self.forget(f"slurmd.{node}")
+
+
+_DATABASE_USER = """
+create user slurm@'127.0.0.1' identified by 'slurm';
+grant all on slurm.* to slurm@'127.0.0.1';
+"""
+
+
+def _listens(address):
+    try:
+        with socket.create_connection(address, timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,95 @@
+"""Finding the processes of a cluster, and ending them so that none escapes."""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+_POLL_S = 0.01
+
+
+def descendants(root):
+    """Pids of all living processes below `root`."""
+    children = {}
+    for pid in all_pids():
+        children.setdefault(parent(pid), []).append(pid)
+    found, todo = set(), [root]
+    while todo:
+        new = children.get(todo.pop(), [])
+        found.update(new)
+        todo.extend(new)
+    return found
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def parent(pid):
+    """0 for a process that is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text[text.rindex(")") + 2 :].split()[1])
+
+
+def is_zombie(pid):
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return text[text.rindex(")") + 2] == "Z"
+
+
+def has_variable(pid, text):
+    """Whether the process was started with an environment that holds `name=value`."""
+    try:
+        return text.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def has_open(pid, path):
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        return any(_link(fd) == str(path) for fd in folder.iterdir())
+    except OSError:
+        return False
+
+
+def network_namespace(pid):
+    """None for a process that is gone."""
+    return _link(Path(f"/proc/{pid}/ns/net"))
+
+
+def _link(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def kill_all(find, popens=(), limit_s=5.0):
+    """SIGKILL what `find` returns, until it returns nothing: a process may fork while it is killed."""
+    deadline = time.monotonic() + limit_s
+    while pids := {pid for pid in find() if not is_zombie(pid)}:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"still there after SIGKILL: {sorted(pids)}")
+        reap(popens)
+        time.sleep(_POLL_S)
+
+
+def reap(popens=()):
+    """Collect ended children, adopted ones included; those of `popens` are left to their objects."""
+    own = {popen.pid: popen for popen in popens}
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in own:
+                own[ended.si_pid].poll()
+            else:
+                os.waitpid(ended.si_pid, 0)
