@@ -30,7 +30,12 @@ from hpcdist.launch.cpus import threads_per_rank, usable_cpus
 from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
 from hpcdist.launch.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
-from hpcdist.launch.network import NoSuchInterfaceError, interface_of, offered_addresses
+from hpcdist.launch.network import (
+    NoSuchInterfaceError,
+    interface_of,
+    offered_addresses,
+    require_interface,
+)
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
@@ -71,6 +76,7 @@ class Agent:
         self._stacks_at: float | None = None
         self._tick_at = time.monotonic() + _TICK_S
         self._begin_s = time.monotonic()
+        self._announced: dict[str, Any] = {}
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -111,6 +117,7 @@ class Agent:
         self._ranks.listen(self._selector)
         self._claim_gpus()
         self._find_device()
+        self._announce(device=self._device, gpus=self._gpus)
         if self.node_rank == 0:
             self._lead()
         else:
@@ -150,15 +157,17 @@ class Agent:
             signal.signal(signum, lambda *_: None)
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
 
-    def _announce(self, **network: str | None) -> None:
-        """Let others find this process, and later say by which way it reaches node 0."""
+    def _announce(self, **facts: Any) -> None:
+        """Let others find this process, and see how far it has come: its devices, the addresses
+        that it offers as node 0, and by which way it reaches node 0."""
+        self._announced |= facts
         files.write_json(
             self.run.agent_file(self.node_rank),
             {
                 "node": self.node_rank,
                 "host": self.host,
                 "process": msgspec.to_builtins(identify(os.getpid())),
-                **network,
+                **self._announced,
             },
         )
 
@@ -182,6 +191,7 @@ class Agent:
         )
         self._coordinator.begin()
         addresses = self._own_addresses()
+        self._announce(offers=addresses)
         if len(self.plan.nodes) > 1:
             self._host_meeting(self._coordinator, addresses)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
@@ -241,6 +251,7 @@ class Agent:
         except OnlyLoopbackError as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
         if joined is not None:
+            self._check_interface()
             self._leader, self._ranks.clock_offset_s = joined.channel, joined.clock_offset_s
             self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
@@ -249,6 +260,13 @@ class Agent:
                 f"node {self.node_rank} (host {self.host}) could not reach the agent of node 0 "
                 f"within {timeout_s:g} s"
             )
+
+    def _check_interface(self) -> None:
+        """Without it, gloo and NCCL would fail in words that name neither node nor profile."""
+        try:
+            require_interface(self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 
     def _is_over(self) -> bool:
         """Whether the run has a verdict: told by an agent that could not join, or before a restart

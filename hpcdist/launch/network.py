@@ -42,15 +42,9 @@ def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
     That of the node's name comes first, then physical interfaces, then virtual ones; with
     `interface`, only its own. Raises NoSuchInterfaceError.
     """
-    found = local_addresses()
     if interface is not None:
-        chosen = [address for address in found if address.interface == interface]
-        if not chosen:
-            names = ", ".join(sorted({address.interface for address in found}))
-            raise NoSuchInterfaceError(
-                f"there is no interface {interface} with an address; there are {names}"
-            )
-        return chosen
+        return _addresses_of(interface)
+    found = local_addresses()
     named = _resolve(node_name)
     own = {address.ip for address in found}
     loopback = [
@@ -60,6 +54,12 @@ def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
     ]
     ordered = sorted(found, key=lambda address: _preference(address, named))
     return [*loopback, *ordered]
+
+
+def require_interface(interface: str | None) -> None:
+    """Raise NoSuchInterfaceError where an interface that the user named is not here."""
+    if interface is not None:
+        _addresses_of(interface)
 
 
 def local_addresses() -> list[Address]:
@@ -92,6 +92,17 @@ def network_key() -> str:
     """Equal for two processes if and only if loopback leads from one to the other."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot_id} {os.readlink('/proc/self/ns/net')}"
+
+
+def _addresses_of(interface: str) -> list[Address]:
+    found = local_addresses()
+    chosen = [address for address in found if address.interface == interface]
+    if not chosen:
+        names = ", ".join(sorted({address.interface for address in found}))
+        raise NoSuchInterfaceError(
+            f"there is no interface {interface} with an address; there are {names}"
+        )
+    return chosen
 
 
 def _preference(address: Address, named: Sequence[str]) -> tuple[bool, bool, bool, bool]:
