@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,6 +27,9 @@ from hpcdist.schedulers import Plan, Scheduler, Target, detect_scheduler, load_s
 from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.slurm.allocation import Allocation
 
 SPEC_VERSION = 1
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
@@ -42,6 +45,8 @@ class PlannedSubmission:
     scheduler: Scheduler
     cluster: LoadedProfile
     plan: Plan
+    allocation: Allocation | None = None
+    """Where the job runs at once, as a step; None: it is submitted."""
 
     @property
     def notes(self) -> list[str]:
@@ -54,7 +59,15 @@ class PlannedSubmission:
 
     def target(self, run: Run) -> Target:
         """What the script of a single run is for."""
-        return Target(name=run.id, folder=run.path, cwd=os.getcwd())
+        target = Target(name=run.id, folder=run.path, cwd=os.getcwd())
+        if self.allocation is None:
+            return target
+        from hpcdist.schedulers.slurm.allocation import step_options
+
+        options = step_options(self.loaded.job, self.plan.cluster, self.allocation)
+        return msgspec.structs.replace(
+            target, allocation=self.allocation.job_id, step_options=options
+        )
 
 
 def plan_submission(
@@ -69,6 +82,29 @@ def plan_submission(
         workloads.check(loaded.job)
         plan = chosen.plan(loaded.job, cluster.profile)
     return PlannedSubmission(loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan)
+
+
+def plan_step(
+    loaded: LoadedJob, allocation: Allocation, *, cluster: LoadedProfile = NO_PROFILE
+) -> PlannedSubmission:
+    """Check the job and plan how it would run in an allocation, without any effect.
+
+    A step cannot be requeued: one that is told to stop ends with what it has saved.
+
+    Raises UserError.
+    """
+    from hpcdist.schedulers.slurm.allocation import check_allocation
+    from hpcdist.schedulers.slurm.scheduler import scheduler
+
+    launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+    loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
+    with _located(loaded):
+        workloads.check(loaded.job)
+        check_allocation(loaded.job, cluster.profile, allocation)
+        plan = scheduler.lay_out(loaded.job, cluster.profile)
+    return PlannedSubmission(
+        loaded=loaded, scheduler=scheduler, cluster=cluster, plan=plan, allocation=allocation
+    )
 
 
 def placeholder_run(runs: Path) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -115,8 +115,10 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_options
 
 
-def load_from_options(options: JobOptions) -> LoadedJob:
-    """The job that the options describe."""
+def load_from_options(
+    options: JobOptions, *, defaults: Mapping[str, Any] | None = None
+) -> LoadedJob:
+    """The job that the options describe; `defaults` as for `load_job`."""
     from hpcdist.job import load_job, parse_flag
 
     return load_job(
@@ -128,6 +130,7 @@ def load_from_options(options: JobOptions) -> LoadedJob:
         | _time_flag(options.time_limit),
         overrides=options.overrides,
         script_args=options.script_args,
+        defaults=defaults,
     )
 
 
@@ -145,6 +148,22 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
         for option, text in _typed(options, _PROFILE_FLAGS).items()
     }
     return choose_cluster(scheduler, options.cluster, flags)
+
+
+def cluster_here(options: JobOptions) -> LoadedProfile:
+    """The profile for a step in this shell's allocation, whose partition and like are given.
+
+    Raises UsageError for an option that the allocation has decided already.
+    """
+    from hpcdist.cluster.load import load_profile
+
+    given = ["--local"] if options.local else []
+    given += [f"--{name}" for name in _typed(options, _PROFILE_FLAGS)]
+    if options.scheduler not in {None, "auto", "slurm"}:
+        given.append(f"--scheduler {options.scheduler}")
+    if given:
+        raise click.UsageError(f"--here and {given[0]} contradict each other")
+    return load_profile(options.cluster)
 
 
 def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:

@@ -123,9 +123,10 @@ def _sentence(context: RankContext, place: dict[str, Any]) -> str:
     environment = place["environment"]
     device = f"{context.device} {place['gpu']}" if place["gpu"] else context.device
     way = f" by {place['interface']}" if place["interface"] else ""
+    cpus = "1 CPU" if len(place["cpus"]) == 1 else f"{len(place['cpus'])} CPUs"
     return (
         f"rank {context.rank} of {context.world_size} on {context.host}: {device}, "
-        f"{len(place['cpus'])} CPUs, torch {place['versions']['torch']}, node 0 at "
+        f"{cpus}, torch {place['versions']['torch']}, node 0 at "
         f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}{way}"
     )
 
