@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
 
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
@@ -64,9 +66,11 @@ class JobOptions:
     runs: Path
 
 
-_JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+_JOB_ARGUMENTS: tuple[_Decorator, ...] = (
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
+)
+_JOB_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--nodes", metavar="N", help="Number of nodes."),
     click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
@@ -103,16 +107,29 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    names = [field.name for field in fields(JobOptions)]
+    return _with_options(function, (*_JOB_ARGUMENTS, *_JOB_OPTIONS), {})
+
+
+def options_of_job(job_name: str) -> _Decorator:
+    """The same for a verb that always submits one and the same job."""
+    fixed = {"job_name": job_name, "script_args": ()}
+    return lambda function: _with_options(function, _JOB_OPTIONS, fixed)
+
+
+def _with_options(
+    function: Callable[..., Any], options: Sequence[_Decorator], fixed: Mapping[str, Any]
+) -> Callable[..., Any]:
+    names = [field.name for field in fields(JobOptions) if field.name not in fixed]
 
     @wraps(function)
     def with_options(**values: Any) -> Any:
-        options = JobOptions(**{name: values.pop(name) for name in names})
-        return function(options=options, **values)
+        given = JobOptions(**fixed, **{name: values.pop(name) for name in names})
+        return function(options=given, **values)
 
-    for option in reversed(_JOB_OPTIONS):
-        with_options = option(with_options)
-    return with_options
+    wrapped: Callable[..., Any] = with_options
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def load_from_options(

@@ -20,6 +20,10 @@ _VIRTUAL = re.compile(r"docker|virbr|veth|br-|cni|flannel|podman|lxc|tun|tap")
 """Interfaces of containers and virtual machines: on other nodes their addresses mean others."""
 
 
+NO_INTERFACE = "there is no interface"
+"""Begins the message of NoSuchInterfaceError."""
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """One address of this host."""
 
@@ -99,9 +103,7 @@ def _addresses_of(interface: str) -> list[Address]:
     chosen = [address for address in found if address.interface == interface]
     if not chosen:
         names = ", ".join(sorted({address.interface for address in found}))
-        raise NoSuchInterfaceError(
-            f"there is no interface {interface} with an address; there are {names}"
-        )
+        raise NoSuchInterfaceError(f"{NO_INTERFACE} {interface} with an address; there are {names}")
     return chosen
 
 
