@@ -187,9 +187,18 @@ class ScriptJob(JobSpec, frozen=True, kw_only=True):
     """Arguments of the script."""
 
 
+class CheckJob(JobSpec, frozen=True, kw_only=True):
+    """A proof that a cluster works: one collective over all ranks (workload: check)."""
+
+    workload: Literal["check"] = "check"
+    timeout_s: Positive = 60.0
+    """How long a rank waits for the others, in seconds."""
+
+
 JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
     "script": ScriptJob,
+    "check": CheckJob,
 }
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
 

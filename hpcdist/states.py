@@ -119,9 +119,10 @@ class EndWatch:
 
 def wait_until_gone(run: Run) -> None:
     """Wait for the last processes of a run that has a verdict, where they are on this machine."""
-    if scheduler_of(run) != "local":
+    name = scheduler_of(run)
+    if name != "local" and not (run.read_submission() or {}).get("step"):
         return
-    scheduler = load_scheduler("local")
+    scheduler = load_scheduler(name or "local")
     deadline_s = time.monotonic() + _GONE_LIMIT_S
     while time.monotonic() < deadline_s:
         if scheduler.conditions([run])[run.id].state not in OPEN_STATES:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,9 @@ from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
 from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.slurm.allocation import Allocation
 
 SPEC_VERSION = 1
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
@@ -44,6 +47,8 @@ class PlannedSubmission:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    allocation: Allocation | None = None
+    """Where the job runs at once, as a step; None: it is submitted."""
 
     @property
     def notes(self) -> list[str]:
@@ -57,7 +62,15 @@ class PlannedSubmission:
     def target(self, run: Run) -> Target:
         """What the script of a single run is for."""
         place = self.workspace.place(run.path.parent)
-        return Target(name=run.id, folder=run.path, cwd=place.cwd, environment=place.environment)
+        target = Target(name=run.id, folder=run.path, cwd=place.cwd, environment=place.environment)
+        if self.allocation is None:
+            return target
+        from hpcdist.schedulers.slurm.allocation import step_options
+
+        options = step_options(self.loaded.job, self.plan.cluster, self.allocation)
+        return msgspec.structs.replace(
+            target, allocation=self.allocation.job_id, step_options=options
+        )
 
 
 def plan_submission(
@@ -81,6 +94,38 @@ def plan_submission(
     )
     return PlannedSubmission(
         loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+    )
+
+
+def plan_step(
+    loaded: LoadedJob,
+    allocation: Allocation,
+    *,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
+) -> PlannedSubmission:
+    """Check the job and plan how it would run in an allocation, without any effect.
+
+    A step cannot be requeued: one that is told to stop ends with what it has saved.
+
+    Raises UserError.
+    """
+    from hpcdist.schedulers.slurm.allocation import check_allocation
+    from hpcdist.schedulers.slurm.scheduler import scheduler
+
+    launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+    loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
+    with _located(loaded):
+        workloads.check(loaded.job)
+        check_allocation(loaded.job, cluster.profile, allocation)
+        plan = scheduler.lay_out(loaded.job, cluster.profile)
+    return PlannedSubmission(
+        loaded=loaded,
+        scheduler=scheduler,
+        cluster=cluster,
+        plan=plan,
+        workspace=plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False),
+        allocation=allocation,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.workspace import SnapshotRequest
+
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
@@ -68,9 +70,11 @@ class JobOptions:
     runs: Path
 
 
-_JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+_JOB_ARGUMENTS: tuple[_Decorator, ...] = (
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
+)
+_JOB_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--nodes", metavar="N", help="Number of nodes."),
     click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
@@ -125,20 +129,35 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    names = [field.name for field in fields(JobOptions)]
+    return _with_options(function, (*_JOB_ARGUMENTS, *_JOB_OPTIONS), {})
+
+
+def options_of_job(job_name: str) -> _Decorator:
+    """The same for a verb that always submits one and the same job."""
+    fixed = {"job_name": job_name, "script_args": ()}
+    return lambda function: _with_options(function, _JOB_OPTIONS, fixed)
+
+
+def _with_options(
+    function: Callable[..., Any], options: Sequence[_Decorator], fixed: Mapping[str, Any]
+) -> Callable[..., Any]:
+    names = [field.name for field in fields(JobOptions) if field.name not in fixed]
 
     @wraps(function)
     def with_options(**values: Any) -> Any:
-        options = JobOptions(**{name: values.pop(name) for name in names})
-        return function(options=options, **values)
+        given = JobOptions(**fixed, **{name: values.pop(name) for name in names})
+        return function(options=given, **values)
 
-    for option in reversed(_JOB_OPTIONS):
-        with_options = option(with_options)
-    return with_options
+    wrapped: Callable[..., Any] = with_options
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
 
 
-def load_from_options(options: JobOptions) -> LoadedJob:
-    """The job that the options describe."""
+def load_from_options(
+    options: JobOptions, *, defaults: Mapping[str, Any] | None = None
+) -> LoadedJob:
+    """The job that the options describe; `defaults` as for `load_job`."""
     from hpcdist.job import load_job, parse_flag
 
     return load_job(
@@ -151,6 +170,7 @@ def load_from_options(options: JobOptions) -> LoadedJob:
         | _requeue_flag(options.requeue),
         overrides=options.overrides,
         script_args=options.script_args,
+        defaults=defaults,
     )
 
 
@@ -168,6 +188,22 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
         for option, text in _typed(options, _PROFILE_FLAGS).items()
     }
     return choose_cluster(scheduler, options.cluster, flags)
+
+
+def cluster_here(options: JobOptions) -> LoadedProfile:
+    """The profile for a step in this shell's allocation, whose partition and like are given.
+
+    Raises UsageError for an option that the allocation has decided already.
+    """
+    from hpcdist.cluster.load import load_profile
+
+    given = ["--local"] if options.local else []
+    given += [f"--{name}" for name in _typed(options, _PROFILE_FLAGS)]
+    if options.scheduler not in {None, "auto", "slurm"}:
+        given.append(f"--scheduler {options.scheduler}")
+    if given:
+        raise click.UsageError(f"--here and {given[0]} contradict each other")
+    return load_profile(options.cluster)
 
 
 def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:

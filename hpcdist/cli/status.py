@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from hpcdist.verdict import State
 
 if TYPE_CHECKING:
     from hpcdist.follow.live import Progress
+    from hpcdist.schedulers import Condition
 
 
 @click.command
@@ -30,17 +32,24 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     import msgspec
 
     from hpcdist.follow.live import LiveProgress
-    from hpcdist.states import run_states
+    from hpcdist.nodes import seen_nodes
+    from hpcdist.states import run_conditions
 
     found = named_runs(runs, run_names)
-    states = run_states(found, warn=note)
+    conditions = run_conditions(found, warn=note)
+    states = {name: condition.state for name, condition in conditions.items()}
     shown = found if run_names else _of_interest(found, states)
     progress = {run.id: LiveProgress(run).read() for run in shown}
     if as_json:
         print_json(
             [
                 describe_run(run, states[run.id])
-                | {"progress": msgspec.to_builtins(progress[run.id])}
+                | {
+                    "progress": msgspec.to_builtins(progress[run.id]),
+                    "reason": conditions[run.id].reason,
+                    "expected_start_s": conditions[run.id].expected_start_s,
+                    "hosts": msgspec.to_builtins(seen_nodes(run)),
+                }
                 for run in shown
             ]
         )
@@ -49,6 +58,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
     for run in shown:
         _print(describe_run(run, states[run.id]), progress[run.id])
+        _print_place(run, conditions[run.id])
 
 
 def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
@@ -70,8 +80,24 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():
-        if value is not None:
-            print(f"  {name:<10} {one_line(value)}")
+        _print_line(name, value)
+
+
+def _print_place(run: Run, condition: Condition) -> None:
+    """Why it waits, or where it is and by which way its nodes reach the first one."""
+    from hpcdist.follow.beginning import waiting_sentence
+    from hpcdist.nodes import master_sentence, node_lines, seen_nodes
+
+    _print_line("pending", waiting_sentence(condition))
+    nodes = seen_nodes(run)
+    for name, line in zip_longest(["nodes"], node_lines(nodes), fillvalue=""):
+        _print_line(name, line or None)
+    _print_line("node 0 at", master_sentence(nodes))
+
+
+def _print_line(name: str, value: str | None) -> None:
+    if value is not None:
+        print(f"  {name:<10} {one_line(value)}")
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:

@@ -15,6 +15,7 @@ from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
+    cluster_here,
     job_options,
     json_option,
     load_from_options,
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
 @click.command
 @job_options
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
+@click.option("--here", is_flag=True, help="Run in this shell's allocation (salloc), and follow.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
-def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> int:
+def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
 
     \b
@@ -44,17 +46,22 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         2 simulated nodes with 2 ranks each on this machine, followed to the end
     hpcdist submit ddp --nodes 2 --gpus 2
         the same on the cluster, Slurm or LSF; returns at once, --wait follows it
+    hpcdist submit ddp --here --gpus 2
+        the same in the allocation of this shell (salloc), at once, on all its nodes if neither
+        the job nor --nodes says how many
     hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
 
-    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    On a cluster a script runs from a copy of the git work tree, changes that are not committed
     included, so that what you edit after submitting changes nothing that is queued.
 
-    Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
-    ends it.
+    Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
+    cluster goes on; `hpcdist cancel` ends it.
     """
+    if here:
+        return _submit_here(options, debug=debug, as_json=as_json)
     loaded = load_from_options(options)
     if debug:
         if wait:
@@ -72,10 +79,35 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
             return 0
-        verdict, code = _follow(run, interrupts, as_json=as_json, owned=options.local)
-        if as_json:
-            print_json(_described(run, name, verdict, code))
-        return code
+        return _follow_to_end(run, name, interrupts, as_json=as_json, owned=options.local)
+
+
+def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
+    from hpcdist.schedulers.slurm.allocation import find_allocation
+    from hpcdist.submission import plan_step
+
+    if debug:
+        raise click.UsageError("--here and --debug contradict each other")
+    cluster = cluster_here(options)
+    allocation = find_allocation(os.environ)
+    loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
+    interrupts = Interrupts()
+    with interrupts.handled():
+        planned = plan_step(
+            loaded, allocation, cluster=cluster, snapshot=snapshot_from_options(options)
+        )
+        _note_all(planned)
+        run = _submit(planned, options.runs, interrupts)
+        return _follow_to_end(run, "slurm", interrupts, as_json=as_json, owned=True)
+
+
+def _follow_to_end(
+    run: Run, scheduler: str, interrupts: Interrupts, *, as_json: bool, owned: bool
+) -> int:
+    verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
+    if as_json:
+        print_json(_described(run, scheduler, verdict, code))
+    return code
 
 
 def _debug(
@@ -124,9 +156,13 @@ def _plan(
     planned = plan_submission(
         loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
     )
+    _note_all(planned)
+    return planned
+
+
+def _note_all(planned: PlannedSubmission) -> None:
     for text in planned.notes:
         note(text)
-    return planned
 
 
 def _submit(planned: PlannedSubmission, runs: Path, interrupts: Interrupts) -> Run:
@@ -173,8 +209,9 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 
 def _cancel(run: Run) -> None:
     from hpcdist.schedulers import load_scheduler
+    from hpcdist.submitted import scheduler_of
 
-    load_scheduler("local").cancel([run])
+    load_scheduler(scheduler_of(run) or "local").cancel([run])
 
 
 def _say(text: str) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcdist.follow.beginning import Beginning
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
 from hpcdist.follow.tail import LogTail, last_lines
@@ -35,14 +36,17 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
     restarts = _Restarts(run)
+    beginning = Beginning(run)
     while (verdict := end.poll()) is None:
         check()
+        beginning.show(screen, end.condition)
         screen.lines(logs.lines())
         restarts.show(screen)
         if progress is not None:
             screen.show_progress(progress.read())
         time.sleep(POLL_S)
     wait_until_gone(run)
+    beginning.show(screen, end.condition)
     screen.lines(logs.lines(finish=True))
     restarts.show(screen)
     screen.close()

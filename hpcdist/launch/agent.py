@@ -30,7 +30,12 @@ from hpcdist.launch.cpus import threads_per_rank, usable_cpus
 from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
 from hpcdist.launch.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
-from hpcdist.launch.network import NoSuchInterfaceError, interface_of, offered_addresses
+from hpcdist.launch.network import (
+    NoSuchInterfaceError,
+    interface_of,
+    offered_addresses,
+    require_interface,
+)
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
@@ -87,6 +92,7 @@ class Agent:
         self._is_limit_near = False
         self._tick_at = time.monotonic() + _TICK_S
         self._begin_s = time.monotonic()
+        self._announced: dict[str, Any] = {}
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -139,6 +145,7 @@ class Agent:
         self._ranks.listen(self._selector)
         self._claim_gpus()
         self._find_device()
+        self._announce(device=self._device, gpus=self._gpus)
         if self.node_rank == 0:
             self._lead()
         else:
@@ -181,15 +188,17 @@ class Agent:
     def _warning_signals(self) -> set[signal.Signals]:
         return {signal.Signals[name] for name in self.plan.warning_signals}
 
-    def _announce(self, **network: str | None) -> None:
-        """Let others find this process, and later say by which way it reaches node 0."""
+    def _announce(self, **facts: Any) -> None:
+        """Let others find this process, and see how far it has come: its devices, the addresses
+        that it offers as node 0, and by which way it reaches node 0."""
+        self._announced |= facts
         files.write_json(
             self.run.agent_file(self.node_rank),
             {
                 "node": self.node_rank,
                 "host": self.host,
                 "process": msgspec.to_builtins(identify(os.getpid())),
-                **network,
+                **self._announced,
             },
         )
 
@@ -214,6 +223,7 @@ class Agent:
         )
         self._coordinator.begin()
         addresses = self._own_addresses()
+        self._announce(offers=addresses)
         if len(self.plan.nodes) > 1:
             self._host_meeting(self._coordinator, addresses)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
@@ -276,6 +286,7 @@ class Agent:
         except OnlyLoopbackError as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
         if joined is not None:
+            self._check_interface()
             self._leader, self._ranks.clock_offset_s = joined.channel, joined.clock_offset_s
             self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
@@ -293,6 +304,13 @@ class Agent:
             return False
         self.verdict = lives.stalled_at_begin(self.run, self.job)
         return self.verdict is not None
+
+    def _check_interface(self) -> None:
+        """Without it, gloo and NCCL would fail in words that name neither node nor profile."""
+        try:
+            require_interface(self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 
     def _is_over(self) -> bool:
         """Whether the run has a verdict: told by an agent that could not join, or before a restart

@@ -16,6 +16,7 @@ from hpcdist.spec import JobSpec
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "script": "hpcdist.workloads.script",
+    "check": "hpcdist.workloads.check",
 }
 """Workload -> its module."""
 

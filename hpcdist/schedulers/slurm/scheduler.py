@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,6 @@ from hpcdist.errors import EXIT_INTERRUPTED, SchedulerError
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
-from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.directives import (
@@ -23,7 +23,8 @@ from hpcdist.schedulers.slurm.directives import (
     directives,
     log_pattern,
 )
-from hpcdist.schedulers.slurm.queue import TIMEOUT_S, QueuedJob, ask_accounting, ask_queue, newest
+from hpcdist.schedulers.slurm.queue import QueuedJob, ask_accounting, ask_queue, newest, scancel
+from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import Verdict
 
@@ -45,6 +46,10 @@ class SlurmScheduler:
         Raises JobError where sinfo tells that the partition can never run the job.
         """
         check_capacity(job, cluster, ask_capacity())
+        return self.lay_out(job, cluster)
+
+    def lay_out(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        """The plan, where the job is known to fit."""
         num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
@@ -66,7 +71,8 @@ class SlurmScheduler:
             "slurm.sh.j2",
             job_comment=comment(job.name),
             name=target.name,
-            directives=directives(job, cluster, target),
+            directives=[] if target.allocation else directives(job, cluster, target),
+            step_options=target.step_options,
             setup=cluster.setup,
             cwd=target.cwd,
             settings=cluster.environment | target.environment,
@@ -79,18 +85,19 @@ class SlurmScheduler:
         )
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
-        """Give the script to sbatch, once."""
+        """Give the script to sbatch, once; of a step, start it in the background."""
         from hpcdist.launch.task import AgentTask
-        from hpcdist.schedulers.slurm.submitting import ScriptExecutor
+        from hpcdist.schedulers.slurm.submitting import ScriptExecutor, StepExecutor
 
-        executor = ScriptExecutor(target, script, job.resources.nodes)
+        kind = StepExecutor if target.allocation else ScriptExecutor
+        executor = kind(target, script, job.resources.nodes)
         files.write_whole(target.script_file, script)
         job_ids = executor.submit_all([AgentTask(str(run.path)) for run in runs])
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
-                self._write_submission(run, job_id, target)
+                self._write_submission(run, job_id, target, executor.submitted)
         except BaseException:
-            _scancel(job_ids)
+            executor.take_back(job_ids)
             raise
         return executor.said
 
@@ -99,6 +106,12 @@ class SlurmScheduler:
 
         Raises SchedulerError where squeue does not answer.
         """
+        steps = [run for run in runs if is_step(run)]
+        found = step_conditions(steps)
+        jobs = [run for run in runs if run.id not in found]
+        return found | self._job_conditions(jobs) if jobs else found
+
+    def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         submissions = {run.id: run.read_submission() for run in runs}
         queue = ask_queue()
         by_key = newest(queue)
@@ -122,12 +135,15 @@ class SlurmScheduler:
 
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
-        by_job = {job_id: run for run in runs if (job_id := _job_id(run)) is not None}
         for run in runs:
             run.ask_to_cancel()
-        _scancel(list(by_job))
+        for run in filter(is_step, runs):
+            cancel_step(run)
+        jobs = [run for run in runs if not is_step(run)]
+        by_job = {job_id: run for run in jobs if (job_id := _job_id(run)) is not None}
+        scancel(list(by_job))
         deadline = time.monotonic() + _GONE_LIMIT_S
-        while left := _living(by_job):
+        while by_job and (left := _living(by_job)):
             if time.monotonic() > deadline:
                 raise SchedulerError(
                     f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
@@ -145,7 +161,9 @@ class SlurmScheduler:
                 )
             )
 
-    def _write_submission(self, run: Run, job_id: str, target: Target) -> None:
+    def _write_submission(
+        self, run: Run, job_id: str, target: Target, submitted: dict[str, Any]
+    ) -> None:
         files.write_json(
             run.submission_file,
             {
@@ -154,6 +172,7 @@ class SlurmScheduler:
                 "job_name": target.name,
                 "submitted_s": time.time(),
                 "folder": str(target.folder),
+                **submitted,
             },
         )
 
@@ -188,11 +207,6 @@ def _job_id(run: Run) -> str | None:
     if isinstance(job_id, str):
         return job_id
     return next((job.job_id for job in ask_queue() if job.name == run.id), None)
-
-
-def _scancel(job_ids: Sequence[str]) -> None:
-    if job_ids:
-        run_command(["scancel", "--quiet", *job_ids], timeout_s=TIMEOUT_S)
 
 
 def _living(by_job: dict[str, Run]) -> list[str]:
