@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-State = Literal["pending", "running", "done", "failed", "cancelled", "preempted", "lost"]
+State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
+"""Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
+verdict."""
 Kind = Literal[
     "done",  # every rank ended with 0
     "exception",  # a Python exception ended a rank

@@ -67,18 +67,18 @@ def conclude(
     `begin_attempt` takes an attempt number where the job ended before it had one. Of several
     agents that call this at the end of one life, one acts.
     """
-    if requeuer is None or not job.launch.requeue or not _may_go_on(verdict):
+    if requeuer is None or not _may_go_on(verdict):
         run.write_verdict(verdict)
         return
     try:
         decision = requeuer.decide(verdict)
     except (SchedulerError, OSError) as error:
-        run.write_verdict(_not_requeued(verdict, error))
+        run.write_verdict(_not_requeued(verdict, error) if job.launch.requeue else verdict)
         return
-    if decision == "final":
-        run.write_verdict(verdict)
-    elif decision == "cancelled":
+    if decision == "cancelled":
         run.write_verdict(_cancelled(verdict))
+    elif decision == "final" or not job.launch.requeue:
+        run.write_verdict(verdict)
     elif (stalled := lives.stalled_at_end(run, job, verdict)) is not None:
         run.write_verdict(stalled)
     elif run.claim_end_of_life(requeuer.life()):

@@ -65,7 +65,7 @@ def test_gpus_that_were_asked_for_and_are_not_seen_fail(doctor):
 
 
 def test_an_interpreter_that_is_not_there_is_named(doctor):
-    code, found, said = doctor(*CPU, profile={"python": "/nosuch/python"})
+    code, found, _ = doctor(*CPU, profile={"python": "/nosuch/python"})
     assert code == 1
     assert failures(found) == ["interpreter"]
     assert "execve(): /nosuch/python: No such file" in found["interpreter"]["detail"]
