@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hpcdist.errors import RunDirectoryError, UserError
+from hpcdist.errors import HpcdistError, RunDirectoryError, UserError
 from hpcdist.run import Run, find_run, runs_folder
 from hpcdist.states import EndWatch, run_states, wait_until_gone
 from hpcdist.submitted import scheduler_of
@@ -23,9 +23,15 @@ from hpcdist.verdict import State, Verdict
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hpcdist.cluster.load import LoadedProfile
+    from hpcdist.job import Flag
+    from hpcdist.schedulers import Dependency, Scheduler
     from hpcdist.summary import RunSummary
+    from hpcdist.sweeps.plan import PlannedSweep
 
 _POLL_S = 0.1
+
+_After: TypeAlias = "str | SubmittedRun | Sequence[str | SubmittedRun]"
 
 
 class SubmittedRun:
@@ -113,6 +119,7 @@ def submit(
     max_restarts: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
+    after: _After = (),
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
 ) -> SubmittedRun:
@@ -130,6 +137,8 @@ def submit(
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
         args: arguments of a script.
+        after: runs that must have ended well before; by name any:RUN or notok:RUN for other ends.
+            Locally they are waited for here.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
 
@@ -141,26 +150,13 @@ def submit(
 
     """
     from hpcdist import submission
-    from hpcdist.cluster.choose import choose_cluster
-    from hpcdist.job import Flag, load_job
+    from hpcdist.job import load_job
     from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
-    flags = {
-        key: Flag(name=key.rpartition(".")[2], value=value)
-        for key, value in short.items()
-        if value is not None
-    }
-    for key, value in (set or {}).items():
-        if key in flags:
-            raise UserError(f"{key} is given twice", hint="give it by its name, or in set")
-        flags[key] = Flag(name=f"set[{key!r}]", value=value)
-    loaded = load_job(job, flags=flags, script_args=args)
-    named = {"partition": partition, "account": account, "qos": qos}
-    chosen, profile = choose_cluster(
-        scheduler,
-        cluster,
-        {key: Flag(name=key, value=value) for key, value in named.items() if value is not None},
+    loaded = load_job(job, flags=_flags(short, set or {}), script_args=args)
+    chosen, profile = _cluster(
+        scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
     planned = submission.plan_submission(
         loaded,
@@ -168,10 +164,107 @@ def submit(
         cluster=profile,
         snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
     )
+    dependencies = _dependencies(after, planned.scheduler, _folder(runs))
+    if after and planned.scheduler.name == "local":
+        planned = submission.plan_now(planned)
     submission.prepare(planned)
-    command = ["hpcdist.submit", os.fspath(job)]
-    submitted = submission.submit(planned, runs=_folder(runs), command=command)
+    submitted = submission.submit(
+        planned,
+        runs=_folder(runs),
+        command=["hpcdist.submit", os.fspath(job)],
+        dependencies=dependencies,
+    )
     return SubmittedRun(submitted.run)
+
+
+def sweep(
+    job: str | os.PathLike[str],
+    over: Mapping[str, Sequence[Any]],
+    *,
+    repeat: int = 1,
+    max_parallel: int | None = None,
+    scheduler: str = "auto",
+    cluster: str | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    qos: str | None = None,
+    set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
+    args: Sequence[str] = (),
+    after: _After = (),
+    summary_after: bool = False,
+    runs: str | os.PathLike[str] | None = None,
+    snapshot: bool | None = None,
+) -> list[SubmittedRun]:
+    """Submit a job at every combination of values, as `hpcdist submit --sweep` does.
+
+    On a cluster it returns at once; on this machine, with scheduler="local", when all runs have
+    ended. The runs are in the order of the points: the first key of `over` varies slowest.
+
+    Args:
+        job: name of a job, path of a job file, or path of a Python script.
+        over: values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus, time
+            and max_restarts stand for their keys.
+        repeat: how often each point is run.
+        max_parallel: so many runs at one time; locally 1, else no limit if None.
+        scheduler: slurm, lsf, local, or auto: as the cluster's profile says, else what answers.
+        cluster: a profile of hpcdist.yaml; HPCDIST_CLUSTER or the file's default if None.
+        partition: partition or queue; as the profile says if None.
+        account: account or project that is charged; as the profile says if None.
+        qos: quality of service; as the profile says if None.
+        set: values of keys that are the same at all points.
+        args: arguments of a script.
+        after: as in `submit`.
+        summary_after: write summary.txt and summary.json into the sweep's folder at the end.
+        runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
+        snapshot: as in `submit`.
+
+    Raises:
+        UserError: a value given here is wrong, at any point; nothing was submitted.
+        SchedulerError: the scheduler refused, or cannot be reached; the message says what was
+            submitted before.
+        RunDirectoryError: the run directories cannot be written.
+
+    """
+    from hpcdist import submission
+    from hpcdist.job import load_job
+    from hpcdist.schedulers import BatchScheduler
+    from hpcdist.sweeps.plan import plan_sweep
+    from hpcdist.sweeps.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
+    from hpcdist.sweeps.submit import submit_sweep
+    from hpcdist.workspace import SnapshotRequest
+
+    folder = _folder(runs)
+    axes = axes_from_values(over, short=SHORT_NAMES)
+    flags = _flags({}, set or {})
+    check_given_once(axes, {key: flag.name for key, flag in flags.items()})
+    chosen, profile = _cluster(
+        scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
+    )
+    planned = plan_sweep(
+        make_points(axes, num_repeats=repeat),
+        load=lambda point: load_job(job, flags=flags | dict(point), script_args=args),
+        plan=lambda loaded: submission.plan_submission(
+            loaded,
+            scheduler=chosen,
+            cluster=profile,
+            snapshot=SnapshotRequest(wanted=snapshot, runs=folder),
+        ),
+        max_parallel=max_parallel,
+    )
+    dependencies = _dependencies(after, planned.scheduler, folder)
+    planned.prepare()
+    command = ["hpcdist.sweep", os.fspath(job)]
+    if not isinstance(planned.scheduler, BatchScheduler):
+        return _sweep_here(planned, folder, command, summary_after=summary_after)
+    submitted = submit_sweep(
+        planned,
+        planned.scheduler,
+        runs=folder,
+        command=command,
+        dependencies=dependencies,
+        summary_after=summary_after,
+    )
+    return [SubmittedRun(run) for run in submitted.runs]
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
@@ -181,3 +274,57 @@ def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRu
 
 def _folder(runs: str | os.PathLike[str] | None) -> Path:
     return runs_folder(None if runs is None else os.fspath(runs))
+
+
+def _flags(short: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Flag]:
+    from hpcdist.job import Flag
+
+    flags = {
+        key: Flag(name=key.rpartition(".")[2], value=value)
+        for key, value in short.items()
+        if value is not None
+    }
+    for key, value in given.items():
+        if key in flags:
+            raise UserError(f"{key} is given twice", hint="give it by its name, or in set")
+        flags[key] = Flag(name=f"set[{key!r}]", value=value)
+    return flags
+
+
+def _cluster(
+    scheduler: str, cluster: str | None, named: Mapping[str, str | None]
+) -> tuple[str, LoadedProfile]:
+    from hpcdist.cluster.choose import choose_cluster
+    from hpcdist.job import Flag
+
+    flags = {key: Flag(name=key, value=value) for key, value in named.items() if value is not None}
+    return choose_cluster(scheduler, cluster, flags)
+
+
+def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:
+    if not after:
+        return []
+    from hpcdist.dependencies import find_afters, settle
+
+    listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
+    names = [str(one.path) if isinstance(one, SubmittedRun) else one for one in listed]
+    return settle(find_afters(folder, names), scheduler)
+
+
+def _sweep_here(
+    planned: PlannedSweep, folder: Path, command: list[str], *, summary_after: bool
+) -> list[SubmittedRun]:
+    from hpcdist.summary.writing import write_summary
+    from hpcdist.sweeps.folder import Sweep
+    from hpcdist.sweeps.local import EndsHere, LocalSweep, run_points
+
+    planned = planned.stored(folder)
+    local = LocalSweep(planned=planned, sweep=Sweep.create(folder, planned.name), command=command)
+    local.write()
+    for end in run_points(local, EndsHere()):
+        if end.error is not None:
+            label = planned.points[end.index].label
+            raise HpcdistError(f"the run for {label} could not be started: {end.error}")
+    if summary_after:
+        write_summary(local.started, local.sweep.path)
+    return [SubmittedRun(run) for run in local.sweep.runs()]

@@ -72,16 +72,26 @@ class Run:
     @classmethod
     def create(cls, runs: Path, job_name: str) -> Run:
         """Make the directory of a new run in `runs`; two calls at one instant get two runs."""
-        path = _make_unique_folder(runs, slug(job_name))
-        run = cls(path)
+        run = cls(make_unique_folder(runs, slug(job_name)))
+        run._fill()
+        return run
+
+    def make(self) -> None:
+        """Make the directory of a run whose id is its own already, as those of a sweep are."""
+        try:
+            self.path.mkdir(mode=files.PRIVATE_FOLDER)
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from None
+        self._fill()
+
+    def _fill(self) -> None:
         try:
             for folder in _FOLDERS:
-                (path / folder).mkdir(mode=files.PRIVATE_FOLDER)
-            files.write_whole(run._reserve_file, bytes(_RESERVE_BYTES))
+                (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
+            files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
         except OSError as error:
-            shutil.rmtree(path, ignore_errors=True)
-            raise cannot_write(runs, error) from None
-        return run
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise cannot_write(self.path.parent, error) from None
 
     # Paths that depend on a rank or a node.
 
@@ -280,7 +290,8 @@ def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     )
 
 
-def _make_unique_folder(runs: Path, job_slug: str) -> Path:
+def make_unique_folder(runs: Path, job_slug: str) -> Path:
+    """Make a folder in `runs` that nothing else has: the job, the time, and a random tail."""
     while True:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))

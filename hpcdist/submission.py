@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +23,16 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
-from hpcdist.schedulers import Plan, Scheduler, Target, detect_scheduler, load_scheduler
+from hpcdist.schedulers import (
+    Dependency,
+    Plan,
+    Scheduler,
+    Target,
+    detect_scheduler,
+    load_scheduler,
+)
 from hpcdist.secrets import redact
-from hpcdist.spec import job_to_dict
+from hpcdist.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.verdict import Verdict
 from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
 
@@ -59,10 +66,16 @@ class PlannedSubmission:
         """What would be executed for `target`."""
         return self.scheduler.render(self.loaded.job, target, self.plan)
 
-    def target(self, run: Run) -> Target:
+    def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """What the script of a single run is for."""
         place = self.workspace.place(run.path.parent)
-        target = Target(name=run.id, folder=run.path, cwd=place.cwd, environment=place.environment)
+        target = Target(
+            name=run.id,
+            folder=run.path,
+            cwd=place.cwd,
+            environment=place.environment,
+            dependencies=list(dependencies),
+        )
         if self.allocation is None:
             return target
         from hpcdist.schedulers.slurm.allocation import step_options
@@ -71,6 +84,11 @@ class PlannedSubmission:
         return msgspec.structs.replace(
             target, allocation=self.allocation.job_id, step_options=options
         )
+
+    def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
+        """Submit runs whose directories are there; what the scheduler had to say."""
+        job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
+        return self.scheduler.submit(job, target, runs, self.script(target))
 
 
 def plan_submission(
@@ -129,6 +147,41 @@ def plan_step(
     )
 
 
+def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmission:
+    """The plan for other values of a job that runs the same code (see `code_of`), checked too.
+
+    What depends on the code, and on what does not change, is shared.
+    """
+    job = loaded.job
+    with _located(loaded):
+        workloads.check(job)
+        is_same = shape_of(job) == shape_of(planned.loaded.job)
+        plan = planned.plan if is_same else planned.scheduler.plan(job, planned.cluster.profile)
+    return replace(planned, loaded=loaded, plan=plan)
+
+
+def plan_now(planned: PlannedSubmission, busy_gpus: Collection[str] = ()) -> PlannedSubmission:
+    """The plan for this machine as it is at present: which of its GPUs are idle changes.
+
+    `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
+    """
+    from hpcdist.schedulers.local import scheduler as local
+
+    with _located(planned.loaded):
+        plan = local.plan(planned.loaded.job, planned.plan.cluster, without_gpus=busy_gpus)
+    return replace(planned, plan=plan)
+
+
+def shape_of(job: JobSpec) -> str:
+    """What a scheduler's plan depends on: jobs of one code and shape can share a plan."""
+    return msgspec.json.encode((job.resources, job.launch)).decode()
+
+
+def code_of(job: JobSpec) -> tuple[str, str]:
+    """What the ranks run: the workload, and the script where it is one."""
+    return job.workload, job.script if isinstance(job, ScriptJob) else ""
+
+
 def placeholder_run(runs: Path) -> Run:
     """A run for rendering: RUN stands in place of an id that does not exist yet."""
     return Run(runs / _PLACEHOLDER_ID)
@@ -149,17 +202,20 @@ class Submitted:
     """What the scheduler had to say, one sentence each."""
 
 
-def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> Submitted:
+def submit(
+    planned: PlannedSubmission,
+    *,
+    runs: Path,
+    command: Sequence[str],
+    dependencies: Sequence[Dependency] = (),
+) -> Submitted:
     """Make the run directory, and submit what is prepared; the run is the scheduler's from then on.
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
     planned = store_workspace(planned, runs)
     with _new_run(planned, runs, command) as run:
-        target = planned.target(run)
-        script = planned.script(target)
-        job = planned.workspace.job_in(runs, planned.loaded.job)
-        said = planned.scheduler.submit(job, target, [run], script)
+        said = planned.hand_over(planned.target(run, dependencies), [run])
     return Submitted(run=run, said=said)
 
 
@@ -177,21 +233,35 @@ def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> 
     """A run directory with its spec.json; an error in the block leaves nothing of it behind."""
     run = Run.create(runs, planned.loaded.job.name)
     try:
-        write_spec(
-            run,
-            planned.loaded,
-            scheduler=planned.scheduler.name,
-            cluster=planned.cluster,
-            plan=planned.plan,
-            command=command,
-            workspace=planned.workspace,
-        )
+        describe(run, planned, command)
         yield run
     except BaseException as error:
         shutil.rmtree(run.path, ignore_errors=True)
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
         raise
+
+
+def describe(
+    run: Run,
+    planned: PlannedSubmission,
+    command: Sequence[str],
+    *,
+    surroundings: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the spec.json of a planned run; `sweep` says which point of which sweep it is."""
+    write_spec(
+        run,
+        planned.loaded,
+        scheduler=planned.scheduler.name,
+        cluster=planned.cluster,
+        plan=planned.plan,
+        command=command,
+        surroundings=surroundings,
+        sweep=sweep,
+        workspace=planned.workspace,
+    )
 
 
 def one_rank(loaded: LoadedJob) -> LoadedJob:
@@ -222,6 +292,17 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
         raise cannot_write(runs, error) from None
 
 
+def surroundings_now() -> dict[str, Any]:
+    """What a submission was made with; the same for all runs of a sweep, and slow to find out."""
+    return {
+        "user": _user(),
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "git": git_state(),
+        "environment": redact(os.environ),
+    }
+
+
 def write_spec(
     run: Run,
     loaded: LoadedJob,
@@ -230,6 +311,8 @@ def write_spec(
     cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
+    surroundings: Mapping[str, Any] | None = None,
+    sweep: Mapping[str, Any] | None = None,
     workspace: Workspace | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
@@ -249,11 +332,8 @@ def write_spec(
             "cwd": workspace.submit_dir,
             "snapshot": workspace.described(runs),
             "command": list(command),
-            "user": _user(),
-            "host": socket.gethostname(),
-            "versions": versions(),
-            "git": git_state(),
-            "environment": redact(os.environ),
+            **(surroundings or surroundings_now()),
+            **({} if sweep is None else {"sweep": dict(sweep)}),
         },
     )
 

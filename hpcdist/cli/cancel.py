@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -18,31 +20,39 @@ from hpcdist.verdict import State
 @runs_option
 @json_option
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
-    """End runs, and wait until nothing of them is left."""
+    """End runs, and wait until nothing of them is left. A sweep's id names all of its runs."""
+    from hpcdist.states import run_states
+
     found = named_runs(runs, run_names)
-    ended: list[dict[str, str]] = []
-    for run in found:
-        before, state = _cancel(run)
-        ended.append({"run": run.id, "state_before": before, "state": state})
-        if not as_json:
-            print(_sentence(run, before, state), file=sys.stderr)
+    before = run_states(found)
+    _cancel(found, before)
+    after = run_states(found)
     if as_json:
-        print_json(ended)
+        print_json(
+            [
+                {"run": run.id, "state_before": before[run.id], "state": after[run.id]}
+                for run in found
+            ]
+        )
+        return
+    for run in found:
+        print(_sentence(run, before[run.id], after[run.id]), file=sys.stderr)
 
 
-def _cancel(run: Run) -> tuple[State, State]:
-    """The run's state before and after."""
+def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
+    """End those that have not ended; each scheduler is asked once."""
     from hpcdist.schedulers import load_scheduler
-    from hpcdist.states import OPEN_STATES, run_states
+    from hpcdist.states import OPEN_STATES
     from hpcdist.submitted import scheduler_of
 
-    before = run_states([run])[run.id]
-    if before not in OPEN_STATES:
-        return before, before
-    scheduler = scheduler_of(run)
-    assert scheduler is not None  # or it would be lost
-    load_scheduler(scheduler).cancel([run])
-    return before, run_states([run])[run.id]
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if states[run.id] in OPEN_STATES:
+            scheduler = scheduler_of(run)
+            assert scheduler is not None  # or it would be lost
+            by_scheduler[scheduler].append(run)
+    for name, theirs in by_scheduler.items():
+        load_scheduler(name).cancel(theirs)
 
 
 def _sentence(run: Run, before: State, state: State) -> str:

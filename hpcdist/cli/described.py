@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.run import Run
@@ -10,8 +11,11 @@ from hpcdist.submitted import job_section, scheduler_of, section
 from hpcdist.verdict import State
 
 
-def describe_run(run: Run, state: State) -> dict[str, Any]:
-    """A run's submission and state; a run directory that is damaged has nulls."""
+def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:
+    """A run's submission and state; a run directory that is damaged has nulls.
+
+    `reason` is the scheduler's, of a run without verdict.
+    """
     spec = run.read_spec() or {}
     job = section(spec, "job")
     resources = section(job, "resources")
@@ -28,6 +32,8 @@ def describe_run(run: Run, state: State) -> dict[str, Any]:
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": _last_attempt(run),
+        "reason": reason,
+        "sweep": _sweep(section(spec, "sweep")),
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
 
@@ -44,6 +50,29 @@ def _last_attempt(run: Run) -> str | None:
         return None
     most = job_section(run, "launch").get("max_restarts", 0)
     return again_sentence(verdict, most_restarts=most)
+
+
+def _sweep(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The sweep that a run belongs to, and its place there."""
+    wanted = ("id", "index", "num_points", "point", "repeat", "label")
+    return {key: values.get(key) for key in wanted} if values.get("id") else None
+
+
+def by_sweep(described: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The runs of a sweep together, at the place of its first; other runs each by themselves."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for run in described:
+        sweep = run["sweep"]
+        parts.setdefault(f"sweep {sweep['id']}" if sweep else f"run {run['run']}", []).append(run)
+    return list(parts.values())
+
+
+def states_in_words(states: Iterable[str]) -> str:
+    """5 running, 3 pending, 92 done: what goes on comes first."""
+    counts = Counter(states)
+    first = {"running": 0, "pending": 1, "done": 2}
+    order = sorted(counts, key=lambda state: (first.get(state, 3), state))
+    return ", ".join(f"{counts[state]} {state}" for state in order)
 
 
 def size(described: Mapping[str, Any]) -> str:

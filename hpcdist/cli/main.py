@@ -84,7 +84,8 @@ def hpcdist() -> None:
     hpcdist submit train.py --gpus 4 -- --lr 0.1     any script written for torchrun
     hpcdist summary                                  speed-up, efficiency, where the time went
 
-    A RUN is a run's id, the beginning of one, or `last`.
+    A RUN is a run's id, the beginning of one, or `last`. Where several runs may be named, the id
+    of a sweep names all of its runs.
     """
 
 

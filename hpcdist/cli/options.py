@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.run import Run, all_runs, find_run, runs_folder
+from hpcdist.run import Run, all_runs, runs_folder
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
+    from hpcdist.sweeps.points import Point
     from hpcdist.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -65,9 +66,19 @@ class JobOptions:
     overrides: tuple[str, ...]
     max_restarts: str | None
     requeue: bool | None
+    sweeps: tuple[str, ...]
+    repeat: int
+    max_parallel: int | None
+    after: tuple[str, ...]
+    summary_after: bool
     snapshot: bool | None
     snapshot_limit: float | None
     runs: Path
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether it may be more than one run."""
+        return bool(self.sweeps) or self.repeat > 1
 
 
 _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
@@ -123,6 +134,36 @@ _JOB_OPTIONS: tuple[_Decorator, ...] = (
         metavar="MB",
         help="Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
     ),
+    click.option(
+        "--sweep",
+        "sweeps",
+        metavar="'KEY=V,V ...'",
+        multiple=True,
+        help="One run for each combination of these values, such as 'nodes=1,2 train.lr=0.1,0.01'.",
+    ),
+    click.option(
+        "--repeat",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=1,
+        help="Run each point of the sweep, or the job, so often.",
+    ),
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        metavar="K",
+        help="At most so many runs of the sweep at one time. [default: locally 1, else no limit]",
+    ),
+    click.option(
+        "--after",
+        metavar="[KIND:]RUN",
+        multiple=True,
+        help="Start only when RUN, which may be a sweep, has ended: ok (the default), any or "
+        "notok.",
+    ),
+    click.option(
+        "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
+    ),
     runs_option,
 )
 
@@ -155,23 +196,48 @@ def _with_options(
 
 
 def load_from_options(
-    options: JobOptions, *, defaults: Mapping[str, Any] | None = None
+    options: JobOptions,
+    point: Mapping[str, Flag] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
 ) -> LoadedJob:
-    """The job that the options describe; `defaults` as for `load_job`."""
-    from hpcdist.job import load_job, parse_flag
+    """The job that the options describe, at one point of their sweep; `defaults` as for
+    `load_job`."""
+    from hpcdist.job import load_job
 
     return load_job(
         options.job_name,
-        flags={
-            _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
-            for option, text in _typed(options, _JOB_FLAGS).items()
-        }
-        | _time_flag(options.time_limit)
-        | _requeue_flag(options.requeue),
+        flags=_job_flags(options) | dict(point or {}),
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
     )
+
+
+def sweep_points(options: JobOptions) -> list[Point]:
+    """The points of the options' sweep, checked against what else they give."""
+    from hpcdist.job.load import parse_override
+    from hpcdist.sweeps.points import (
+        SHORT_NAMES,
+        check_given_once,
+        make_points,
+        parse_sweeps,
+    )
+
+    axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
+    given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
+    check_given_once(axes, {key: flag.name for key, flag in given.items()})
+    return make_points(axes, num_repeats=options.repeat)
+
+
+def _job_flags(options: JobOptions) -> dict[str, Flag]:
+    from hpcdist.job import parse_flag
+
+    flags = {
+        _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
+        for option, text in _typed(options, _JOB_FLAGS).items()
+    }
+    return flags | _time_flag(options.time_limit) | _requeue_flag(options.requeue)
 
 
 def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
@@ -240,7 +306,10 @@ def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
-    """The runs of these names, each once; all runs if there are no names."""
+    """The runs of these names, each once; a sweep's name is all of its. All runs if there are no
+    names."""
+    from hpcdist.sweeps.folder import find_runs
+
     if not names:
         return all_runs(runs)
-    return list({run.path: run for run in (find_run(runs, name) for name in names)}.values())
+    return list({run.path: run for name in names for run in find_runs(runs, name)}.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from hpcdist import files
 
@@ -15,13 +15,15 @@ def print_json(value: Any) -> None:
     sys.stdout.write(files.to_json(value))
 
 
-def print_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, file: TextIO | None = None
+) -> None:
     """Rows beneath their header, columns aligned; the last column is as long as it likes."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
-        print("  ".join([*cells, line[-1]]).rstrip())
+        print("  ".join([*cells, line[-1]]).rstrip(), file=file)
 
 
 def one_line(text: str) -> str:

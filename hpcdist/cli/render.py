@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from hpcdist.cli.after import dependencies_now, summary_scripts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -22,11 +23,21 @@ def render(*, options: JobOptions) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
     The script is all that is printed on stdout; RUN stands in it for the id that the run would get.
-    Nothing is executed or written.
+    Nothing is executed or written. Of several, as for a sweep, each follows a line that counts
+    them; JOBID-of-NAME stands for the id of the job of that name.
 
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
+    scripts = _of_sweep(options) if options.is_sweep else _of_run(options)
+    sys.stdout.flush()
+    for number, script in enumerate(scripts, start=1):
+        if len(scripts) > 1:
+            sys.stdout.buffer.write(f"# ---- script {number} of {len(scripts)} ----\n".encode())
+        sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+
+
+def _of_run(options: JobOptions) -> list[str]:
     from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(options)
@@ -36,6 +47,29 @@ def render(*, options: JobOptions) -> None:
     )
     for text in planned.notes:
         note(text)
-    sys.stdout.flush()
-    script = planned.script(planned.target(placeholder_run(options.runs)))
-    sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
+    run = placeholder_run(options.runs)
+    dependencies = dependencies_now(options, planned.scheduler)
+    script = planned.script(planned.target(run, dependencies))
+    return [script, *summary_scripts(options, planned, run)]
+
+
+def _of_sweep(options: JobOptions) -> list[str]:
+    from hpcdist.cli.sweeping import plan
+    from hpcdist.schedulers import BatchScheduler
+    from hpcdist.submission import placeholder_run
+    from hpcdist.sweeps.folder import Sweep
+    from hpcdist.sweeps.submit import planned_scripts
+
+    planned = plan(options)
+    sweep = Sweep(placeholder_run(options.runs).path)
+    scheduler = planned.scheduler
+    if isinstance(scheduler, BatchScheduler):
+        return planned_scripts(
+            planned,
+            scheduler,
+            sweep,
+            dependencies=dependencies_now(options, scheduler),
+            summary_after=options.summary_after,
+        )
+    runs = [sweep.run(point.index, len(planned.points)) for point in planned.points]
+    return [one.script(one.target(run)) for one, run in zip(planned.runs, runs, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.cli.described import describe_run, size
+from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, one_line, print_json
 from hpcdist.run import Run
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from hpcdist.schedulers import Condition
 
 
+_SHOWN_RUNS = 10
+"""Of a sweep, in each state: there may be thousands."""
+
+
 @click.command
 @run_arguments
 @runs_option
@@ -27,7 +32,8 @@ if TYPE_CHECKING:
 def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Show the state of runs, and how far they have come.
 
-    Without RUN: the runs that have not ended, or else the last one.
+    Without RUN: the runs that have not ended, or else the last one. Of a sweep, those are shown
+    that are not done.
     """
     import msgspec
 
@@ -40,25 +46,65 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     states = {name: condition.state for name, condition in conditions.items()}
     shown = found if run_names else _of_interest(found, states)
     progress = {run.id: LiveProgress(run).read() for run in shown}
+    described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in shown]
     if as_json:
         print_json(
             [
-                describe_run(run, states[run.id])
+                one
                 | {
                     "progress": msgspec.to_builtins(progress[run.id]),
-                    "reason": conditions[run.id].reason,
                     "expected_start_s": conditions[run.id].expected_start_s,
                     "hosts": msgspec.to_builtins(seen_nodes(run)),
                 }
-                for run in shown
+                for run, one in zip(shown, described, strict=True)
             ]
         )
         return
     if not shown:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
-    for run in shown:
-        _print(describe_run(run, states[run.id]), progress[run.id])
-        _print_place(run, conditions[run.id])
+    by_id = {run.id: run for run in shown}
+    for part in by_sweep(described):
+        if len(part) == 1:
+            name = part[0]["run"]
+            _print(part[0], progress[name])
+            _print_place(by_id[name], conditions[name])
+        else:
+            _print_sweep(part, progress)
+
+
+def _print_sweep(
+    runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
+) -> None:
+    """How many are in which state, and what there is to say about those that are not done."""
+    from hpcdist.states import OPEN_STATES
+
+    states = states_in_words(run["state"] for run in runs)
+    print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
+    for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
+        theirs = [run for run in runs if run["state"] == state]
+        if state == "pending" and len(theirs) > 1:
+            _print_waiting(theirs)
+            continue
+        for run in theirs[:_SHOWN_RUNS]:
+            place = _place(progress[run["run"]], is_open=state == "running")
+            label = run["sweep"]["label"]
+            texts = (
+                state,
+                label,
+                place,
+                run["reason"] if state in OPEN_STATES else run["message"] or run["reason"],
+            )
+            words = ", ".join(text for text in texts if text)
+            print(f"  {one_line(run['run'])}  {one_line(words)}")
+        if len(theirs) > _SHOWN_RUNS:
+            print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
+
+
+def _print_waiting(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Runs that wait, by their reasons: there is nothing else to tell of them."""
+    reasons = Counter(run["reason"] or "it has not started" for run in runs)
+    for reason, number in reasons.most_common():
+        print(f"  {number} pending: {one_line(reason)}")
 
 
 def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:

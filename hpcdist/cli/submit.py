@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cli.after import print_summary_here, settle, submit_summary
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
@@ -28,6 +29,7 @@ from hpcdist.run import Run
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
+    from hpcdist.schedulers import Dependency
     from hpcdist.submission import PlannedSubmission
     from hpcdist.verdict import Verdict
 
@@ -53,6 +55,8 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
+    hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
+        12 runs: each combination three times; their common id names all of them
 
     On a cluster a script runs from a copy of the git work tree, changes that are not committed
     included, so that what you edit after submitting changes nothing that is queued.
@@ -62,6 +66,11 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     """
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
+    if options.is_sweep:
+        from hpcdist.cli.sweeping import submit_sweep
+
+        return submit_sweep(options, wait=wait, debug=debug, as_json=as_json)
+    _refuse_what_needs_more(options, debug=debug)
     loaded = load_from_options(options)
     if debug:
         if wait:
@@ -74,12 +83,24 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     with interrupts.handled():
         planned = _plan(loaded, name, cluster, options)
         name = planned.scheduler.name
-        run = _submit(planned, options.runs, interrupts)
+        if name == "local" and options.summary_after and not follows:
+            raise click.UsageError("--summary-after on this machine needs --local or --wait")
+        planned, dependencies = settle(options, planned)
+        run = _submit(planned, options.runs, interrupts, dependencies)
+        if options.summary_after:
+            submit_summary(planned, run)
         if not follows:
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
             return 0
-        return _follow_to_end(run, name, interrupts, as_json=as_json, owned=options.local)
+        return _follow_to_end(
+            run,
+            name,
+            interrupts,
+            as_json=as_json,
+            owned=options.local,
+            with_summary=options.summary_after,
+        )
 
 
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
@@ -88,6 +109,11 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
 
     if debug:
         raise click.UsageError("--here and --debug contradict each other")
+    if options.is_sweep or options.max_parallel or options.after or options.summary_after:
+        raise click.UsageError(
+            "--here runs one job at once: leave --sweep, --repeat, --max-parallel, --after and "
+            "--summary-after away"
+        )
     cluster = cluster_here(options)
     allocation = find_allocation(os.environ)
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
@@ -102,9 +128,17 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
 
 
 def _follow_to_end(
-    run: Run, scheduler: str, interrupts: Interrupts, *, as_json: bool, owned: bool
+    run: Run,
+    scheduler: str,
+    interrupts: Interrupts,
+    *,
+    as_json: bool,
+    owned: bool,
+    with_summary: bool = False,
 ) -> int:
     verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
+    if with_summary and verdict is not None:
+        print_summary_here([run], run.path, as_json=as_json)
     if as_json:
         print_json(_described(run, scheduler, verdict, code))
     return code
@@ -148,6 +182,14 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
+def _refuse_what_needs_more(options: JobOptions, *, debug: bool) -> None:
+    """Options without a meaning for one run."""
+    if options.max_parallel is not None:
+        raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
+    if debug and (options.after or options.summary_after):
+        raise click.UsageError("--debug runs here and now; leave --after and --summary-after away")
+
+
 def _plan(
     loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
 ) -> PlannedSubmission:
@@ -165,12 +207,17 @@ def _note_all(planned: PlannedSubmission) -> None:
         note(text)
 
 
-def _submit(planned: PlannedSubmission, runs: Path, interrupts: Interrupts) -> Run:
+def _submit(
+    planned: PlannedSubmission,
+    runs: Path,
+    interrupts: Interrupts,
+    dependencies: Sequence[Dependency] = (),
+) -> Run:
     from hpcdist.submission import prepare, submit
 
     prepare(planned)  # may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
-    submitted = submit(planned, runs=runs, command=sys.argv)
+    submitted = submit(planned, runs=runs, command=sys.argv, dependencies=dependencies)
     for text in submitted.said:
         note(text)
     return submitted.run

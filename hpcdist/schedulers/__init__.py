@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -67,6 +67,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     max_parallel: int | None = None
     """So many runs of the array at one time; None: as many as there is room for."""
     dependencies: list[Dependency] = []
+    """All of them must come true."""
     allocation: str | None = None
     """Id of the allocation in which the script is executed at once; None: it is submitted."""
     step_options: list[str] = []
@@ -122,6 +123,25 @@ class Scheduler(Protocol):
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """End the runs; returns when no process of theirs is left."""
+
+
+@runtime_checkable
+class BatchScheduler(Scheduler, Protocol):
+    """A scheduler with a queue: it holds jobs back until others have ended, and knows arrays."""
+
+    def max_array_size(self) -> int:
+        """How many runs one array may have."""
+
+    def dependency_id(self, job_id: str) -> str:
+        """What names all runs of the array that a run's `job_id` is part of; else the id itself."""
+
+    def submit_task(
+        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+    ) -> tuple[str, list[str]]:
+        """Submit a job that is not a run: `task` is called on its one node.
+
+        Returns the job's id, and what the scheduler had to say.
+        """
 
 
 def load_scheduler(name: str) -> Scheduler:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -61,8 +61,10 @@ class LocalScheduler:
 
     name = "local"
 
-    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
-        """Lay the ranks out over this machine.
+    def plan(
+        self, job: JobSpec, cluster: ClusterProfile, *, without_gpus: Collection[str] = ()
+    ) -> Plan:
+        """Lay the ranks out over this machine, without the GPUs of these UUIDs.
 
         Raises JobError where the machine has not enough memory or GPUs, or no free port.
         """
@@ -70,7 +72,8 @@ class LocalScheduler:
         _check_memory(resources.nodes, resources.gpus)
         _check_ports(job)
         gpus = [] if job.launch.device == "cpu" else list_gpus()
-        launch = _on_gpus(job, gpus) if gpus else _on_cpus(job)
+        left = [gpu for gpu in gpus if gpu.uuid not in without_gpus]
+        launch = _on_gpus(job, left) if gpus else _on_cpus(job)
         return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch), cluster=cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:

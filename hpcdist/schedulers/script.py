@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.shipped import shipped_folder
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of templates/; a value that is missing is an error."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache  # a sweep renders the same template for every point
+def _environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
@@ -21,7 +30,7 @@ def render(template: str, **values: Any) -> str:
         autoescape=False,  # noqa: S701 - the text is bash: values are quoted by the filter `quote`
     )
     environment.filters["quote"] = shlex.quote
-    return environment.get_template(template).render(**values)
+    return environment
 
 
 def comment(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -60,9 +60,11 @@ class Column(NamedTuple):
     is_number: bool = True
 
 
-def make_console() -> Console:
-    """A console on stdout; what is not a terminal gets no colour and a fixed width."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL)
+def make_console(file: TextIO | None = None) -> Console:
+    """A console on `file`, or on stdout; what is not a terminal gets no colour and a fixed
+    width."""
+    is_terminal = (file or sys.stdout).isatty()
+    return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
 
 def print_tables(summary: Summary, console: Console) -> None:

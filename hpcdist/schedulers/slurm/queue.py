@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.command import run_command
-from hpcdist.schedulers.slurm.reasons import plain_reason
+from hpcdist.schedulers.slurm.reasons import ENDED_REASONS, plain_reason
 from hpcdist.verdict import State
 
 TIMEOUT_S = 30.0
@@ -44,7 +44,7 @@ _STATES: dict[str, State] = {
 """Job states of slurm.schedmd.com/squeue.html and sacct.html -> ours."""
 
 _SQUEUE_FORMAT = "%i|%T|%r|%S|%j"  # the name comes last: it may hold what separates
-_SACCT_FIELDS = "JobID,State,JobName"
+_SACCT_FIELDS = "JobID,State,Reason,JobName"
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,8 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
             )
         if state == "running":
             return Condition(state=state)
-        return Condition(state=state, reason=f"Slurm says {self.state}")
+        why = ENDED_REASONS.get(self.reason)
+        return Condition(state=state, reason=why or f"Slurm says {self.state}")
 
 
 def ask_queue() -> list[QueuedJob]:
@@ -114,14 +115,24 @@ def ask_accounting(job_ids: Iterable[str]) -> list[QueuedJob]:
 
 
 def parse_accounting(text: str) -> list[QueuedJob]:
-    """The lines of `sacct --parsable2 --format=JobID,State,JobName`, oldest first."""
-    rows = (line.split("|", 2) for line in text.splitlines())
+    """The lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first."""
+    rows = (line.split("|", 3) for line in text.splitlines())
     return [
-        # "CANCELLED by 1000"
-        QueuedJob(job_id=row[0], state=row[1].partition(" ")[0], name=row[2])
+        QueuedJob(
+            job_id=row[0],
+            state=row[1].partition(" ")[0],
+            reason=_accounted_reason(row[1], row[2]),
+            name=row[3],
+        )
         for row in rows
-        if len(row) == 3
+        if len(row) == 4
     ]
+
+
+def _accounted_reason(state: str, reason: str) -> str:
+    """A user's cancellation says by whom; Slurm's own, of what could never start, does not."""
+    removed = state == "CANCELLED" and reason == "Dependency"
+    return "DependencyNeverSatisfied" if removed else reason
 
 
 def newest(jobs: Iterable[QueuedJob]) -> Mapping[tuple[str, str], QueuedJob]:

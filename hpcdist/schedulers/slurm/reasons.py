@@ -41,6 +41,13 @@ _REASONS = {
 }
 
 
+ENDED_REASONS = {
+    "DependencyNeverSatisfied": "what it was to follow did not end as --after asks, so Slurm "
+    "removed it (DependencyNeverSatisfied)",
+}
+"""Reason of a job that has ended -> in plain words, where it tells more than the state."""
+
+
 def plain_reason(code: str) -> str:
     """A sentence for a reason as squeue gives it, with the code; unknown codes as they are."""
     name = code.strip("()").partition(",")[0].strip()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,10 +23,15 @@ from hpcdist.schedulers.slurm.directives import (
     directives,
     log_pattern,
 )
+from hpcdist.schedulers.slurm.limits import ask_max_array_size
 from hpcdist.schedulers.slurm.queue import QueuedJob, ask_accounting, ask_queue, newest, scancel
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.spec import JobSpec
+from hpcdist.submitted import section
 from hpcdist.verdict import Verdict
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.slurm.submitting import ScriptExecutor
 
 _GONE_LIMIT_S = 180.0
 """KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
@@ -87,12 +92,9 @@ class SlurmScheduler:
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Give the script to sbatch, once; of a step, start it in the background."""
         from hpcdist.launch.task import AgentTask
-        from hpcdist.schedulers.slurm.submitting import ScriptExecutor, StepExecutor
 
-        kind = StepExecutor if target.allocation else ScriptExecutor
-        executor = kind(target, script, job.resources.nodes)
-        files.write_whole(target.script_file, script)
-        job_ids = executor.submit_all([AgentTask(str(run.path)) for run in runs])
+        tasks = [AgentTask(str(run.path)) for run in runs]
+        executor, job_ids = _send(job, target, tasks, script)
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
                 self._write_submission(run, job_id, target, executor.submitted)
@@ -100,6 +102,21 @@ class SlurmScheduler:
             executor.take_back(job_ids)
             raise
         return executor.said
+
+    def submit_task(
+        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+    ) -> tuple[str, list[str]]:
+        """Give the script of a job that is not a run to sbatch."""
+        executor, (job_id,) = _send(job, target, [task], script)
+        return job_id, executor.said
+
+    def max_array_size(self) -> int:
+        """MaxArraySize, the number of indices from 0 on; Slurm's default where nobody tells."""
+        return ask_max_array_size()
+
+    def dependency_id(self, job_id: str) -> str:
+        """123_4 is a part of 123."""
+        return job_id.partition("_")[0]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         """One squeue, and one sacct where squeue does not know all of them any more.
@@ -115,13 +132,13 @@ class SlurmScheduler:
         submissions = {run.id: run.read_submission() for run in runs}
         queue = ask_queue()
         by_key = newest(queue)
-        by_name = {job.name: job for job in queue}
+        by_name = {(job.name, job.job_id.partition("_")[2]): job for job in queue}
         found: dict[str, Condition] = {}
         missing: dict[str, tuple[str, str]] = {}
         for run in runs:
             submission = submissions[run.id]
             if submission is None:  # submitted a moment ago, or its submission was killed
-                found[run.id] = _unsubmitted(run, by_name.get(run.id))
+                found[run.id] = _unsubmitted(run, by_name.get(_planned_name(run)))
                 continue
             key = (str(submission.get("job_id")), str(submission.get("job_name")))
             if (queued := by_key.get(key)) is not None:
@@ -180,6 +197,18 @@ class SlurmScheduler:
 scheduler = SlurmScheduler()
 
 
+def _send(
+    job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
+) -> tuple[ScriptExecutor, list[str]]:
+    """One sbatch call, or the start of a step; what did it, and the jobs' ids."""
+    from hpcdist.schedulers.slurm.submitting import ScriptExecutor, StepExecutor
+
+    kind = StepExecutor if target.allocation else ScriptExecutor
+    executor = kind(target, script, job.resources.nodes)
+    files.write_whole(target.script_file, script)
+    return executor, executor.submit_all(tasks)
+
+
 def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
     if queued is not None:
         return queued.condition()
@@ -188,6 +217,13 @@ def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
     except OSError:  # deleted a moment ago
         is_new = False
     return Condition(state="pending" if is_new else "lost")
+
+
+def _planned_name(run: Run) -> tuple[str, str]:
+    """The name of a run's job, and its task in an array, as they were planned."""
+    sweep = section(run.read_spec() or {}, "sweep")
+    task = sweep.get("task")
+    return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
 
 
 def _from_accounting(missing: dict[str, tuple[str, str]]) -> dict[str, Condition]:
@@ -206,7 +242,10 @@ def _job_id(run: Run) -> str | None:
     job_id = (run.read_submission() or {}).get("job_id")
     if isinstance(job_id, str):
         return job_id
-    return next((job.job_id for job in ask_queue() if job.name == run.id), None)
+    name, task = _planned_name(run)
+    ending = f"_{task}" if task else ""
+    named = (job.job_id for job in ask_queue() if job.name == name)
+    return next((found for found in named if found.endswith(ending)), None)
 
 
 def _living(by_job: dict[str, Run]) -> list[str]:

@@ -1,0 +1,182 @@
+"""Sweeps and dependencies on this machine, from the command to its last line."""
+
+import json
+import signal
+import subprocess
+import time
+
+SAYS = """
+import os, sys, time
+from pathlib import Path
+word = sys.argv[1]
+print("says", word, "as", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+if word == "fail":
+    sys.exit(3)
+if word.startswith("wait"):  # for the file of another
+    Path(word).touch()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+"""
+
+
+def answer(done):
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def states(done):
+    return [run["verdict"] and run["verdict"]["state"] for run in answer(done)["runs"]]
+
+
+def test_points_run_one_after_the_other_and_a_failure_stops_none(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    sweep = ["--sweep", "nodes=1,2 args=[a],[fail],[b]", "--summary-after"]
+    done = hpcdist("submit", "says.py", "--local", *sweep)
+    assert done.returncode == 1, done.stderr
+    name, *lines = done.stdout.splitlines()
+    said = [line.partition("says ")[2] for line in lines if "says " in line]
+    assert said[:3] == ["a as 0 of 1", "fail as 0 of 1", "b as 0 of 1"]
+    assert sorted(said[3:5]) == ["a as 0 of 2", "a as 1 of 2"]
+    assert f"run {name}-003 (4 of 6): nodes=2 args=[a]" in done.stderr
+    assert f"sweep {name}: 4 done, 2 failed" in done.stderr
+    folder = hpcdist.folder / "runs" / name
+    assert len(json.loads((folder / "summary.json").read_text())) == 6
+    assert (folder / "summary.txt").read_text() in done.stdout
+    spec = json.loads((hpcdist.folder / "runs" / f"{name}-004" / "spec.json").read_text())
+    wanted = {"id": name, "index": 4, "num_points": 6, "repeat": 0}
+    assert wanted.items() <= spec["sweep"].items()
+    assert spec["sweep"]["point"] == {"resources.nodes": 2, "args": ["fail"]}
+
+    for named in (name, "last", name[:-2]):
+        assert f"{name}: 6 runs, 4 done, 2 failed" in hpcdist("status", named).stdout
+    assert len(json.loads(hpcdist("summary", name, "--json").stdout)) == 6
+    assert "skipped" not in hpcdist("summary").stdout
+    (line,) = hpcdist("runs").stdout.splitlines()[1:]
+    assert line.startswith(f"{name}  4 done, 2 failed")
+    assert line.endswith("says, sweep of 6 runs")
+    assert len(hpcdist("runs", "--all").stdout.splitlines()) == 7
+    assert len(json.loads(hpcdist("runs", "--json").stdout)) == 6
+    assert hpcdist("cancel", name).stderr.count("had ended already") == 6
+
+
+def test_max_parallel_points_run_at_one_time(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    # Each of the first two ends only once the other runs too.
+    sweep = ["--sweep", "args=[wait1,wait2],[wait2,wait1],[c]", "--max-parallel", "2"]
+    done = hpcdist("submit", "says.py", "--local", "--json", *sweep)
+    assert done.returncode == 0, done.stderr
+    assert states(done) == ["done"] * 3
+    first, second, third = (
+        (time_of(hpcdist, run, "spec.json"), time_of(hpcdist, run, "verdict.json"))
+        for run in answer(done)["runs"]
+    )
+    assert third[0] > min(first[1], second[1])
+
+
+def time_of(hpcdist, run, name):
+    return (hpcdist.folder / "runs" / run["run"] / name).stat().st_mtime_ns
+
+
+def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    sweep = ["--sweep", "args=[wait1,never],[wait2,never],[c]", "--max-parallel", "2"]
+    process = hpcdist.start(
+        *["submit", "says.py", "--local", "--json", *sweep],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline_s = time.monotonic() + 60
+    while not all((hpcdist.folder / name).exists() for name in ("wait1", "wait2")):
+        assert time.monotonic() < deadline_s
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    runs = json.loads(stdout)["runs"]
+    assert [run["verdict"] and run["verdict"]["state"] for run in runs] == [
+        "cancelled",
+        "cancelled",
+        None,
+    ]
+    assert runs[2]["run"] is None
+    assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 2
+
+
+def test_a_mistake_in_any_point_is_found_before_the_first_runs(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    refusals = {
+        "nodes=1,2,x": '--sweep nodes=x: resources.nodes is "x", must be a whole number',
+        "nodes=1,100000": "100000 nodes x 1 gpus",
+        "train.lr=1,2": "--sweep train.lr=1: train is not a key",
+        "workload=script,serve": "--sweep workload=serve: workload is",
+    }
+    for sweep, message in refusals.items():
+        done = hpcdist("submit", "says.py", "--local", "--sweep", sweep)
+        assert (done.returncode, done.stdout) == (2, ""), sweep
+        assert message in done.stderr
+    assert (
+        "contradict each other"
+        in hpcdist(*["submit", "says.py", "--local", "--sweep", "nodes=1,2", "--nodes", "2"]).stderr
+    )
+    assert hpcdist("submit", "says.py", "--debug", "--repeat", "2").returncode == 2
+    assert hpcdist("submit", "says.py", "--local", "--max-parallel", "2").returncode == 2
+    assert hpcdist.runs == []
+
+
+def test_a_run_waits_for_another_and_goes_by_its_verdict(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    quiet = ["submit", "says.py", "--scheduler", "local"]
+    waiting = hpcdist(*quiet, "--", "wait1", "gate").stdout.strip()
+    process = hpcdist.start(
+        *["submit", "says.py", "--local", "--after", waiting, "--", "b"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert f"waiting for the end of run {waiting}" in read_until(process, "waiting")
+    assert len(hpcdist.runs) == 1
+    hpcdist.write("gate", "")
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert stdout == "[rank 0] says b as 0 of 1\n"
+
+    refused = hpcdist("submit", "says.py", "--local", "--after", f"notok:{waiting}", "--", "c")
+    assert refused.returncode == 2
+    assert f"run {waiting} is done, and the new run needs it failed" in refused.stderr
+
+
+def read_until(process, word):
+    text = ""
+    for line in process.stderr:
+        text += line
+        if word in line:
+            return text
+    return text
+
+
+def test_after_a_failed_run_only_what_asks_for_that_goes(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    hpcdist("submit", "says.py", "--local", "--sweep", "args=[a],[fail]")
+    name = next(path.parent.name for path in hpcdist.folder.glob("runs/*/sweep.json"))
+    refused = hpcdist("submit", "says.py", "--local", "--after", name, "--", "b")
+    assert refused.returncode == 2
+    assert f"--after {name}: run {name}-001 is failed" in refused.stderr
+    for kind, run in (("any", name), ("notok", f"{name}-001"), ("ok", f"{name}-000")):
+        done = hpcdist("submit", "says.py", "--local", "--after", f"{kind}:{run}", "--", "b")
+        assert done.returncode == 0, done.stderr
+    unknown = hpcdist("submit", "says.py", "--local", "--after", "nothing", "--", "b")
+    assert unknown.returncode == 2
+    assert "begins with 'nothing'" in unknown.stderr
+
+
+def test_the_scripts_of_a_sweep_are_rendered_one_after_the_other(hpcdist):
+    hpcdist.write("says.py", SAYS)
+    done = hpcdist("render", "says.py", "--local", "--sweep", "nodes=1,2")
+    assert done.returncode == 0, done.stderr
+    _, first, second = done.stdout.split("# ---- script ")
+    assert first.startswith("1 of 2 ----\n#!")
+    assert "runs/RUN-000/submitit" in first
+    assert "runs/RUN-001/submitit" in second
+    assert hpcdist.runs == []

@@ -1,0 +1,240 @@
+"""What a sweep is made of, before anything is submitted."""
+
+import msgspec
+import pytest
+
+from hpcdist.dependencies import parse_after
+from hpcdist.errors import JobError, RunNotFoundError, UserError
+from hpcdist.run import Run
+from hpcdist.schedulers.slurm.limits import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
+from hpcdist.schedulers.slurm.queue import parse_accounting
+from hpcdist.sweeps.folder import Sweep, find_runs
+from hpcdist.sweeps.jobs import group_points
+from hpcdist.sweeps.points import (
+    SHORT_NAMES,
+    axes_from_values,
+    check_given_once,
+    make_points,
+    parse_sweeps,
+)
+from hpcdist.sweeps.watch import exit_code_of_all
+from hpcdist.verdict import Verdict
+
+
+def axes(*texts):
+    return parse_sweeps(texts, short=SHORT_NAMES)
+
+
+def values(*texts, **options):
+    return [point.values for point in make_points(axes(*texts), **options)]
+
+
+def test_keys_multiply_within_one_option_and_between_several():
+    expected = [
+        {"resources.nodes": nodes, "resources.gpus": gpus, "train.lr": lr}
+        for nodes in (1, 2)
+        for gpus in (1, 2)
+        for lr in (0.1, 0.01)
+    ]
+    assert values("nodes=1,2 gpus=1,2", "train.lr=0.1,0.01") == expected
+    assert values("nodes=1,2", "gpus=1,2 train.lr=1e-1,0.01") == expected
+
+
+def test_repeats_of_a_point_follow_each_other():
+    points = make_points(axes("nodes=1,2"), num_repeats=2)
+    assert [(point.index, point.repeat) for point in points] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert [point.label for point in points] == [
+        "nodes=1 repeat=0",
+        "nodes=1 repeat=1",
+        "nodes=2 repeat=0",
+        "nodes=2 repeat=1",
+    ]
+
+
+def test_repeats_alone_are_points_without_values():
+    assert values(num_repeats=3) == [{}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("k=[1,2],[3]", [[1, 2], [3]]),
+        ("k={a: 1, b: [2,3]},{a: 4}", [{"a": 1, "b": [2, 3]}, {"a": 4}]),
+        ("k='a,b',\"c d\"", ["a,b", "c d"]),
+        ("k=it's,that", ["it's", "that"]),
+        ("k=['it, is',x],y", [["it, is", "x"], "y"]),
+        ("k='',null,true,1e-3", ["", None, True, 1e-3]),
+        ("k=1, ", None),
+    ],
+)
+def test_commas_and_spaces_within_brackets_and_quotes_do_not_split(text, expected):
+    if expected is None:
+        with pytest.raises(JobError, match="value 2 of 2 is empty"):
+            axes(text)
+    else:
+        assert [flag.value for flag in axes(text)[0].flags] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--sweep is empty"),
+        ("nodes", "'nodes' must be key=value,value"),
+        ("=1", "'=1' must be key=value,value"),
+        ("a..b=1", "'a..b=1' must be key=value,value"),
+        ("nodes=", "value 1 of 1 is empty"),
+        ("nodes=1,,2", "value 2 of 3 is empty"),
+        ("args=[a,b", "] is missing at its end"),
+        ("name='a", "' is missing at its end"),
+        ("nodes=1,2,1", "--sweep nodes=1 is given twice"),
+        ("nodes=1 resources.nodes=2", "resources.nodes is swept twice"),
+    ],
+)
+def test_a_mistake_names_the_option_and_what_is_wrong(text, message):
+    with pytest.raises(JobError) as caught:
+        axes(text)
+    assert message in caught.value.message
+    assert caught.value.message.startswith("--sweep")
+    assert caught.value.hint
+
+
+def test_a_key_that_a_flag_gives_too_is_refused():
+    with pytest.raises(JobError, match=r"--sweep nodes and --set resources\.nodes=3"):
+        check_given_once(axes("nodes=1,2"), {"resources.nodes": "--set resources.nodes=3"})
+    check_given_once(axes("nodes=1,2"), {"resources.gpus": "--gpus"})
+
+
+def test_more_points_than_anyone_wants_are_refused_before_they_are_made():
+    many = ",".join(map(str, range(1000)))
+    with pytest.raises(JobError, match="has 1000000000 points, must be 10000 or fewer"):
+        make_points(axes(f"a={many} b={many} c={many}"))
+
+
+def test_values_from_python_are_axes_too():
+    made = axes_from_values({"nodes": [1, 2], "train.lr": [0.1]}, short=SHORT_NAMES)
+    points = make_points(made)
+    assert [point.values for point in points] == [
+        {"resources.nodes": 1, "train.lr": 0.1},
+        {"resources.nodes": 2, "train.lr": 0.1},
+    ]
+    assert points[0].label == "nodes=1 train.lr=0.1"
+    with pytest.raises(JobError, match="is given twice"):
+        axes_from_values({"nodes": [1, 1]}, short=SHORT_NAMES)
+    with pytest.raises(JobError, match="is empty"):
+        axes_from_values({"nodes": []}, short=SHORT_NAMES)
+
+
+def test_runs_of_one_shape_share_an_array():
+    jobs = group_points(["a", "b", "a", "c", "b", "a"], max_array_size=1001)
+    assert [job.points for job in jobs] == [[0, 2, 5], [1, 4], [3]]
+    assert [job.is_array for job in jobs] == [True, True, False]
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(31, [31, 31, 31, 7]), (99, [99, 1]), (100, [100])])
+def test_arrays_are_no_longer_than_the_site_allows(limit, sizes):
+    jobs = group_points(["a"] * 100, max_array_size=limit)
+    assert [len(job.points) for job in jobs] == sizes
+    assert [index for job in jobs for index in job.points] == list(range(100))
+
+
+def test_a_site_without_arrays_gets_single_jobs():
+    assert not any(job.is_array for job in group_points(["a"] * 3, max_array_size=0))
+
+
+@pytest.mark.parametrize("max_parallel", [1, 2, 3, 7])
+def test_max_parallel_holds_for_all_jobs_together(max_parallel):
+    jobs = group_points(list("aabbbcdee"), max_array_size=2, max_parallel=max_parallel)
+    firsts = [job for job in jobs if job.behind is None]
+    assert sum(job.max_parallel for job in firsts) == max_parallel
+    for job in jobs:
+        if job.behind is not None:  # it starts where that one has ended
+            assert job.max_parallel == jobs[job.behind].max_parallel
+    behind = [job.behind for job in jobs if job.behind is not None]
+    assert len(set(behind)) == len(behind)
+
+
+def test_max_array_size_is_read_from_the_configuration():
+    text = "MailProg = /bin/mail\nMaxArraySize            = 31\nMaxBatchRequeue = 5\n"
+    assert parse_max_array_size(text) == 31
+    assert parse_max_array_size("") == DEFAULT_MAX_ARRAY_SIZE
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("ddp-1", ("ok", "ddp-1")),
+        ("last", ("ok", "last")),
+        ("ok:last", ("ok", "last")),
+        ("any:last", ("any", "last")),
+        ("notok:a:b", ("notok", "a:b")),
+        ("./odd:name/run", ("ok", "./odd:name/run")),
+    ],
+)
+def test_after_is_a_kind_and_a_run(text, parsed):
+    assert parse_after(text) == parsed
+
+
+@pytest.mark.parametrize("text", ["oks:last", "always:last", "any:"])
+def test_another_kind_of_after_is_refused(text):
+    with pytest.raises(UserError, match="KIND one of ok, any, notok"):
+        parse_after(text)
+
+
+def ended(code):
+    return Verdict(kind="done", state="done", message="", exit_code_of_run=code)
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [([0, 0], 0), ([0, 1], 1), ([0, 75], 75), ([75, 1], 1), ([0, 130], 1), ([0, None], 1)],
+)
+def test_the_exit_code_of_a_sweep_is_that_of_its_worst_run(codes, expected):
+    verdicts = [None if code is None else ended(code) for code in codes]
+    assert exit_code_of_all(verdicts) == expected
+
+
+def test_what_slurm_removed_for_its_dependency_differs_from_what_a_user_cancelled():
+    text = "7|CANCELLED|Dependency|a\n8|CANCELLED by 0|Dependency|b\n9|COMPLETED|None|c|d\n"
+    removed, cancelled, done = parse_accounting(text)
+    assert "did not end as --after asks" in removed.condition().reason
+    assert cancelled.condition().reason == "Slurm says CANCELLED"
+    assert (done.name, done.condition().state) == ("c|d", "done")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A sweep of three runs, and a run by itself that is older."""
+
+    def make(name, created_s, sweep=None):
+        run = Run(tmp_path / name)
+        run.make()
+        spec = {"created_s": created_s} | ({"sweep": {"id": sweep}} if sweep else {})
+        run.spec_file.write_bytes(msgspec.json.encode(spec))
+        return run
+
+    make("ddp-1", 1)
+    sweep = Sweep(tmp_path / "ddp-2")
+    sweep.path.mkdir()
+    sweep.write({"jobs": []})
+    for index in (2, 0, 1):
+        make(f"ddp-2-00{index}", 2, sweep="ddp-2")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["ddp-2", "ddp-2-", "last", "{path}"])
+def test_the_name_of_a_sweep_stands_for_its_runs_in_their_order(runs, name):
+    if name == "ddp-2-":  # more than the sweep's id: the beginning of several runs
+        with pytest.raises(RunNotFoundError, match="3 runs"):
+            find_runs(runs, name)
+        return
+    found = find_runs(runs, name.format(path=runs / "ddp-2"))
+    assert [run.id for run in found] == ["ddp-2-000", "ddp-2-001", "ddp-2-002"]
+
+
+def test_the_beginning_of_a_name_must_be_one_sweeps_only(runs):
+    assert [run.id for run in find_runs(runs, "ddp-1")] == ["ddp-1"]
+    assert [run.id for run in find_runs(runs, "ddp-2-001")] == ["ddp-2-001"]
+    with pytest.raises(RunNotFoundError, match=r"4 runs in .* begin with 'ddp-'"):
+        find_runs(runs, "ddp-")
+    with pytest.raises(RunNotFoundError, match="begins with 'x'"):
+        find_runs(runs, "x")
