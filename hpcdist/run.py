@@ -204,10 +204,13 @@ class Run:
             else:
                 return attempt
 
+    def attempts(self) -> list[int]:
+        """The attempt numbers taken, in order."""
+        return sorted(int(name) for name in os.listdir(self.attempts_folder) if name.isdigit())
+
     def newest_attempt(self) -> int:
         """The newest attempt number taken; -1 before the first."""
-        numbers = [int(name) for name in os.listdir(self.attempts_folder) if name.isdigit()]
-        return max(numbers, default=-1)
+        return max(self.attempts(), default=-1)
 
 
 def runs_folder(option: str | None = None) -> Path:

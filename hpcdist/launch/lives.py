@@ -9,7 +9,6 @@ known of checkpoints of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import msgspec
 
@@ -45,7 +44,7 @@ def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
 def beginnings(run: Run) -> dict[int, Beginning]:
     """How each attempt began, by attempt; those whose file is missing or damaged are left out."""
     found: dict[int, Beginning] = {}
-    for attempt in range(run.newest_attempt() + 1):
+    for attempt in run.attempts():
         try:
             found[attempt] = msgspec.convert(run.read_beginning(attempt), Beginning)
         except msgspec.ValidationError:
@@ -56,7 +55,7 @@ def beginnings(run: Run) -> dict[int, Beginning]:
 def progress(run: Run, job: JobSpec) -> int:
     """What the run has to show now."""
     if isinstance(job, ScriptJob):
-        stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in _attempts(run))
+        stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in run.attempts())
         return _last_recorded_step(run) + stops
     checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
     return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
@@ -116,14 +115,10 @@ def _stopped_well(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.exit_code == EXIT_STOPPED
 
 
-def _attempts(run: Run) -> Sequence[int]:
-    return range(run.newest_attempt() + 1)
-
-
 def _last_recorded_step(run: Run) -> int:
     """Of rank 0, in any attempt; files that cannot be read say nothing."""
     steps = [0]
-    for attempt in _attempts(run):
+    for attempt in run.attempts():
         try:
             events = read_events(run.event_file(0, attempt)).events
         except OSError:

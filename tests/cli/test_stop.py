@@ -6,8 +6,11 @@ import signal
 import subprocess
 import time
 
+import msgspec
 import pytest
 import torch
+
+from hpcdist.run import Run
 
 LIMIT_S = 60
 JOB = """
@@ -61,3 +64,29 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist, nodes, gpus
     assert hpcdist("submit", "job.yaml", "--local").returncode == 0
     resumed, whole = (weights(other) for other in hpcdist.runs if other != run)
     assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_no_requeue_is_a_key_of_the_job(hpcdist):
+    hpcdist.write("nothing.py", "")
+    assert hpcdist("submit", "nothing.py", "--local", "--no-requeue").returncode == 0
+    assert hpcdist("submit", "nothing.py", "--local").returncode == 0
+    specs = [json.loads((run / "spec.json").read_text()) for run in hpcdist.runs]
+    specs.sort(key=lambda spec: spec["created_s"])
+    assert [spec["job"]["launch"]["requeue"] for spec in specs] == [False, True]
+
+
+def test_status_says_that_a_run_is_to_go_on(hpcdist):
+    """As a run looks between two of its lives."""
+    hpcdist.write("nothing.py", "")
+    assert hpcdist("submit", "nothing.py", "--local").returncode == 0
+    run = Run(hpcdist.runs[0])
+    verdict = msgspec.structs.replace(
+        run.read_verdict(), kind="preempted", state="preempted", message="stopped at step 7"
+    )
+    run.write_attempt_verdict(verdict)
+    assert "so far" not in hpcdist("status").stdout  # its verdict is final
+    run.verdict_file.unlink()
+    sentence = "attempt 0 ended early: stopped at step 7; starting again when the scheduler says so"
+    assert sentence in hpcdist("status").stdout
+    [described] = json.loads(hpcdist("status", "--json").stdout)
+    assert described["last_attempt"] == sentence
