@@ -9,7 +9,7 @@ import ast
 import re
 from pathlib import Path
 
-_SPEC = Path(__file__).parent.parent / "hpcdist" / "spec.py"
+PACKAGE = Path(__file__).parent.parent / "hpcdist"
 
 _SECTIONS = {
     "JobSpec": "Every job",
@@ -34,6 +34,7 @@ _TYPES = {
     "str": "text",
     "bool": "true or false",
     "dict[str, Any]": "mapping",
+    "dict[str, str]": "mapping of names to texts",
     "list[str]": "list of texts",
     "tuple[Port, Port]": "[first, last], 1024 to 65535",
     "Literal['auto'] | bool": "auto, true or false",
@@ -53,20 +54,25 @@ This page is written by `python docs/generate_job_keys.py`.
 
 def page() -> str:
     """The whole page as Markdown."""
-    classes = {
-        node.name: node
-        for node in ast.parse(_SPEC.read_text()).body
-        if isinstance(node, ast.ClassDef)
-    }
-    return _HEAD + "".join(
-        _section(heading, classes[struct]) for struct, heading in _SECTIONS.items()
-    )
+    found = structs(PACKAGE / "spec.py")
+    return _HEAD + "".join(_section(heading, found[name]) for name, heading in _SECTIONS.items())
+
+
+def structs(module: Path) -> dict[str, ast.ClassDef]:
+    """The classes of a module, as source."""
+    body = ast.parse(module.read_text()).body
+    return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+
+
+def table(struct: ast.ClassDef) -> str:
+    """The keys of a struct as a Markdown table."""
+    rows = "".join(_rows(struct))
+    return f"| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
 
 
 def _section(heading: str, struct: ast.ClassDef) -> str:
-    rows = "".join(_rows(struct))
     summary = (ast.get_docstring(struct) or "").strip()
-    return f"\n## {heading}\n\n{summary}\n\n| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
+    return f"\n## {heading}\n\n{summary}\n\n{table(struct)}"
 
 
 def _rows(struct: ast.ClassDef) -> list[str]:
@@ -92,7 +98,14 @@ def _docstring(node: ast.stmt | None) -> str:
 
 
 def _default(text: str) -> str:
-    names = {"None": "unset", "True": "true", "False": "false", "''": "none", "{}": "none"}
+    names = {
+        "None": "unset",
+        "True": "true",
+        "False": "false",
+        "''": "none",
+        "{}": "none",
+        "[]": "none",
+    }
     return names.get(text, text.strip("'"))
 
 

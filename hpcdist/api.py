@@ -114,6 +114,7 @@ def submit(
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
     args: Sequence[str] = (),
     runs: str | os.PathLike[str] | None = None,
+    snapshot: bool | None = None,
 ) -> SubmittedRun:
     """Submit a job, as `hpcdist submit` does, and return at once.
 
@@ -130,6 +131,7 @@ def submit(
         set: values of keys of the job, such as {"train.lr": 0.01}.
         args: arguments of a script.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
+        snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
 
     Raises:
         JobError: the job, or a value given here, is wrong.
@@ -141,6 +143,7 @@ def submit(
     from hpcdist import submission
     from hpcdist.cluster.choose import choose_cluster
     from hpcdist.job import Flag, load_job
+    from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     flags = {
@@ -159,7 +162,12 @@ def submit(
         cluster,
         {key: Flag(name=key, value=value) for key, value in named.items() if value is not None},
     )
-    planned = submission.plan_submission(loaded, scheduler=chosen, cluster=profile)
+    planned = submission.plan_submission(
+        loaded,
+        scheduler=chosen,
+        cluster=profile,
+        snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
+    )
     submission.prepare(planned)
     command = ["hpcdist.submit", os.fspath(job)]
     submitted = submission.submit(planned, runs=_folder(runs), command=command)

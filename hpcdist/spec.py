@@ -55,7 +55,8 @@ class Data(Section, frozen=True, kw_only=True):
     name: str = "digits"
     """digits (bundled), mnist, fashion_mnist."""
     root: str | None = None
-    """Folder with the data set; not needed for bundled data."""
+    """Folder with the data set, relative to where the job is submitted; not needed for bundled
+    data."""
     workers: CountOrZero = 0
     """DataLoader workers per rank; data sets that fit in memory need none."""
     download: bool = False
@@ -111,7 +112,8 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     keep: Count = 2
     """How many of the newest checkpoints stay on disk."""
     resume: str | None = None
-    """Start from this checkpoint file, or from the newest in this folder or run directory."""
+    """Start from this checkpoint file, or from the newest in this folder or run directory; relative
+    to where the job is submitted."""
 
 
 class Launch(Section, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from hpcdist.schedulers import Plan, Scheduler, Target, detect_scheduler, load_s
 from hpcdist.secrets import redact
 from hpcdist.spec import job_to_dict
 from hpcdist.verdict import Verdict
+from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.allocation import Allocation
@@ -45,13 +46,14 @@ class PlannedSubmission:
     scheduler: Scheduler
     cluster: LoadedProfile
     plan: Plan
+    workspace: Workspace
     allocation: Allocation | None = None
     """Where the job runs at once, as a step; None: it is submitted."""
 
     @property
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
-        return [*_notes(self.cluster), *self.plan.notes]
+        return [*_notes(self.cluster), *self.plan.notes, *self.workspace.notes]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""
@@ -59,7 +61,8 @@ class PlannedSubmission:
 
     def target(self, run: Run) -> Target:
         """What the script of a single run is for."""
-        target = Target(name=run.id, folder=run.path, cwd=os.getcwd())
+        place = self.workspace.place(run.path.parent)
+        target = Target(name=run.id, folder=run.path, cwd=place.cwd, environment=place.environment)
         if self.allocation is None:
             return target
         from hpcdist.schedulers.slurm.allocation import step_options
@@ -71,21 +74,35 @@ class PlannedSubmission:
 
 
 def plan_submission(
-    loaded: LoadedJob, *, scheduler: str, cluster: LoadedProfile = NO_PROFILE
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
 ) -> PlannedSubmission:
     """Check the job and plan how it would run on the cluster, without any effect.
 
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
         workloads.check(loaded.job)
         plan = chosen.plan(loaded.job, cluster.profile)
-    return PlannedSubmission(loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan)
+    workspace = plan_workspace(
+        loaded.job, snapshot or SnapshotRequest(), by_default=chosen.name != "local"
+    )
+    return PlannedSubmission(
+        loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+    )
 
 
 def plan_step(
-    loaded: LoadedJob, allocation: Allocation, *, cluster: LoadedProfile = NO_PROFILE
+    loaded: LoadedJob,
+    allocation: Allocation,
+    *,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
 ) -> PlannedSubmission:
     """Check the job and plan how it would run in an allocation, without any effect.
 
@@ -102,8 +119,15 @@ def plan_step(
         workloads.check(loaded.job)
         check_allocation(loaded.job, cluster.profile, allocation)
         plan = scheduler.lay_out(loaded.job, cluster.profile)
+    # It starts while its user looks on: as on this machine, there is no queue to wait in.
+    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
     return PlannedSubmission(
-        loaded=loaded, scheduler=scheduler, cluster=cluster, plan=plan, allocation=allocation
+        loaded=loaded,
+        scheduler=scheduler,
+        cluster=cluster,
+        plan=plan,
+        workspace=workspace,
+        allocation=allocation,
     )
 
 
@@ -132,11 +156,22 @@ def submit(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) ->
 
     `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
     """
+    planned = store_workspace(planned, runs)
     with _new_run(planned, runs, command) as run:
         target = planned.target(run)
         script = planned.script(target)
-        said = planned.scheduler.submit(planned.loaded.job, target, [run], script)
+        job = planned.workspace.job_in(runs, planned.loaded.job)
+        said = planned.scheduler.submit(job, target, [run], script)
     return Submitted(run=run, said=said)
+
+
+def store_workspace(planned: PlannedSubmission, runs: Path) -> PlannedSubmission:
+    """Store the snapshot, if there is one: once, also where several runs are submitted with it.
+
+    The plan that comes back is the one to submit: files that changed since the plan was made are
+    taken as they are now.
+    """
+    return replace(planned, workspace=planned.workspace.store(runs))
 
 
 @contextmanager
@@ -151,6 +186,7 @@ def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> 
             cluster=planned.cluster,
             plan=planned.plan,
             command=command,
+            workspace=planned.workspace,
         )
         yield run
     except BaseException as error:
@@ -175,9 +211,13 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
     """
     from hpcdist.launch.debug import begin, run_here
 
-    job = planned.loaded.job
+    planned = store_workspace(planned, runs)
+    job = planned.workspace.job_in(runs, planned.loaded.job)
+    place = planned.workspace.place(runs)
     with _new_run(planned, runs, command) as run:
         rank = begin(run, job, planned.plan)
+    os.environ.update(place.environment)
+    os.chdir(place.cwd)
     try:
         return run, run_here(run, job, rank)
     except OSError as error:
@@ -189,11 +229,14 @@ def write_spec(
     loaded: LoadedJob,
     *,
     scheduler: str,
-    cluster: LoadedProfile,
+    cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
+    workspace: Workspace | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
+    workspace = workspace or Workspace(submit_dir=os.getcwd())
+    runs = run.path.parent
     files.write_json(
         run.spec_file,
         {
@@ -202,10 +245,11 @@ def write_spec(
             "created_s": time.time(),
             "scheduler": scheduler,
             "cluster": {"name": cluster.name, "profile": _recorded(cluster.profile)},
-            "job": job_to_dict(loaded.job),
+            "job": job_to_dict(workspace.job_in(runs, loaded.job)),
             "plan": plan.details,
             "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
-            "cwd": os.getcwd(),
+            "cwd": workspace.submit_dir,
+            "snapshot": workspace.described(runs),
             "command": list(command),
             "user": _user(),
             "host": socket.gethostname(),

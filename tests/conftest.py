@@ -91,6 +91,13 @@ def nothing_left_behind():
     assert not memory
 
 
+@pytest.fixture(autouse=True)
+def no_cluster_profiles(monkeypatch, tmp_path_factory):
+    """Tests know none of the profiles of the user who runs them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
+    monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
+
+
 @pytest.fixture(scope="session")
 def lasting_process():
     """Call it with the pid of a process that serves several tests."""

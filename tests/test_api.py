@@ -3,7 +3,7 @@
 import pytest
 
 import hpcdist
-from hpcdist.errors import JobError, RunNotFoundError, SchedulerError
+from hpcdist.errors import JobError, ProfileError, RunNotFoundError, SchedulerError
 
 HELLO = """
 import os, sys
@@ -66,3 +66,14 @@ def test_an_unknown_run_and_an_unknown_scheduler_are_errors_of_their_own():
         hpcdist.load("last")
     with pytest.raises(SchedulerError):
         hpcdist.submit("ddp", scheduler="pbs")
+
+
+def test_a_wrong_cluster_is_a_profile_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProfileError, match="no cluster called 'jura'"):
+        hpcdist.submit("ddp", cluster="jura")
+    with pytest.raises(ProfileError, match="partition: partition is 3, must be text"):
+        hpcdist.submit("ddp", partition=3)
+    with pytest.raises(ProfileError, match="qos x is about a cluster"):
+        hpcdist.submit("ddp", scheduler="local", qos="x")
+    assert list(tmp_path.iterdir()) == []

@@ -19,6 +19,8 @@ VERBS = [
     ["logs", "nope"],
     ["summary"],
     ["submit", "nope", "--local"],
+    ["cluster", "list"],
+    ["cluster", "show"],
 ]
 
 SHOW_MODULES = f"""

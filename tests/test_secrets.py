@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.secrets import redact
+from hpcdist.secrets import looks_secret, redact
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,31 @@ def test_what_results_depend_on_is_kept(name):
 )
 def test_passwords_in_urls_are_left_out(value, kept):
     assert redact({"TORCH_HOME": value}) == {"TORCH_HOME": kept}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WANDB_API_KEY", "0123456789abcdef"),
+        ("HF_TOKEN", "hf_x"),
+        ("DB_PASSWORD", "12345678"),
+        ("HTTPS_PROXY", "http://ann:s3cret@proxy:3128"),
+    ],
+)
+def test_a_password_or_a_token_looks_secret(name, value):
+    assert looks_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_DEBUG", "INFO"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("WANDB_API_KEY_FILE", "/home/ann/.wandb"),
+        ("HF_TOKEN", "$(cat ~/.hf)"),
+        ("MAX_TOKENS", "4096"),
+        ("HTTPS_PROXY", "http://proxy:3128"),
+    ],
+)
+def test_a_switch_a_number_and_a_path_do_not_look_secret(name, value):
+    assert not looks_secret(name, value)

@@ -7,9 +7,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcdist import schedulers, submission
+from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.errors import RunDirectoryError, SchedulerError
 from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
@@ -304,3 +306,15 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     (path,) = (tmp_path / "runs").iterdir()
     start = read_events(Run(path).event_file(0)).events[0]
     assert (start["device"], start["backend"]) == ("cuda:0", "nccl")
+
+
+def test_a_submission_without_a_profile_says_so_where_there_are_profiles_to_choose(loaded):
+    cluster = msgspec.structs.replace(NO_PROFILE, known=["jura", "helix"], files=["hpcdist.yaml"])
+    planned = submission.plan_submission(loaded, scheduler="local", cluster=cluster)
+    assert planned.notes[0] == (
+        "no cluster profile is used: hpcdist.yaml has jura, helix and no default; "
+        "choose one with --cluster"
+    )
+    assert "no cluster profile" not in "".join(
+        submission.plan_submission(loaded, scheduler="local").notes
+    )

@@ -1,4 +1,4 @@
-"""`hpcdist cluster`: the profiles of hpcdist.yaml, and a first one from what the scheduler tells."""
+"""`hpcdist cluster`: the profiles of hpcdist.yaml, and a first one from the scheduler."""
 
 from __future__ import annotations
 
@@ -112,11 +112,14 @@ def _detect(scheduler: str | None) -> Site:
 
     from hpcdist.cluster.detect_lsf import detect_lsf
     from hpcdist.cluster.detect_slurm import detect_slurm
+    from hpcdist.errors import SchedulerError
     from hpcdist.schedulers import detect_scheduler
 
-    if (scheduler or detect_scheduler()) == "lsf":
-        return detect_lsf()
-    return detect_slurm(getpass.getuser())
+    try:
+        found = scheduler or detect_scheduler()
+    except SchedulerError as error:
+        raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
+    return detect_lsf() if found == "lsf" else detect_slurm(getpass.getuser())
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:

@@ -15,6 +15,7 @@ from hpcdist.run import Run, all_runs, find_run, runs_folder
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
+    from hpcdist.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -63,6 +64,8 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None
+    snapshot: bool | None
+    snapshot_limit: float | None
     runs: Path
 
 
@@ -101,6 +104,18 @@ _JOB_OPTIONS: tuple[_Decorator, ...] = (
         help="Set any key of the job file; may be given several times.",
     ),
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    click.option(
+        "--snapshot/--no-snapshot",
+        default=None,
+        help="Run from a copy of the git work tree as it is now. "
+        "[default: for scripts on clusters, not with --local]",
+    ),
+    click.option(
+        "--snapshot-limit",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="MB",
+        help="Largest work tree to copy. [default: HPCDIST_SNAPSHOT_LIMIT_MB, else 100]",
+    ),
     runs_option,
 )
 
@@ -196,6 +211,15 @@ def _time_flag(text: str | None) -> dict[str, Flag]:
         return {}
     minutes = parse_minutes(text, origin="--time")
     return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
+
+
+def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
+    """What the user wants of the snapshot."""
+    from hpcdist.workspace import SnapshotRequest
+
+    return SnapshotRequest(
+        wanted=options.snapshot, limit_mb=options.snapshot_limit, runs=options.runs
+    )
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:

@@ -6,7 +6,13 @@ import sys
 
 import click
 
-from hpcdist.cli.options import JobOptions, cluster_from_options, job_options, load_from_options
+from hpcdist.cli.options import (
+    JobOptions,
+    cluster_from_options,
+    job_options,
+    load_from_options,
+    snapshot_from_options,
+)
 from hpcdist.cli.printing import note
 
 
@@ -25,7 +31,9 @@ def render(*, options: JobOptions) -> None:
 
     loaded = load_from_options(options)
     scheduler, cluster = cluster_from_options(options)
-    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    planned = plan_submission(
+        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+    )
     for text in planned.notes:
         note(text)
     sys.stdout.flush()

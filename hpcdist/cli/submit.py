@@ -19,6 +19,7 @@ from hpcdist.cli.options import (
     job_options,
     json_option,
     load_from_options,
+    snapshot_from_options,
 )
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_INTERRUPTED
@@ -53,6 +54,9 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
 
+    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    included, so that what you edit after submitting changes nothing that is queued.
+
     Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
     cluster goes on; `hpcdist cancel` ends it.
     """
@@ -63,12 +67,12 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         if wait:
             raise click.UsageError("--debug always waits for the run; leave --wait away")
         name, cluster = cluster_from_options(options, debug=True)
-        return _debug(loaded, name, cluster, options.runs, as_json=as_json)
+        return _debug(loaded, name, cluster, options, as_json=as_json)
     name, cluster = cluster_from_options(options)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name, cluster)
+        planned = _plan(loaded, name, cluster, options)
         name = planned.scheduler.name
         run = _submit(planned, options.runs, interrupts)
         if not follows:
@@ -89,7 +93,9 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = plan_step(loaded, allocation, cluster=cluster)
+        planned = plan_step(
+            loaded, allocation, cluster=cluster, snapshot=snapshot_from_options(options)
+        )
         _note_all(planned)
         run = _submit(planned, options.runs, interrupts)
         return _follow_to_end(run, "slurm", interrupts, as_json=as_json, owned=True)
@@ -105,17 +111,22 @@ def _follow_to_end(
 
 
 def _debug(
-    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, runs: Path, *, as_json: bool
+    loaded: LoadedJob,
+    scheduler: str,
+    cluster: LoadedProfile,
+    options: JobOptions,
+    *,
+    as_json: bool,
 ) -> int:
     from hpcdist import submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler, cluster)
+    planned = _plan(submission.one_rank(loaded), scheduler, cluster, options)
     submission.prepare(planned)
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = submission.debug(planned, runs=runs, command=sys.argv)
+        run, verdict = submission.debug(planned, runs=options.runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
@@ -137,10 +148,14 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _plan(loaded: LoadedJob, scheduler: str, cluster: LoadedProfile) -> PlannedSubmission:
+def _plan(
+    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
+) -> PlannedSubmission:
     from hpcdist.submission import plan_submission
 
-    planned = plan_submission(loaded, scheduler=scheduler, cluster=cluster)
+    planned = plan_submission(
+        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
+    )
     _note_all(planned)
     return planned
 

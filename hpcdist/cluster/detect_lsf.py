@@ -19,6 +19,7 @@ def detect_lsf() -> Site:
     """Ask LSF; raises SchedulerError where it does not answer."""
     queues = parse_bqueues(ask("bqueues", "-w"))
     default = parse_default_queue(ask("bparams"))
+    limited = default if default in queues else next(iter(queues), None)
     slots = parse_bhosts(ask("bhosts", "-w"))
     gpus, notes = _gpus()
     return Site(
@@ -30,7 +31,10 @@ def detect_lsf() -> Site:
                 is_default=name == default,
                 slots=slots,
                 gpus=gpus,
-                time_limit_min=parse_run_limit(ask("bqueues", "-l", name)),
+                # One question, for the queue that is going to be the profile's.
+                time_limit_min=(
+                    parse_run_limit(ask("bqueues", "-l", name)) if name == limited else None
+                ),
             )
             for name in queues
         ),

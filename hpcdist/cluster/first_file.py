@@ -29,8 +29,7 @@ _FURTHER = """    # What every job runs first, before Python starts:
     #   - module load cuda
     #   - source ~/venvs/torch/bin/activate
     # environment:
-    #   NCCL_DEBUG: WARN
-"""
+    #   NCCL_DEBUG: WARN"""
 
 
 def first_file(site: Site, *, name: str | None = None) -> str:
@@ -48,7 +47,7 @@ def first_file(site: Site, *, name: str | None = None) -> str:
         "\n".join(_profile(site, partition, names[partition.name], is_first=partition is default))
         for partition in (default, *others)
     ]
-    return head + "\n\n".join(profiles) + "\n" + _FURTHER
+    return head + "\n\n".join(profiles) + "\n"
 
 
 def _worth_a_profile(site: Site) -> list[Partition]:
@@ -88,6 +87,8 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
             f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
             f"shorter jobs often start earlier"
         )
+    if is_first:
+        yield _FURTHER
 
 
 def _account(accounts: Sequence[str]) -> Iterator[str]:
@@ -113,12 +114,17 @@ def _gpus(site: Site, partition: Partition) -> Iterator[str]:
 
 def _description(partition: Partition) -> str:
     """In words; what differs between nodes is the least of it."""
-    parts = [f"{partition.cpus} CPUs"] if partition.cpus else []
+    parts = [_count(partition.cpus, "CPU")] if partition.cpus else []
     parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
-    parts += [f"{partition.gpus} GPUs"] if partition.gpus else []
-    nodes = "1 node" if partition.num_nodes == 1 else f"{partition.num_nodes} nodes"
+    parts += [_count(partition.gpus, "GPU")] if partition.gpus else []
     default = "; the site's default" if partition.is_default else ""
-    return f"{nodes} with {', '.join(parts) or 'nothing known'}{default}"
+    return (
+        f"{_count(partition.num_nodes, 'node')} with {', '.join(parts) or 'nothing known'}{default}"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _text(value: str) -> str:

@@ -127,9 +127,9 @@ def _interpreter(python: str, folder: Path) -> str:
 def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
     known = _known(files)
     asked = [
-        ("--cluster", name),
-        (CLUSTER_VARIABLE, os.environ.get(CLUSTER_VARIABLE) or None),
-        *((f"{file.shown}: default", file.default) for file in files),
+        ("", name),
+        (f"{CLUSTER_VARIABLE}: ", os.environ.get(CLUSTER_VARIABLE) or None),
+        *((f"{file.shown}: default: ", file.default) for file in files),
     ]
     for origin, wanted in asked:
         if wanted is not None:
@@ -146,10 +146,10 @@ def _known(files: Sequence[ProfileFile]) -> list[str]:
 def _unknown(
     name: str, origin: str, known: Sequence[str], files: Sequence[ProfileFile]
 ) -> ProfileError:
-    message = f"{origin}: there is no cluster called {name!r}"
+    message = f"{origin}there is no cluster called {name!r}"
     if not files:
         return ProfileError(
-            f"{message}: there is no hpcdist.yaml",
+            f"{message}, for there is no hpcdist.yaml",
             hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
             f"`hpcdist cluster detect --write` makes one",
         )

@@ -22,7 +22,7 @@ from hpcdist.errors import JobError
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import JobFile, check_script, find_job, named_jobs, read_job_file
 from hpcdist.nearest import nearest
-from hpcdist.spec import JOB_TYPES, JobSpec, ScriptJob
+from hpcdist.spec import JOB_TYPES, JobSpec, ScriptJob, TrainJob
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,6 +237,8 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
         shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
         check_script(script, shown)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
+    if isinstance(job, TrainJob):
+        job = _with_absolute_paths(job)
     if script_args:
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
@@ -244,6 +246,20 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
     return job
+
+
+def _with_absolute_paths(job: TrainJob) -> TrainJob:
+    """Paths mean the same in every process of the run, wherever it works: they are relative to the
+    directory of the submission."""
+    return msgspec.structs.replace(
+        job,
+        data=msgspec.structs.replace(job.data, root=_absolute(job.data.root)),
+        checkpoint=msgspec.structs.replace(job.checkpoint, resume=_absolute(job.checkpoint.resume)),
+    )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def _shown_script(file: JobFile, job: ScriptJob) -> str:

@@ -208,10 +208,13 @@ class Agent:
             raise CannotLaunchError(f"node 0 (host {self.host}): {error}") from None
         return [address.ip for address in offered]
 
-    def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
+    def _use_address(self, *, master_addr: str, own_address: str) -> None:
         self._master_addr = master_addr
         self._interface = self.plan.interface or interface_of(own_address)
         self._announce(address=own_address, master_addr=master_addr, interface=self._interface)
+
+    def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
+        self._use_address(master_addr=master_addr, own_address=own_address)
         facts = NodeFacts(
             node=self.node_rank,
             host=self.host,
@@ -400,7 +403,9 @@ class Agent:
             self._closing = True
 
     def _start(self, meeting: Meeting) -> None:
-        if self._master_addr != meeting.master_addr:
+        if self.node_rank == 0:
+            self._settle_address(meeting.master_addr)
+        elif self._master_addr != meeting.master_addr:
             self._log(f"node 0 is reached by {self._master_addr}, not by {meeting.master_addr}")
             meeting = msgspec.structs.replace(meeting, master_addr=self._master_addr)
         orders = rank_orders(
@@ -419,6 +424,12 @@ class Agent:
             meeting=meeting,
         )
         self._ranks.start(orders)
+
+    def _settle_address(self, master_addr: str) -> None:
+        """Node 0 is known by the address that the others reached, whatever its own name means to
+        itself: Debian gives it 127.0.1.1."""
+        if self._master_addr != master_addr:
+            self._use_address(master_addr=master_addr, own_address=master_addr)
 
     def _sets_interface(self) -> bool:
         return self.plan.interface is not None or self.plan.scheduler != "local"

@@ -60,6 +60,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Takes script.sh, and submitit's files."""
     cwd: str
     """Where the ranks run."""
+    environment: dict[str, str] = {}
+    """Variables that say where things are."""
     array_size: int | None = None
     """Number of runs; None: one run, and no array."""
     max_parallel: int | None = None

@@ -52,7 +52,8 @@ def run_command(
         ) from None
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
+        lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
         raise CommandFailedError(
-            f"{argv[0]} ended with exit code {done.returncode} and said: {said}", said=said
+            f"{argv[0]} ended with exit code {done.returncode} and said: {lines}", said=said
         )
     return done

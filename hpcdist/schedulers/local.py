@@ -80,7 +80,9 @@ class LocalScheduler:
             job_comment=comment(job.name),
             num_nodes=job.resources.nodes,
             cwd=target.cwd,
-            python=sys.executable,
+            setup=plan.cluster.setup,
+            settings=plan.cluster.environment | target.environment,
+            python=plan.cluster.python or sys.executable,
             environment=plan.details["environment"],
             submitit_folder=str(target.submitit_folder),
         )

@@ -42,13 +42,25 @@ def read_run(run: Run) -> RunRecord | str:
     return RunRecord(
         id=run.id,
         facts=facts,
-        job=spec["job"],
+        job=_job_as_submitted(spec),
         torch_version=_text(_mapping(spec.get("versions")).get("torch")),
         scheduler=_text(_mapping(submission).get("scheduler")),
         verdict=verdict,
         newest_attempt=_newest_attempt(run),
         skipped=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
     )
+
+
+def _job_as_submitted(spec: dict[str, Any]) -> dict[str, Any]:
+    """The job with its script where the user has it: snapshots have it in a folder of their own."""
+    job: dict[str, Any] = spec["job"]
+    snapshot = _mapping(spec.get("snapshot"))
+    folder, source, script = snapshot.get("folder"), snapshot.get("source"), job.get("script")
+    if not (isinstance(folder, str) and isinstance(source, str) and isinstance(script, str)):
+        return job
+    if not script.startswith(folder + "/"):
+        return job
+    return job | {"script": source + script[len(folder) :]}
 
 
 def read_ranks(run: Run) -> Iterator[RankRecord]:

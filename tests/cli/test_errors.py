@@ -44,6 +44,23 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "t.py", "--local", "--nodes", "9999"], 2, "they need at least", "--nodes"),
         (["submit", "ddp", "--local", "--runs", "bad.py"], 2, "is a file, not a folder", "--runs"),
         (["submit", "ddp", "--local", "--runs", "/proc/x"], 2, "cannot be written", "--runs"),
+        (["submit", "ddp", "--local", "--time", "1h"], 2, "--time 1h: must be a time limit", "90"),
+        (
+            ["submit", "ddp", "--local", "--time", "0"],
+            2,
+            "--time: resources.time_limit_min is 0",
+            "",
+        ),
+        (["submit", "ddp", "--local", "--cluster", "x"], 2, "--cluster x is about a cluster", ""),
+        (["submit", "t.py", "--debug", "--qos", "x"], 2, "--qos x is about a cluster", ""),
+        (["submit", "ddp", "--cluster", "x"], 2, "no cluster called 'x'", "cluster detect"),
+        (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "name"),
+        (["cluster", "show", "x"], 2, "there is no cluster called 'x'", "cluster detect"),
+        (["cluster", "detect"], 3, "no scheduler was found", "login node"),
+        (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues -w: there is no such", "login"),
+        (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
+        (["cluster", "detect", "--out", "t.py"], 2, "t.py is there already", "--force"),
+        (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
         (["submit", "ddp", "--scheduler", "slurm"], 3, "cannot submit to slurm", "--local"),
@@ -97,7 +114,17 @@ def test_without_a_verb_the_help_is_shown(hpcdist):
 def test_help_lists_every_verb_and_the_exit_codes(hpcdist, option):
     done = hpcdist(option)
     assert done.returncode == 0
-    for verb in ("submit", "jobs", "runs", "status", "logs", "cancel", "summary", "render"):
+    for verb in (
+        "submit",
+        "jobs",
+        "runs",
+        "status",
+        "logs",
+        "cancel",
+        "summary",
+        "cluster",
+        "render",
+    ):
         assert f"\n  {verb} " in done.stdout
         assert hpcdist(verb, option).stdout.startswith(f"Usage: hpcdist {verb}")
     assert "75 stopped with a checkpoint" in done.stdout

@@ -93,7 +93,7 @@ def test_set_goes_before_the_file_and_the_last_set_counts():
 
 def test_a_value_is_text_where_the_key_wants_text():
     job = load_job("ddp", overrides=["name=2024", "data.root=1e5", "description=a: b: c"]).job
-    assert (job.name, job.data.root, job.description) == ("2024", "1e5", "a: b: c")
+    assert (job.name, job.data.root, job.description) == ("2024", os.path.abspath("1e5"), "a: b: c")
 
 
 def test_no_flag_is_lost_below_a_section_that_is_set_whole():

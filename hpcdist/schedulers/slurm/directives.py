@@ -9,9 +9,11 @@ import math
 import shlex
 
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.errors import RunDirectoryError
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.spec import JobSpec
 
+_PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20
 
 
@@ -52,8 +54,17 @@ def asks_for_gpus(job: JobSpec, cluster: ClusterProfile) -> bool:
 def log_pattern(target: Target, task: str) -> str:
     """Where submitit looks for the output of a task; %t stands for its number in srun."""
     job = "%j" if target.array_size is None else "%A_%a"
-    folder = str(target.submitit_folder).replace("%", "%%")
-    return f"{folder}/{job}_{task}_log.out"
+    return f"{target.submitit_folder}/{job}_{task}_log.out"
+
+
+def check_folder(target: Target) -> None:
+    """Raise RunDirectoryError for a path in which Slurm and submitit see a pattern."""
+    found = next((sign for sign in _PATTERN_SIGNS if sign in str(target.folder)), None)
+    if found is not None:
+        raise RunDirectoryError(
+            f"{target.folder}: the path holds {found!r}, which Slurm takes for a pattern",
+            hint="name another folder with --runs or HPCDIST_RUNS",
+        )
 
 
 def slurm_time(minutes: float) -> str:

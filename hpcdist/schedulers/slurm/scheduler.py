@@ -18,6 +18,7 @@ from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.directives import (
+    check_folder,
     cpus_per_node,
     directives,
     log_pattern,
@@ -64,6 +65,7 @@ class SlurmScheduler:
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without Slurm."""
         cluster = plan.cluster
+        check_folder(target)
         return render(
             "slurm.sh.j2",
             job_comment=comment(job.name),
@@ -72,7 +74,7 @@ class SlurmScheduler:
             step_options=target.step_options,
             setup=cluster.setup,
             cwd=target.cwd,
-            profile_environment=cluster.environment,
+            settings=cluster.environment | target.environment,
             environment=plan.details["environment"],
             num_nodes=job.resources.nodes,
             cpus_per_node=cpus_per_node(job, cluster),

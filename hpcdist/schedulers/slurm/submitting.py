@@ -19,11 +19,16 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 from hpcdist.errors import SchedulerError
 from hpcdist.launch.process import identify
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import scancel
 
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
+
+_REFUSED_HINT = (
+    "nothing was submitted; what was asked for: hpcdist render, what the profile says: hpcdist "
+    "cluster show, what the cluster has: sinfo"
+)
 
 
 class ScriptExecutor(SlurmExecutor):
@@ -78,11 +83,15 @@ class ScriptExecutor(SlurmExecutor):
 
     def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
         script_file: Path = self._target.script_file
-        done = run_command(
-            ["sbatch", str(script_file)],
-            timeout_s=_SBATCH_TIMEOUT_S,
-            environment=submission_environment(os.environ, self._script),
-        )
+        try:
+            done = run_command(
+                ["sbatch", str(script_file)],
+                timeout_s=_SBATCH_TIMEOUT_S,
+                environment=submission_environment(os.environ, self._script),
+            )
+        except CommandFailedError as error:
+            error.hint = _REFUSED_HINT
+            raise
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
         try:
             job_id = self._get_job_id_from_submission_command(done.stdout)

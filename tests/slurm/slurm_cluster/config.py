@@ -117,7 +117,9 @@ def _accounting(spec, ports):
 
 
 def _nodes(spec, ports):
-    has = f"CPUs={spec.num_cpus} RealMemory={spec.memory_mib} Gres=gpu:{spec.num_gpus} State=UNKNOWN"
+    has = (
+        f"CPUs={spec.num_cpus} RealMemory={spec.memory_mib} Gres=gpu:{spec.num_gpus} State=UNKNOWN"
+    )
     if spec.in_namespaces:
         return [
             f"NodeName={name} NodeAddr={node_address(number)} Port={ports.first_node} {has}"

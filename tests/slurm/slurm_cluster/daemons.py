@@ -130,8 +130,10 @@ class Daemons:
         client = ("mariadb", "--no-defaults", socket_option, "--user=root")
         self.wait_until(
             "the database answers",
-            lambda: self.spec.database_socket.exists()
-            and "1" in self.run(*client, "-e", "select 1", check=False).split(),
+            lambda: (
+                self.spec.database_socket.exists()
+                and "1" in self.run(*client, "-e", "select 1", check=False).split()
+            ),
         )
         self.run(*client, text=_DATABASE_USER)
 
@@ -148,7 +150,9 @@ class Daemons:
         lines += [f"add user {user} account={name}" for name in config.ACCOUNTS]
         lines += [f"add qos {name}" for name in config.QOSES if name != "normal"]
         lines += [f"modify user {user} set defaultaccount={config.ACCOUNTS[0]}"]
-        lines += [f"modify user {user} set qos={','.join(config.QOSES)} defaultqos={config.QOSES[0]}"]
+        lines += [
+            f"modify user {user} set qos={','.join(config.QOSES)} defaultqos={config.QOSES[0]}"
+        ]
         for line in lines:
             self.run("sacctmgr", "-i", *line.split())
 

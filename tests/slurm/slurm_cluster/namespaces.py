@@ -28,7 +28,9 @@ ip address add {address}/{bits} dev eth0
 ip link set eth0 up
 exec slurmd -D -N {node}
 """
-_TRIAL = "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && hostname trial"
+_TRIAL = (
+    "ip link add br0 type bridge && ip link add veth0 type veth peer name veth1 && hostname trial"
+)
 
 
 def enter_new():
@@ -107,7 +109,9 @@ class NamespacedDaemons(Daemons):
     def node_processes(self, node):
         """Pids of all that is in the node's network: in namespaces that is the node."""
         namespace = self._networks[node]
-        return {pid for pid in processes.all_pids() if processes.network_namespace(pid) == namespace}
+        return {
+            pid for pid in processes.all_pids() if processes.network_namespace(pid) == namespace
+        }
 
     def cut_link(self, node):
         """No packet goes to the node or comes from it; its processes go on."""

@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-import pwd
 import os
+import pwd
 from dataclasses import dataclass
 from pathlib import Path
 

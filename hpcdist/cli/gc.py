@@ -1,0 +1,173 @@
+"""`hpcdist gc`: free the disk space of runs that ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.printing import note, one_line, print_columns, print_json
+from hpcdist.errors import EXIT_FAILED, RunNotFoundError
+from hpcdist.run import all_runs
+from hpcdist.units import show_bytes
+
+if TYPE_CHECKING:
+    from hpcdist.garbage import Candidate, Rules
+
+_DEFAULT_DAYS = 30.0
+
+
+@click.command
+@run_arguments
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Only runs that ended so long ago. [default: 30; 0 for runs that are named]",
+)
+@click.option(
+    "--keep-last",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Keep the newest N runs whole.",
+)
+@click.option("--checkpoints", "only", flag_value="checkpoints", help="Only checkpoints.")
+@click.option("--snapshots", "only", flag_value="snapshot", help="Only snapshots.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
+@runs_option
+@json_option
+def gc(
+    *,
+    run_names: tuple[str, ...],
+    older_than: float | None,
+    keep_last: int,
+    only: str | None,
+    yes: bool,
+    runs: Path,
+    as_json: bool,
+) -> int:
+    """Remove snapshots and checkpoints of runs that ended long ago.
+
+    What would be freed, and what is kept and why, is shown first; it is removed when you say so, or
+    with --yes. Runs that have not ended are never touched, nor files that jobs wrote into a
+    snapshot. Logs, events and verdicts stay. The last checkpoint of a run is the model it trained.
+
+    \b
+    hpcdist gc                          what ended 30 days ago or before
+    hpcdist gc --older-than 7 --checkpoints
+    hpcdist gc ddp-20261121-092337-tfva --yes
+    """
+    found = _find(runs, _rules(runs, run_names, older_than, keep_last))
+    found = [candidate for candidate in found if only is None or only in candidate.what]
+    free = [candidate for candidate in found if candidate.kept_because is None]
+    if not as_json:
+        _show(found, free)
+    removed = bool(free) and (yes or (not as_json and _agreed()))
+    problems = _remove(free) if removed else {}
+    if as_json:
+        print_json(_described(found, removed=removed, problems=problems))
+    elif removed:
+        freed = sum(each.num_bytes for each in free if str(each.path) not in problems)
+        print(f"freed {show_bytes(freed)}", file=sys.stderr)
+    for path, problem in problems.items():
+        note(f"{path} was kept: {problem}")
+    return EXIT_FAILED if problems else 0
+
+
+def _rules(runs: Path, names: Sequence[str], older_than: float | None, keep_last: int) -> Rules:
+    from hpcdist.garbage import DAY_S, Rules
+
+    default = 0.0 if names else _DEFAULT_DAYS
+    return Rules(
+        older_than_s=(default if older_than is None else older_than) * DAY_S,
+        keep_last=keep_last,
+        named=_named(runs, names) if names else None,
+    )
+
+
+def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
+    """The run directories of these names; only those among the runs can be judged."""
+    here = {os.path.realpath(run.path): run.path for run in all_runs(runs)}
+    found = [os.path.realpath(run.path) for run in named_runs(runs, names)]
+    for path in found:
+        if path not in here:
+            raise RunNotFoundError(
+                f"{path} is not among the runs in {runs}",
+                hint=f"name their folder: --runs {os.path.dirname(path)}",
+            )
+    return frozenset(here[path] for path in found)
+
+
+def _find(runs: Path, rules: Rules) -> list[Candidate]:
+    from hpcdist.garbage import find_garbage
+    from hpcdist.states import run_states
+
+    unanswered: list[str] = []
+    everything = all_runs(runs)
+    states = run_states(everything, warn=unanswered.append)
+    for text in unanswered:
+        note(text)
+    return find_garbage(runs, everything, states, rules, unknown=bool(unanswered))
+
+
+def _show(found: Sequence[Candidate], free: Sequence[Candidate]) -> None:
+    if not found:
+        note("there is nothing that takes space: no checkpoints, no snapshots")
+        return
+    sizes = [show_bytes(candidate.num_bytes) for candidate in found]
+    width = max(map(len, sizes))
+    print_columns(
+        ("WHAT", "OF", "SIZE".rjust(width), "KEPT BECAUSE"),
+        [
+            (
+                candidate.what,
+                one_line(candidate.name),
+                size.rjust(width),
+                one_line(candidate.kept_because or "- (would be removed)"),
+            )
+            for candidate, size in zip(found, sizes, strict=True)
+        ],
+    )
+    total = show_bytes(sum(candidate.num_bytes for candidate in free))
+    print(f"{len(free):,} of {len(found):,} can be removed, which frees {total}")
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        note("nothing was removed: add --yes to remove it")
+        return False
+    return click.confirm("Remove it?", err=True)
+
+
+def _remove(candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Path -> what kept it from being removed."""
+    from hpcdist.garbage import remove
+
+    outcomes = {str(candidate.path): remove(candidate) for candidate in candidates}
+    return {path: problem for path, problem in outcomes.items() if problem is not None}
+
+
+def _described(
+    found: Sequence[Candidate], *, removed: bool, problems: dict[str, str]
+) -> dict[str, Any]:
+    items: list[dict[str, Any]] = []
+    for each in found:
+        reason = each.kept_because or problems.get(str(each.path))
+        items.append(
+            {
+                "what": each.what,
+                "name": each.name,
+                "path": str(each.path),
+                "bytes": each.num_bytes,
+                "removed": removed and reason is None,
+                "kept_because": reason,
+            }
+        )
+    free = sum(item["bytes"] for item in items if item["kept_because"] is None)
+    return {"removed": removed, "bytes_free_to_remove": free, "items": items}

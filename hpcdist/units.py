@@ -1,0 +1,26 @@
+"""Sizes as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+
+def show_bytes(number: float) -> str:
+    """`512 bytes`, `1.5 MB`: in powers of 1000, as disks are sold and limits are given."""
+    unit = 0
+    while number >= 999.5 and unit < len(_UNITS) - 1:
+        number /= 1000
+        unit += 1
+    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 or number >= 100 else _short(number, unit)
+
+
+def _short(number: float, unit: int) -> str:
+    return f"{number:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def show_age(age_s: float) -> str:
+    """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
+    unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
+    number = max(0, int(age_s / unit_s))
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"

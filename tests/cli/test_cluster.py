@@ -1,0 +1,134 @@
+"""`hpcdist cluster`, and the profile that a submission goes by."""
+
+import json
+import os
+
+import pytest
+
+SINFO = "cpu*|2|64|256000|(null)|1:00:00|up\ngpu|4|32|256000|gpu:a100:4|2-00:00:00|up\n"
+PROFILE = """
+default: gpu
+clusters:
+  gpu: {scheduler: slurm, partition: gpu, setup: [module load cuda, b], environment: {A: "1"}}
+  bad: {qso: x}
+"""
+
+
+@pytest.fixture
+def slurm(hpcdist):
+    """A site with Slurm, by the commands on PATH; call it to have a command answer otherwise."""
+
+    def answer(command, text, exit_code=0):
+        path = hpcdist.write(
+            f"bin/{command}", f"#!/bin/sh\ncat <<'END'\n{text}END\nexit {exit_code}\n"
+        )
+        path.chmod(0o755)
+
+    answer("sbatch", "slurm 23.02\n")
+    answer("sinfo", SINFO)
+    answer("scontrol", "SelectType              = select/cons_tres\n")
+    answer("sacctmgr", "proj\nproj\n")
+    hpcdist.environment["PATH"] = f"{hpcdist.folder}/bin:{os.environ['PATH']}"
+    return answer
+
+
+def test_what_detect_writes_is_what_show_reads(hpcdist, slurm):
+    written = hpcdist("cluster", "detect", "--write")
+    assert written.returncode == 0, written.stderr
+    assert written.stdout == ""
+    shown = json.loads(hpcdist("cluster", "show", "--json").stdout)
+    assert shown["name"] == "gpu"
+    assert shown["profile"]["gpu_type"] == "a100"
+    assert shown["profile"]["account"] == "proj"
+    assert shown["profile"]["cpus_per_gpu"] == 8
+    assert shown["origins"]["account"] == "hpcdist.yaml"
+    assert shown["origins"]["qos"] == "default"
+
+
+def test_detect_prints_where_no_file_is_asked_for_and_leaves_a_file_that_is_there(hpcdist, slurm):
+    printed = hpcdist("cluster", "detect").stdout
+    assert not (hpcdist.folder / "hpcdist.yaml").exists()
+    mine = hpcdist.write("hpcdist.yaml", "# mine\n")
+    assert hpcdist("cluster", "detect", "--write").returncode == 2
+    assert mine.read_text() == "# mine\n"
+    assert hpcdist("cluster", "detect", "--write", "--force").returncode == 0
+    assert mine.read_text() == printed
+    assert hpcdist("cluster", "detect", "--out", "new/folder/x.yaml").returncode == 0
+    assert (hpcdist.folder / "new/folder/x.yaml").read_text() == printed
+
+
+def test_detect_goes_on_without_accounts_and_says_so(hpcdist, slurm):
+    slurm("sacctmgr", "", exit_code=1)
+    done = hpcdist("cluster", "detect")
+    assert done.returncode == 0
+    assert "account" not in done.stdout
+    assert "note: your accounts are not known: sacctmgr" in done.stderr
+
+
+def test_detect_fails_with_what_sinfo_said(hpcdist, slurm):
+    slurm("sinfo", "", exit_code=1)
+    done = hpcdist("cluster", "detect")
+    assert done.returncode == 3
+    assert "error: sinfo --noheader" in done.stderr
+    assert "exit code 1" in done.stderr
+
+
+def test_list_marks_the_default_and_says_what_is_broken(hpcdist):
+    hpcdist.write("hpcdist.yaml", PROFILE)
+    lines = hpcdist("cluster", "list").stdout.splitlines()
+    assert lines[1].split() == ["gpu", "*", "slurm", "gpu", "hpcdist.yaml"]
+    assert "broken: hpcdist.yaml: cluster bad: qso is not a key that is known" in lines[2]
+    good, bad = json.loads(hpcdist("cluster", "list", "--json").stdout)
+    assert (good["default"], good["error"]) == (True, None)
+    assert (bad["default"], bad["name"]) == (False, "bad")
+
+
+def test_show_has_a_line_for_every_item_and_every_origin(hpcdist):
+    hpcdist.write("hpcdist.yaml", PROFILE)
+    lines = [line.split() for line in hpcdist("cluster", "show").stdout.splitlines()]
+    assert lines[0] == ["KEY", "VALUE", "FROM"]
+    assert ["partition", "gpu", "hpcdist.yaml"] in lines
+    assert ["setup", "module", "load", "cuda", "hpcdist.yaml"] in lines
+    assert ["b"] in lines
+    assert ["environment", "A=1", "hpcdist.yaml"] in lines
+    assert ["qos", "-", "default"] in lines
+
+
+def test_without_profiles_list_says_how_to_get_one(hpcdist):
+    done = hpcdist("cluster", "list")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "hpcdist cluster detect --write" in done.stderr
+    assert json.loads(hpcdist("cluster", "list", "--json").stdout) == []
+
+
+def test_a_run_records_the_profile_it_went_by(hpcdist):
+    hpcdist.write("hello.py", "print('hello')\n")
+    hpcdist.write(
+        "hpcdist.yaml",
+        "clusters: {here: {scheduler: local, account: a, environment: {NCCL_DEBUG: INFO, A: b}}}\n",
+    )
+    done = hpcdist(
+        *("submit", "hello.py", "--wait", "--account", "mine", "--time", "0:10:00", "--json")
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = hpcdist.runs
+    spec = json.loads((run / "spec.json").read_text())
+    assert spec["cluster"]["name"] == "here"
+    assert spec["cluster"]["profile"]["account"] == "mine"
+    assert spec["cluster"]["profile"]["environment"] == {"NCCL_DEBUG": "INFO", "A": "***"}
+    assert spec["job"]["resources"]["time_limit_min"] == 10
+    local = hpcdist("submit", "hello.py", "--local", "--json")
+    assert local.returncode == 0, local.stderr
+    spec = json.loads((hpcdist.runs[1] / "spec.json").read_text())
+    assert spec["cluster"]["name"] is None
+
+
+def test_one_of_several_profiles_is_chosen_by_name_or_by_variable(hpcdist):
+    hpcdist.write(
+        "hpcdist.yaml", "default: b\nclusters: {a: {scheduler: local}, b: {scheduler: lsf}}\n"
+    )
+    hpcdist.write("hello.py", "print('hello')\n")
+    assert hpcdist("render", "hello.py").returncode == 3
+    assert hpcdist("render", "hello.py", "--cluster", "a").returncode == 0
+    hpcdist.environment["HPCDIST_CLUSTER"] = "a"
+    assert hpcdist("render", "hello.py").returncode == 0

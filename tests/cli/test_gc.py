@@ -1,0 +1,289 @@
+"""`hpcdist gc`: what it would free, what it keeps and why, and that it frees nothing else."""
+
+import json
+import os
+import pty
+import subprocess
+import time
+
+import pytest
+
+from hpcdist import submission
+from hpcdist.files import write_json
+from hpcdist.job import load_job
+from hpcdist.run import Run
+from hpcdist.snapshot import stored
+from hpcdist.snapshot.store import manifest_file
+from hpcdist.verdict import Verdict
+from hpcdist.workspace import SnapshotRequest
+
+DAY_S = 86400.0
+CHECKPOINT = b"x" * 2000
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A git work tree beside which runs are; the working directory."""
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / "train.py").write_text("print('as submitted')")
+    (tmp_path / ".gitignore").write_text("runs/\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPCDIST_RUNS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def make_run(tree):
+    """Make a run that ended so many days ago, or has not, from a snapshot of the tree as it is."""
+
+    def make(name="train", *, days=60.0, state="done", resume=None, unused_days=60.0):
+        runs = tree / "runs"
+        planned = submission.plan_submission(
+            load_job("train.py"),
+            scheduler="local",
+            snapshot=SnapshotRequest(wanted=True, runs=runs),
+        )
+        planned = submission.store_workspace(planned, runs)
+        unused_s = time.time() - unused_days * DAY_S
+        os.utime(manifest_file(planned.workspace.snapshot.folder(runs)), (unused_s, unused_s))
+        run = Run.create(runs, name)
+        submission.write_spec(
+            run,
+            planned.loaded,
+            scheduler="local",
+            plan=planned.plan,
+            command=[],
+            workspace=planned.workspace,
+        )
+        if resume is not None:
+            spec = run.read_spec()
+            spec["job"]["checkpoint"] = {"resume": str(resume)}
+            write_json(run.spec_file, spec)
+        (run.checkpoints_folder / "step-00000001.pt").write_bytes(CHECKPOINT)
+        run.log_file(0).write_text("log")
+        if state not in {"pending", "running"}:
+            run.write_verdict(
+                Verdict(
+                    kind="done",
+                    state=state,
+                    message="",
+                    exit_code_of_run=0,
+                    time_s=time.time() - days * DAY_S,
+                )
+            )
+        return run
+
+    return make
+
+
+def snapshot_of(run):
+    return run.path.parent / ".snapshots" / run.read_spec()["snapshot"]["id"]
+
+
+def checkpoints_of(run):
+    return os.listdir(run.checkpoints_folder)
+
+
+def items(done):
+    """Reason by what and name."""
+    value = json.loads(done.stdout)
+    return {(item["what"], item["name"]): item["kept_because"] for item in value["items"]}
+
+
+def test_old_runs_lose_checkpoints_and_snapshot_and_keep_all_else(hpcdist, make_run):
+    run = make_run()
+    snapshot = snapshot_of(run)
+    done = hpcdist("gc", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert checkpoints_of(run) == []
+    assert not snapshot.exists()
+    assert os.listdir(snapshot.parent) == []
+    assert run.log_file(0).read_text() == "log"
+    assert run.read_verdict().state == "done"
+    assert "2 of 2 can be removed, which frees 2 kB" in done.stdout
+    assert done.stderr == "freed 2 kB\n"
+
+
+def test_without_yes_it_is_shown_and_nothing_removed(hpcdist, make_run):
+    run = make_run()
+    done = hpcdist("gc")
+    assert done.returncode == 0
+    assert run.id in done.stdout
+    assert snapshot_of(run).name in done.stdout
+    assert "nothing was removed: add --yes" in done.stderr
+    value = json.loads(hpcdist("gc", "--json").stdout)
+    assert value["removed"] is False
+    assert value["bytes_free_to_remove"] >= len(CHECKPOINT)
+    assert snapshot_of(run).exists()
+    assert checkpoints_of(run)
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_asks(hpcdist, make_run, answer):
+    run = make_run()
+    control, terminal = pty.openpty()
+    process = hpcdist.start("gc", stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(control, f"{answer}\n".encode())
+    _, errors = process.communicate(timeout=60)
+    os.close(control)
+    os.close(terminal)
+    assert b"Remove it?" in errors
+    assert bool(checkpoints_of(run)) == (answer == "n")
+    assert snapshot_of(run).exists() == (answer == "n")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "all"])
+def test_a_run_that_has_not_ended_keeps_everything(hpcdist, make_run, named):
+    old, going = make_run(), make_run(state="pending")
+    assert snapshot_of(old) == snapshot_of(going)
+    names = [old.id, going.id] if named else []
+    done = hpcdist("gc", *names, "--older-than", "0", "--yes", "--json")
+    assert items(done) == {
+        ("checkpoints", old.id): None,
+        ("checkpoints", going.id): "the run is pending",
+        ("snapshot", snapshot_of(going).name): f"run {going.id} is pending",
+    }
+    assert checkpoints_of(old) == []
+    assert checkpoints_of(going)
+    assert (snapshot_of(going) / "train.py").read_text() == "print('as submitted')"
+
+
+def test_age_counts_from_the_end_of_a_run(hpcdist, make_run):
+    run = make_run(days=10.5)
+    assert items(hpcdist("gc", "--json"))["checkpoints", run.id] == (
+        "the run ended only 10 days ago"
+    )
+    assert items(hpcdist("gc", "--older-than", "11", "--json"))["checkpoints", run.id]
+    assert items(hpcdist("gc", "--older-than", "10", "--json"))["checkpoints", run.id] is None
+
+
+def test_a_named_run_loses_its_own_at_any_age_and_others_nothing(hpcdist, make_run, tree):
+    named = make_run("first", days=0.1)
+    (tree / "train.py").write_text("print('other')")
+    other = make_run("second")
+    done = hpcdist("gc", named.id, "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    assert items(done)["checkpoints", other.id] == "the run was not named"
+    assert (checkpoints_of(named), snapshot_of(named).exists()) == ([], False)
+    assert checkpoints_of(other)
+    assert snapshot_of(other).exists()
+
+
+def test_the_newest_runs_can_be_kept(hpcdist, make_run):
+    runs = [make_run(f"r{number}") for number in range(3)]
+    hpcdist("gc", "--keep-last", "2", "--yes")
+    assert [bool(checkpoints_of(run)) for run in runs] == [False, True, True]
+    assert snapshot_of(runs[0]).exists()  # the others were made from it too
+
+
+@pytest.mark.parametrize("only", ["--checkpoints", "--snapshots"])
+def test_one_kind_can_be_chosen(hpcdist, make_run, only):
+    run = make_run()
+    hpcdist("gc", only, "--yes")
+    assert bool(checkpoints_of(run)) == (only == "--snapshots")
+    assert snapshot_of(run).exists() == (only == "--checkpoints")
+
+
+def test_a_run_that_can_go_on_from_its_checkpoint_keeps_it_until_it_is_named(hpcdist, make_run):
+    run = make_run(state="preempted")
+    reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", run.id]
+    assert "can go on from its checkpoint" in reason
+    assert checkpoints_of(run)
+    hpcdist("gc", run.id, "--yes")
+    assert checkpoints_of(run) == []
+
+
+def test_checkpoints_that_a_run_starts_from_are_kept(hpcdist, make_run):
+    old = make_run("old")
+    going = make_run("new", state="pending", resume=old.path)
+    reason = items(hpcdist("gc", "--yes", "--json"))["checkpoints", old.id]
+    assert reason == f"run {going.id}, which starts from them, is pending"
+    assert checkpoints_of(old)
+
+
+@pytest.mark.parametrize("how", ["written", "changed", "linked"])
+def test_what_a_job_wrote_into_a_snapshot_is_never_removed(hpcdist, make_run, how, tmp_path):
+    run = make_run()
+    snapshot = snapshot_of(run)
+    path = snapshot / ("train.py" if how == "changed" else "result.csv")
+    if how == "linked":
+        path.symlink_to(tmp_path)
+    else:
+        path.unlink(missing_ok=True)
+        path.write_text("precious")
+    done = hpcdist("gc", "--yes", "--json")
+    assert f"jobs wrote into it: {path}" in items(done)["snapshot", snapshot.name]
+    assert os.path.lexists(path)
+    assert checkpoints_of(run) == []
+
+
+def test_bytecode_in_a_snapshot_keeps_nothing(hpcdist, make_run):
+    snapshot = snapshot_of(make_run())
+    (snapshot / "__pycache__").mkdir()
+    (snapshot / "__pycache__/m.pyc").write_text("")
+    hpcdist("gc", "--yes")
+    assert not snapshot.exists()
+
+
+def test_what_the_links_of_a_snapshot_lead_to_stays(hpcdist, make_run, tree):
+    (tree / ".gitignore").write_text("runs/\ndata/\n")
+    (tree / "data").mkdir()
+    (tree / "data/x").write_text("datum")
+    snapshot = snapshot_of(make_run())
+    assert (snapshot / "data/x").read_text() == "datum"
+    hpcdist("gc", "--yes")
+    assert not snapshot.exists()
+    assert (tree / "data/x").read_text() == "datum"
+
+
+def test_a_snapshot_without_runs_goes_when_it_is_old(hpcdist, make_run, tree):
+    run = make_run(unused_days=20)
+    snapshot = snapshot_of(run)
+    run.spec_file.unlink()
+    found = items(hpcdist("gc", "--yes", "--json"))
+    assert found["snapshot", snapshot.name] == "it was used only 20 days ago"
+    hpcdist("gc", "--older-than", "10", "--yes")
+    assert not snapshot.exists()
+
+
+def test_a_snapshot_that_a_submission_takes_at_this_moment_is_kept(hpcdist, make_run, tree):
+    run = make_run(unused_days=0)
+    snapshot = snapshot_of(run)
+    reason = items(hpcdist("gc", "--yes", "--json"))["snapshot", snapshot.name]
+    assert reason == "a submission used it within the last hour"
+    assert stored.remove(snapshot) == "a submission has just used it"
+    assert (snapshot / "train.py").exists()
+
+
+def test_a_snapshot_that_was_removed_is_stored_again(hpcdist, make_run):
+    snapshot = snapshot_of(make_run())
+    hpcdist("gc", "--yes")
+    assert snapshot_of(make_run()) == snapshot
+    assert (snapshot / "train.py").exists()
+
+
+def test_what_a_killed_submission_left_goes_after_a_day(hpcdist, make_run):
+    snapshot = snapshot_of(make_run(state="pending"))
+    half = snapshot.with_name(f".{snapshot.name}.0123abcd")
+    half.mkdir()
+    (half / "x").write_text("half")
+    hpcdist("gc", "--yes")
+    assert half.exists()
+    old_s = time.time() - 2 * DAY_S
+    os.utime(half, (old_s, old_s))
+    hpcdist("gc", "--yes")
+    assert not half.exists()
+
+
+def test_where_there_is_nothing_it_says_so(hpcdist):
+    done = hpcdist("gc")
+    assert done.returncode == 0
+    assert "there is nothing that takes space" in done.stderr
+
+
+def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):
+    run = make_run()
+    done = hpcdist("gc", str(run.path), "--runs", tmp_path / "other", "--yes")
+    assert done.returncode == 2
+    assert "is not among the runs in" in done.stderr
+    assert checkpoints_of(run)

@@ -1,0 +1,75 @@
+"""--snapshot and --no-snapshot, as a user gives them."""
+
+import json
+import subprocess
+
+import pytest
+
+SCRIPT = "import os\nprint('in', os.getcwd(), 'from', os.environ['HPCDIST_SUBMIT_DIR'])\n"
+
+
+@pytest.fixture
+def tree(tmp_path, hpcdist):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    hpcdist.write("train.py", SCRIPT)
+    return tmp_path
+
+
+def folders(text):
+    return {line for line in text.splitlines() if line.startswith("cd ")}
+
+
+def test_render_names_the_folder_that_submit_makes_and_makes_nothing(hpcdist, tree):
+    rendered = hpcdist("render", "train.py", "--local", "--snapshot")
+    assert rendered.returncode == 0, rendered.stderr
+    assert not hpcdist.runs
+    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--json")
+    run = json.loads(done.stdout)
+    with open(f"{run['path']}/script.sh") as script:
+        assert folders(script.read()) == folders(rendered.stdout)
+    with open(f"{run['path']}/spec.json") as file:
+        folder = json.load(file)["snapshot"]["folder"]
+    assert folders(rendered.stdout) == {f"cd {folder}"}
+    assert f"in {folder} from {tree}" in done.stderr
+
+
+def test_on_this_machine_a_job_runs_where_it_is_submitted(hpcdist, tree):
+    done = hpcdist("submit", "train.py", "--local")
+    assert f"in {tree} from {tree}" in done.stdout
+    assert not (tree / "runs/.snapshots").exists()
+
+
+def test_debug_mode_runs_in_the_snapshot_too(hpcdist, tree):
+    done = hpcdist("submit", "train.py", "--debug", "--snapshot")
+    assert f"in {tree / 'runs/.snapshots'}" in done.stdout, done.stderr
+
+
+def test_a_tree_over_the_limit_ends_with_2_and_what_to_do(hpcdist, tree):
+    hpcdist.write("big.bin", "x" * 2_000_000)
+    done = hpcdist("submit", "train.py", "--local", "--snapshot", "--snapshot-limit", "1")
+    assert done.returncode == 2
+    assert "the largest: big.bin (2 MB)" in done.stderr
+    assert "--no-snapshot" in done.stderr
+    assert not hpcdist.runs
+
+
+def test_outside_of_git_a_snapshot_that_is_asked_for_is_refused(hpcdist, tmp_path):
+    hpcdist.environment["GIT_CEILING_DIRECTORIES"] = str(tmp_path.parent)
+    hpcdist.write("train.py", SCRIPT)
+    done = hpcdist("submit", "train.py", "--local", "--snapshot")
+    assert done.returncode == 2
+    assert "is in no git work tree" in done.stderr
+    assert "hint: make one with git init" in done.stderr
+
+
+def test_runs_of_two_snapshots_of_a_job_are_compared_as_one_job(hpcdist, tree):
+    script = (
+        "from hpcdist import record\nrecord.start()\nfor _ in range(3): record.step(samples=8)\n"
+    )
+    for gpus, text in ((1, script), (2, script + "# edited\n")):
+        hpcdist.write("train.py", text)
+        done = hpcdist("submit", "train.py", "--local", "--snapshot", "--gpus", gpus)
+        assert done.returncode == 0, done.stderr
+    assert len(list((tree / "runs/.snapshots").glob("*.json"))) == 2
+    summaries = json.loads(hpcdist("summary", "--json").stdout)
+    assert [summary["not_compared_because"] for summary in summaries] == [None, None]

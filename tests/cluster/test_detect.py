@@ -1,0 +1,222 @@
+"""From the texts of the schedulers' commands to a first hpcdist.yaml."""
+
+import pytest
+
+from hpcdist.cluster import detect_lsf, detect_slurm
+from hpcdist.cluster.first_file import first_file
+from hpcdist.cluster.load import list_profiles, load_profile
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.site import Partition, Site
+from hpcdist.errors import ProfileError, SchedulerError
+
+SINFO = """\
+debug*|2|64|256000|(null)|30:00|up
+gpu|10|64|512000|gpu:a100:4(S:0-1)|2-00:00:00|up
+gpu|2|48|384000|gpu:a100:4|2-00:00:00|up
+mixed|1|64|512000|gpu:a100:4|infinite|up
+mixed|1|32|512000|gpu:v100:2|infinite|up
+mixed|5|128|512000|(null)|infinite|up
+drained|4|64|512000|gpu:h100:4|1:00:00|down
+empty|0|0|0|(null)|infinite|up
+"""
+
+
+def site(*partitions, **options):
+    return Site(
+        **{"scheduler": "slurm", "gpu_request": "gpus-per-node", "partitions": partitions} | options
+    )
+
+
+def gpu_partition(name="gpu", **options):
+    return Partition(**{"name": name, "num_nodes": 2, "cpus": 64, "gpus": 4} | options)
+
+
+def read_back(profiles, text):
+    profiles.project(text)
+    default, listed = list_profiles()
+    assert not [error for error in listed.values() if isinstance(error, ProfileError)]
+    return default, {name: loaded.profile for name, loaded in listed.items()}
+
+
+def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
+    debug, gpu, mixed = detect_slurm.parse_sinfo(SINFO)
+    assert (debug.name, debug.is_default, debug.gpus, debug.time_limit_min) == (
+        "debug",
+        True,
+        0,
+        30,
+    )
+    assert gpu == Partition(
+        name="gpu",
+        num_nodes=12,
+        cpus=48,
+        mem_gb=pytest.approx(402.65, abs=0.01),
+        gpus=4,
+        gpu_types=("a100",),
+        time_limit_min=2880,
+    )
+    assert (mixed.num_nodes, mixed.cpus, mixed.gpus, mixed.time_limit_min) == (2, 32, 2, None)
+    assert mixed.gpu_types == ("a100", "v100")
+
+
+def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
+    text = "a|1|4|1|(null)|infinite|up\nb|1|4|1|(null)|infinite|up\na|2|8|1|(null)|infinite|up\n"
+    assert [(p.name, p.num_nodes) for p in detect_slurm.parse_sinfo(text)] == [("a", 3), ("b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", {}),
+        ("gpu:2", {"": 2}),
+        ("gpu:a100:4(S:0-1)", {"a100": 4}),
+        ("gpu:a100:4(S:0,1),gpu:v100:2(S:1),nvme:1", {"a100": 4, "v100": 2}),
+        ("gpu:1g.5gb:7,shard:14", {"1g.5gb": 7}),
+        ("nvme:gpu:3x", {}),
+    ],
+)
+def test_gpus_are_counted_by_type(gres, gpus):
+    assert detect_slurm.parse_gpus(gres) == gpus
+
+
+def test_a_type_is_not_asked_for_where_some_gpus_have_none():
+    text = "gpu|1|8|1|gpu:2|infinite|up\ngpu|1|8|1|gpu:a100:2|infinite|up\n"
+    (gpu,) = detect_slurm.parse_sinfo(text)
+    assert gpu.gpu_types == ()
+
+
+def test_accounts_are_listed_once():
+    assert detect_slurm.parse_accounts("ann\nproj\nann\n\n") == ("ann", "proj")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "knows"),
+    [("select/cons_tres", True), ("select/cons_res", False), ("select/linear", False)],
+)
+def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows):
+    config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
+    assert detect_slurm.has_gpus_per_node(config) is knows
+
+
+def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
+    partitions = detect_slurm.parse_sinfo(SINFO)
+    default, found = read_back(profiles, first_file(site(*partitions, accounts=("proj",))))
+    assert default == "gpu"
+    common = {"scheduler": "slurm", "account": "proj"}
+    assert found == {
+        "gpu": ClusterProfile(
+            partition="gpu", gpu_type="a100", cpus_per_gpu=12, time_limit_min=2880, **common
+        ),
+        "mixed": ClusterProfile(partition="mixed", cpus_per_gpu=16, **common),
+        "debug": ClusterProfile(partition="debug", gpu_request="none", time_limit_min=30, **common),
+    }
+
+
+def test_the_default_profile_is_the_sites_default_where_it_has_gpus(profiles):
+    partitions = gpu_partition("large", num_nodes=90), gpu_partition("small", is_default=True)
+    assert read_back(profiles, first_file(site(*partitions)))[0] == "small"
+
+
+def test_the_default_profile_is_not_one_for_trials(profiles):
+    partitions = gpu_partition("gpu-debug", num_nodes=90), gpu_partition("gpu")
+    assert read_back(profiles, first_file(site(*partitions)))[0] == "gpu"
+
+
+def test_the_default_profile_can_be_named(profiles):
+    default, found = read_back(profiles, first_file(site(gpu_partition("gpu")), name="my: one"))
+    assert default == "my: one"
+    assert found["my: one"].partition == "gpu"
+
+
+def test_names_that_yaml_would_read_as_something_else_are_quoted(profiles):
+    text = first_file(site(gpu_partition("007"), gpu_partition("true")))
+    _, found = read_back(profiles, text)
+    assert {profile.partition for profile in found.values()} == {"007", "true"}
+
+
+def test_several_accounts_and_types_are_for_the_user_to_choose(profiles):
+    text = first_file(site(gpu_partition(gpu_types=("a100", "v100")), accounts=("ann", "proj")))
+    assert "# account: ann  # yours: ann, proj" in text
+    assert "# gpu_type: a100  # it has a100, v100; unset: any" in text
+    assert load_of(profiles, text) == ("gpu", None, None)
+
+
+def load_of(profiles, text):
+    profiles.project(text)
+    profile = load_profile().profile
+    return profile.partition, profile.account, profile.gpu_type
+
+
+def test_the_comments_of_the_first_file_can_be_made_keys(profiles):
+    text = first_file(site(gpu_partition()))
+    head, further = text.split("    # setup:", 1)
+    profiles.project(head + "    setup:" + further.replace("    # ", "    ").replace("#   ", "  "))
+    profile = load_profile().profile
+    assert profile.setup == ["module load cuda", "source ~/venvs/torch/bin/activate"]
+    assert profile.environment == {"NCCL_DEBUG": "WARN"}
+
+
+def test_a_site_without_a_partition_that_is_up_is_an_error():
+    with pytest.raises(SchedulerError, match="no partition that is up"):
+        first_file(site())
+
+
+BQUEUES = """\
+QUEUE_NAME      PRIO STATUS          MAX JL/U JL/P JL/H NJOBS  PEND   RUN  SUSP  RSV
+normal           30  Open:Active       -    -    -    -     0     0     0     0    0
+night            20  Open:Inact        -    -    -    -     0     0     0     0    0
+admin            50  Closed:Active     -    -    -    -     0     0     0     0    0
+gpu              40  Open:Active      64    8    -    -    10     4     6     0    0
+"""
+BHOSTS = """\
+HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN  SSUSP  USUSP    RSV
+hosta              ok              -     16      0      0      0      0      0
+hostb              closed_Full     -     32     32     32      0      0      0
+hostc              unavail         -      8      0      0      0      0      0
+hostd              ok              -      -      0      0      0      0      0
+"""
+BHOSTS_GPU = """\
+HOST_NAME              ID           MODEL     MUSED      MRSV  NJOBS    RUN   SUSP    RSV
+hosta                   0   TeslaV100_SXM2      10M        0M      0      0      0      0
+                        1   TeslaV100_SXM2      10M        0M      0      0      0      0
+hostb                   0   TeslaV100_SXM2      10M        0M      0      0      0      0
+                        1   TeslaV100_SXM2      10M        0M      0      0      0      0
+                        2   TeslaV100_SXM2      10M        0M      0      0      0      0
+                        3   TeslaV100_SXM2      10M        0M      0      0      0      0
+"""
+BQUEUES_LONG = """\
+QUEUE: gpu
+DEFAULT LIMITS:
+ RUNLIMIT
+ 60.0 min
+MAXIMUM LIMITS:
+ RUNLIMIT
+ 1440.0 min
+"""
+
+
+def test_lsf_tells_open_queues_hosts_gpus_and_limits():
+    assert detect_lsf.parse_bqueues(BQUEUES) == ["normal", "gpu"]
+    assert detect_lsf.parse_default_queue("Default Queues:  normal gpu\nX: y\n") == "normal"
+    assert detect_lsf.parse_bhosts(BHOSTS) == {"hosta": 16, "hostb": 32, "hostd": 0}
+    gpus = detect_lsf.parse_bhosts_gpu(BHOSTS_GPU)
+    assert {host: len(models) for host, models in gpus.items()} == {"hosta": 2, "hostb": 4}
+    assert detect_lsf.parse_run_limit(BQUEUES_LONG) == 1440
+    assert detect_lsf.parse_run_limit("QUEUE: normal\n") is None
+
+
+def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles):
+    queues = [
+        detect_lsf.make_queue(
+            name,
+            is_default=name == "normal",
+            slots=detect_lsf.parse_bhosts(BHOSTS),
+            gpus=detect_lsf.parse_bhosts_gpu(BHOSTS_GPU),
+            time_limit_min=None,
+        )
+        for name in ("normal", "gpu")
+    ]
+    text = first_file(site(*queues, scheduler="lsf"))
+    _, found = read_back(profiles, text)
+    assert found == {"normal": ClusterProfile(scheduler="lsf", partition="normal", cpus_per_gpu=8)}
+    assert "# other queues: gpu" in text

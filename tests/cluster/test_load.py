@@ -1,0 +1,252 @@
+"""Which profile counts, where its values come from, and what is refused in which words."""
+
+import os
+
+import pytest
+
+from hpcdist.cluster.load import list_profiles, load_profile
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.errors import ProfileError
+from hpcdist.job import Flag
+
+TWO = """
+default: helix
+clusters:
+  jura: {partition: gpu}
+  helix: {partition: batch}
+"""
+
+
+def error_of(name=None, **options):
+    with pytest.raises(ProfileError) as caught:
+        load_profile(name, **options)
+    return caught.value
+
+
+def of_one(keys):
+    return f"clusters:\n  jura: {keys}\n"
+
+
+def test_without_a_file_the_profile_is_empty_and_all_is_by_default(profiles):
+    loaded = load_profile()
+    assert loaded.name is None
+    assert loaded.profile == ClusterProfile()
+    assert set(loaded.origins.values()) == {"default"}
+    assert loaded.files == []
+
+
+def test_the_only_profile_is_the_default(profiles):
+    profiles.project(of_one("{partition: gpu}"))
+    loaded = load_profile()
+    assert (loaded.name, loaded.profile.partition) == ("jura", "gpu")
+
+
+def test_of_several_profiles_without_a_default_none_is_chosen(profiles):
+    profiles.project("clusters: {jura: {partition: gpu}, helix: {}}\n")
+    loaded = load_profile()
+    assert loaded.name is None
+    assert loaded.profile == ClusterProfile()
+    assert loaded.known == ["jura", "helix"]
+
+
+def test_a_name_wins_over_the_variable_that_over_the_projects_default_that_over_the_users(
+    profiles, monkeypatch
+):
+    profiles.user("default: u\nclusters: {u: {}, p: {}, v: {}, n: {}}\n")
+    assert load_profile().name == "u"
+    profiles.project("default: p\n")
+    assert load_profile().name == "p"
+    monkeypatch.setenv("HPCDIST_CLUSTER", "v")
+    assert load_profile().name == "v"
+    assert load_profile("n").name == "n"
+
+
+def test_both_files_are_merged_key_by_key_and_flags_win(profiles):
+    user = profiles.user(of_one("{partition: gpu, account: mine, qos: low, constraint: ib}"))
+    profiles.project(of_one("{account: group, qos: high, constraint: null}"))
+    loaded = load_profile(flags={"qos": Flag(name="--qos", value="urgent")})
+    assert loaded.profile == ClusterProfile(partition="gpu", account="group", qos="urgent")
+    assert loaded.origins["partition"] == str(user)
+    assert loaded.origins["account"] == "hpcdist.yaml"
+    assert loaded.origins["constraint"] == "hpcdist.yaml"
+    assert loaded.origins["qos"] == "--qos"
+    assert loaded.origins["mem_gb"] == "default"
+    assert loaded.files == ["hpcdist.yaml", str(user)]
+
+
+def test_flags_count_without_a_file_too(profiles):
+    loaded = load_profile(flags={"partition": Flag(name="--partition", value="gpu")})
+    assert loaded.profile == ClusterProfile(partition="gpu")
+
+
+def test_the_nearest_file_above_counts_up_to_the_root_of_the_repository(profiles, monkeypatch):
+    outer = profiles.project(of_one("{partition: outer}"))
+    inner = profiles.project_folder / "repository" / "src"
+    inner.mkdir(parents=True)
+    monkeypatch.chdir(inner)
+    assert load_profile().files == [str(outer)]
+    (inner.parent / ".git").mkdir()
+    assert load_profile().files == []
+    (inner.parent / "hpcdist.yaml").write_text(of_one("{partition: inner}"))
+    assert load_profile().profile.partition == "inner"
+
+
+def test_a_file_in_the_home_is_shown_with_a_tilde(profiles, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    profiles.user(of_one("{partition: gpu}"))
+    assert load_profile().origins["partition"] == "~/configuration/hpcdist/hpcdist.yaml"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_a_file_that_another_user_put_into_a_folder_for_everyone_is_refused(profiles, monkeypatch):
+    path = profiles.project(of_one("{setup: [evil]}"))
+    below = profiles.project_folder / "mine"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    os.chown(path, 12345, 12345)
+    assert load_profile().profile.setup == ["evil"]  # of a colleague, in a folder of the group
+    profiles.project_folder.chmod(0o1777)
+    assert "belongs to another user (number 12345)" in error_of().message
+
+
+def test_setup_may_be_one_text_of_several_lines_and_empty_keys_are_empty(profiles):
+    profiles.project(
+        "clusters:\n  jura:\n    setup: |\n      module purge\n      module load cuda\n"
+        "    environment:\n    directives:\n"
+    )
+    assert load_profile().profile == ClusterProfile(setup=["module purge\nmodule load cuda\n"])
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("python3.11", "python3.11"),
+        ("/opt/python", "/opt/python"),
+        (".venv/bin/python", "{project}/.venv/bin/python"),
+        ("~/venv/bin/python", "{home}/venv/bin/python"),
+    ],
+)
+def test_the_path_of_python_is_relative_to_the_file(
+    profiles, monkeypatch, tmp_path, written, meant
+):
+    profiles.project(of_one(f"{{python: {written}}}"))
+    below = profiles.project_folder / "below"
+    below.mkdir()
+    monkeypatch.chdir(below)
+    expected = meant.format(project=profiles.project_folder, home=tmp_path / "home")
+    assert load_profile().profile.python == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (of_one("{partitoin: gpu}"), "cluster jura: partitoin is not a key", "mean partition?"),
+        (
+            of_one("{colour: red}"),
+            "cluster jura: colour is not a key",
+            "a cluster takes: scheduler",
+        ),
+        (of_one("{cpus_per_gpu: 0}"), "cluster jura: cpus_per_gpu is 0, must be 1 or more", ""),
+        (of_one("{scheduler: slrum}"), 'scheduler is "slrum", must be auto', "did you mean slurm?"),
+        (of_one("{account: 0123}"), "account is 123, must be text or null", "in quotes"),
+        (of_one("{environment: {A: 4}}"), "environment.A is 4, must be text", "in quotes"),
+        (of_one("{environment: [A]}"), 'environment is ["A"], must be a section with keys', ""),
+        (of_one("{setup: [1]}"), "setup is [1], must be a list, each value text", ""),
+        (of_one("gpu"), 'clusters.jura is "gpu", must be a section with keys or null', ""),
+        ("clusters: [jura]\n", 'clusters is ["jura"], must be a section with keys', ""),
+        ("cluster: {}\n", "cluster is not a key", "clusters? the file takes: clusters, default"),
+        ("default: 3\n", "default is 3, must be text", "in quotes"),
+        ("default: jrua\n" + of_one("{}"), "default: there is no cluster called 'jrua'", "jura?"),
+        ("- a\n", "the file holds a list, must be keys with values", "default and clusters"),
+        ("a: [\n", "not valid YAML: line 2", "indentation"),
+        ("clusters: {a: {}, a: {}}\n", "the key 'a' appears twice", ""),
+    ],
+)
+def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, message, hint):
+    profiles.project(text)
+    error = error_of()
+    assert error.message.startswith("hpcdist.yaml: ")
+    assert message in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("{partition: a b}", 'partition is "a b", must be one word', "scheduler knows"),
+        ("{account: --x}", 'account is "--x", must be one word', ""),
+        ("{qos: ''}", 'qos is "", must be one line of text', "leave qos out"),
+        ('{constraint: "a\\nb"}', 'constraint is "a\\nb", must be one line', ""),
+        ("{environment: {A-B: x}}", 'has "A-B", which is no name of a variable', "letters"),
+        ("{environment: {2A: x}}", 'has "2A", which is no name', ""),
+        ("{environment: {HF_TOKEN: hf_abc}}", "gives HF_TOKEN a value that looks secret", "export"),
+        (
+            "{setup: ['export HF_TOKEN=hf_abc']}",
+            "setup gives HF_TOKEN a value that looks",
+            "export",
+        ),
+        ("{setup: ['x; API_KEY=\"abc\" y']}", "setup gives API_KEY a value that looks", ""),
+        ('{setup: ["a\\rb"]}', "with a character that bash cannot take", "remove it"),
+        ("{directives: [exclusive]}", 'has "exclusive", must be options', "without #SBATCH"),
+        ("{directives: ['#SBATCH --x']}", "must be options of the scheduler", ""),
+        ("{directives: ['--partition=gpu']}", "which hpcdist sets itself", "use the key partition"),
+        ("{directives: ['-p gpu']}", "which hpcdist sets itself", "use the key partition"),
+        ("{directives: [-N2]}", "which hpcdist sets itself", "--nodes"),
+        ("{directives: [--gres=gpu:1]}", "which hpcdist sets itself", "gpu_request"),
+        ("{directives: [--array=1-3]}", "which hpcdist sets itself", "where it is needed"),
+        ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
+        ("{scheduler: lsf, directives: ['-W 60']}", "which hpcdist sets itself", "time_limit_min"),
+        ("{scheduler: lsf, directives: ['-gpu num=2']}", "hpcdist sets itself", "gpu_request"),
+    ],
+)
+def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
+    profiles.project(of_one(text))
+    error = error_of()
+    assert error.message.startswith("hpcdist.yaml: cluster jura: ")
+    assert message in error.message
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{directives: [--exclusive, --mem-per-cpu=4G, '--exclude=n[1-2]', '-w n1', -W]}",
+        "{scheduler: lsf, directives: ['-R span[ptile=1]', -x, '-G group']}",
+        "{environment: {TOKENIZERS_PARALLELISM: 'false', WANDB_API_KEY_FILE: /home/me/key}}",
+        "{setup: ['export HF_TOKEN=$(cat ~/.hf)', 'source ~/venv/bin/activate']}",
+        "{constraint: 'a100&ib', partition: 'gpu,long'}",
+    ],
+)
+def test_what_can_stand_in_a_script_is_taken(profiles, text):
+    profiles.project(of_one(text))
+    assert load_profile().profile != ClusterProfile()
+
+
+def test_a_broken_profile_does_not_spoil_another(profiles):
+    profiles.project("default: good\nclusters: {good: {qos: x}, bad: {qso: x}}\n")
+    assert load_profile().profile.qos == "x"
+    default, listed = list_profiles()
+    assert default == "good"
+    assert listed["good"].profile.qos == "x"
+    assert "qso is not a key" in listed["bad"].message
+
+
+def test_an_unknown_name_lists_the_known_ones_nearest_first_and_the_files(profiles, monkeypatch):
+    profiles.project(TWO)
+    error = error_of("juar")
+    assert error.message == "there is no cluster called 'juar'"
+    assert error.hint == "did you mean jura? clusters are jura, helix, in hpcdist.yaml"
+    monkeypatch.setenv("HPCDIST_CLUSTER", "nowhere")
+    assert error_of().message.startswith("HPCDIST_CLUSTER: there is no cluster called 'nowhere'")
+
+
+def test_a_wrong_flag_is_named(profiles):
+    error = error_of(flags={"partition": Flag(name="--partition", value="")})
+    assert error.message == '--partition: partition is "", must be one line of text'
+
+
+@pytest.mark.parametrize("content", [b"\xff", None], ids=["bytes", "a folder"])
+def test_a_file_that_cannot_be_read_is_an_error(profiles, content):
+    path = profiles.project_folder / "hpcdist.yaml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    assert error_of().message.startswith("hpcdist.yaml ")

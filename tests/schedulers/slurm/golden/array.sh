@@ -1,0 +1,33 @@
+#!/bin/bash
+# hpcdist: train
+#SBATCH --job-name=RUN
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --gpus-per-node=1
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --output=/scratch/ann/runs/RUN/submitit/%A_%a_0_log.out
+#SBATCH --open-mode=append
+#SBATCH --array=0-19%4
+#SBATCH --dependency=afterok:11:12_3,afterany:14
+#SBATCH --kill-on-invalid-dep=yes
+
+set -euo pipefail
+# The agents answer these signals. Without a trap, bash would end before them, and the job with it.
+trap : TERM USR2
+cd /home/ann/project
+# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+export SUBMITIT_EXECUTOR=slurm
+# One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
+# they say why the run ended.
+srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
+    --cpus-per-task=1 --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --output=/scratch/ann/runs/RUN/submitit/%A_%a_%t_log.out --open-mode=append \
+    /opt/venv/bin/python -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.task import main
+main()
+' /scratch/ann/runs/RUN/submitit

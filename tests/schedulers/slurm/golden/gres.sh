@@ -1,0 +1,32 @@
+#!/bin/bash
+# hpcdist: train
+#SBATCH --job-name=RUN
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=12
+#SBATCH --gres=gpu:v100:2
+#SBATCH --mem=30995M
+#SBATCH --time=1-00:00:00
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --output=/scratch/ann/runs/RUN/submitit/%j_0_log.out
+#SBATCH --open-mode=append
+
+set -euo pipefail
+# The agents answer these signals. Without a trap, bash would end before them, and the job with it.
+trap : TERM USR2
+cd /home/ann/project
+# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-6}"
+export SUBMITIT_EXECUTOR=slurm
+# One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
+# they say why the run ended.
+srun --job-name=RUN --nodes=2 --ntasks=2 --ntasks-per-node=1 \
+    --cpus-per-task=12 --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --output=/scratch/ann/runs/RUN/submitit/%j_%t_log.out --open-mode=append \
+    /opt/venv/bin/python -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.task import main
+main()
+' /scratch/ann/runs/RUN/submitit

@@ -1,0 +1,193 @@
+"""What squeue, sacct and sinfo say, read."""
+
+import time
+
+import pytest
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.errors import JobError, SchedulerError
+from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError, run_command
+from hpcdist.schedulers.slurm.capacity import (
+    check_capacity,
+    parse_capacity,
+    parse_gpus,
+    parse_minutes,
+)
+from hpcdist.schedulers.slurm.environment import submission_environment
+from hpcdist.schedulers.slurm.queue import newest, parse_accounting, parse_queue
+from hpcdist.schedulers.slurm.reasons import plain_reason
+from hpcdist.spec import Launch, Resources, ScriptJob
+
+QUEUE = """\
+101|RUNNING|None|2026-11-21T13:36:39|ddp-20261121-133600-abcd
+102|PENDING|(ReqNodeNotAvail, UnavailableNodes:n[3-4])|N/A|ddp|with|bars
+103_7|PENDING|JobArrayTaskLimit|2026-11-21T14:00:00|sweep-x
+104|TIMEOUT|TimeLimit|2026-11-21T12:00:00|late
+garbage
+"""
+
+
+def test_a_queue_is_read_line_by_line():
+    running, waiting, element, late = parse_queue(QUEUE)
+    assert running.condition().state == "running"
+    assert waiting.name == "ddp|with|bars"
+    condition = waiting.condition()
+    assert condition.state == "pending"
+    assert condition.expected_start_s is None
+    assert "maintenance" in condition.reason
+    assert element.job_id == "103_7"
+    start = time.mktime(time.strptime("2026-11-21 14:00", "%Y-%m-%d %H:%M"))
+    assert element.condition().expected_start_s == start
+    assert late.condition().state == "failed"
+    assert late.condition().reason == "Slurm says TIMEOUT"
+
+
+def test_accounting_tells_a_job_from_a_former_one_with_its_id():
+    text = "7|FAILED|old\n7|CANCELLED by 1000|new\n8_1|NODE_FAIL|array\n8_1|COMPLETED|array\n"
+    known = newest(parse_accounting(text))
+    assert known["7", "new"].condition().state == "cancelled"
+    assert known["7", "old"].condition().state == "failed"
+    assert known["8_1", "array"].state == "COMPLETED"  # the last of its lives
+    assert ("7", "other") not in known
+
+
+def test_an_unknown_state_counts_as_running_and_not_as_ended():
+    (job,) = parse_queue("1|NEW_STATE|None|N/A|x\n")
+    assert job.condition().state == "running"
+
+
+@pytest.mark.parametrize(
+    ("code", "part"),
+    [
+        ("Resources", "waits for nodes"),
+        ("(Priority)", "other jobs come before"),
+        ("None", "has not looked at it yet"),
+        ("SomethingNew", "SomethingNew"),
+        ("", "None"),
+    ],
+)
+def test_reasons_are_told_in_plain_words(code, part):
+    assert part in plain_reason(code)
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", {}),
+        ("gpu:2", {"": 2}),
+        ("gpu:a100:4(S:0-1)", {"a100": 4}),
+        ("gpu:a100:4(S:0),gpu:v100:2(S:1),nvme:1", {"a100": 4, "v100": 2}),
+    ],
+)
+def test_gpus_are_counted_by_type(gres, gpus):
+    assert parse_gpus(gres) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("infinite", None),
+        ("n/a", None),
+        ("1-00:00:00", 1440),
+        ("2:00:00", 120),
+        ("10:30", 10.5),
+        ("5", 5),
+        ("1-12", 2160),
+    ],
+)
+def test_limits_are_read_as_slurm_prints_them(text, minutes):
+    assert parse_minutes(text) == minutes
+
+
+NODES = """\
+main*|4|gpu:2|infinite
+short|2|(null)|1:00:00
+mixed|3|gpu:a100:4(S:0-1)|1-00:00:00
+mixed|1|gpu:v100:8|1-00:00:00
+"""
+
+
+def capacity(*, device="auto", cluster=None, **resources):
+    job = ScriptJob(
+        name="x",
+        script="/x.py",
+        resources=Resources(**resources),
+        launch=Launch(device=device),
+    )
+    check_capacity(job, ClusterProfile(**(cluster or {})), parse_capacity(NODES))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes": 4, "gpus": 2},
+        {"nodes": 2, "gpus": 4, "device": "cpu", "cluster": {"partition": "short"}},
+        {"nodes": 2, "cluster": {"partition": "short", "gpu_request": "none"}},
+        {"nodes": 4, "gpus": 4, "cluster": {"partition": "mixed"}},
+        {"nodes": 1, "gpus": 8, "cluster": {"partition": "mixed", "gpu_type": "v100"}},
+        {"nodes": 99, "cluster": {"partition": "that sbatch will refuse"}},
+    ],
+)
+def test_what_a_partition_has_is_let_through(options):
+    capacity(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "begin", "part"),
+    [
+        ({"nodes": 5}, "resources.nodes is 5", "partition main has 4"),
+        ({"gpus": 3}, "resources.gpus is 3", "the most is 2 per node"),
+        ({"cluster": {"partition": "short"}}, "resources.gpus is 1", "have no GPUs"),
+        (
+            {"nodes": 4, "gpus": 4, "cluster": {"partition": "mixed", "gpu_type": "a100"}},
+            "resources.gpus is 4 on 4 nodes",
+            "3 nodes with 4 a100 GPUs",
+        ),
+        (
+            {"time_limit_min": 61, "device": "cpu", "cluster": {"partition": "short"}},
+            "resources.time_limit_min is 61",
+            "allows 60 minutes",
+        ),
+    ],
+)
+def test_what_a_partition_can_never_give_is_refused(options, begin, part):
+    with pytest.raises(JobError) as caught:
+        capacity(**options)
+    assert caught.value.message.startswith(begin)
+    assert part in caught.value.message
+    assert caught.value.hint
+
+
+def test_variables_that_would_change_the_job_unseen_are_left_out():
+    before = {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_NTASKS": "4",
+        "SBATCH_PARTITION": "mine",
+        "SBATCH_ACCOUNT": "mine",
+        "SBATCH_JOB_NAME": "mine",
+        "SBATCH_TIMELIMIT": "5",
+    }
+    script = "#SBATCH --job-name=x\n#SBATCH --partition=gpu\n#SBATCH --time=1-00:00:00\n"
+    assert submission_environment(before, script) == {
+        "PATH": "/bin",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SBATCH_ACCOUNT": "mine",
+    }
+
+
+def test_a_command_that_fails_keeps_all_that_it_said():
+    with pytest.raises(CommandFailedError) as caught:
+        run_command(["sh", "-c", "echo one >&2; echo two >&2; exit 4"], timeout_s=10)
+    assert caught.value.said == "one\ntwo"
+    assert "exit code 4" in caught.value.message
+
+
+def test_a_command_that_does_not_answer_is_given_up():
+    with pytest.raises(CommandTimeoutError, match="sleep did not answer"):
+        run_command(["sleep", "60"], timeout_s=0.2)
+
+
+def test_a_command_that_is_not_there_is_an_error_of_the_scheduler():
+    with pytest.raises(SchedulerError, match="no-such-command"):
+        run_command(["no-such-command"], timeout_s=1)

@@ -1,0 +1,117 @@
+"""What every rank is told, against what Slurm itself says of the job."""
+
+import json
+
+import pytest
+from slurm_cluster.cluster import Cluster, missing_programs
+from slurm_cluster.spec import LOOPBACK
+from user import END_LIMIT_S, User, events, expand, job_id, printed
+
+SHOW = """\
+import json, os
+import torch.distributed as dist
+dist.init_process_group()
+hosts = [None] * dist.get_world_size()
+dist.all_gather_object(hosts, os.environ["SLURMD_NODENAME"])
+kept = {name: os.environ.get(name) for name in os.environ if not name.startswith("BASH_FUNC")}
+print(json.dumps({"environment": kept, "hosts": hosts}))
+dist.destroy_process_group()
+"""
+CPU = ("--set", "launch.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def wide(missing):
+    """A cluster of eight nodes."""
+    if lacking := missing_programs():
+        missing(lacking)
+    cluster = Cluster(LOOPBACK, num_nodes=8)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def user(wide, tmp_path):
+    yield User(wide, tmp_path)
+    assert not wide.restore()
+
+
+def profile(user, *directives):
+    user.write("hpcdist.yaml", f"clusters:\n  lab:\n    directives: {json.dumps(directives)}\n")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "node_list"),
+    [(1, 1, None), (1, 4, None), (2, 2, None), (4, 2, None), (8, 1, None), (3, 2, [2, 5, 7])],
+    ids=["1x1", "1x4", "2x2", "4x2", "8x1", "not contiguous"],
+)
+def test_every_rank_is_told_its_place_as_slurm_sees_it(user, nodes, gpus, node_list):
+    if node_list:
+        profile(user, "--nodelist=" + ",".join(f"127.0.1.{number}" for number in node_list))
+    options = CPU if gpus > 2 else ()
+    run = user.submit(user.write("show.py", SHOW), "--nodes", nodes, "--gpus", gpus, *options)
+    user.done(run, END_LIMIT_S)
+    accounting = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
+    (allocated,) = [w.partition("=")[2] for w in accounting.split() if w.startswith("NodeList=")]
+    hosts = expand(allocated)
+    if node_list:
+        assert hosts == [f"127.0.1.{number}" for number in node_list]
+    ports = set()
+    for rank in range(nodes * gpus):
+        shown = printed(run, rank)
+        seen = shown["environment"]
+        node, local_rank = divmod(rank, gpus)
+        assert shown["hosts"] == [host for host in hosts for _ in range(gpus)]
+        assert {
+            "RANK": seen["RANK"],
+            "WORLD_SIZE": seen["WORLD_SIZE"],
+            "LOCAL_RANK": seen["LOCAL_RANK"],
+            "LOCAL_WORLD_SIZE": seen["LOCAL_WORLD_SIZE"],
+            "NODE_RANK": seen["NODE_RANK"],
+            "GROUP_RANK": seen["GROUP_RANK"],
+            "GROUP_WORLD_SIZE": seen["GROUP_WORLD_SIZE"],
+            "MASTER_ADDR": seen["MASTER_ADDR"],
+            "node": seen["SLURMD_NODENAME"],
+        } == {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(nodes * gpus),
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": str(gpus),
+            "NODE_RANK": seen["SLURM_NODEID"],
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": seen["SLURM_JOB_NUM_NODES"],
+            "MASTER_ADDR": hosts[0] if nodes > 1 else "127.0.0.1",
+            "node": hosts[node],
+        }
+        assert seen["SLURM_NODEID"] == str(node)
+        assert seen["TORCHELASTIC_RUN_ID"] == run.id
+        if options:
+            assert "CUDA_VISIBLE_DEVICES" not in seen
+        else:
+            assert seen["CUDA_VISIBLE_DEVICES"] == ",".join(str(gpu) for gpu in range(gpus))
+        ports.add(seen["MASTER_PORT"])
+    assert len(ports) == 1
+    assert 20_000 <= int(ports.pop()) < 30_000
+
+
+def test_the_shipped_job_trains_and_its_summary_is_there(user):
+    run = user.done(user.submit("ddp", "--nodes", 2, "--gpus", 2, "--set", "train.epochs=3"))
+    (row,) = json.loads(user("summary", "--json").stdout)
+    assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 4)
+    assert events(run, "end", rank=3)[0]["status"] == "done"
+
+
+def test_two_jobs_on_one_node_do_not_meet(user):
+    profile(user, "--nodelist=127.0.1.3")
+    text = SHOW.replace("dist.destroy", "import time; time.sleep(3); dist.destroy")
+    script = user.write("show.py", text)
+    runs = [user.submit(script, "--gpus", 1) for _ in range(2)]
+    for run in runs:
+        user.done(run)
+    seen = [printed(run, 0)["environment"] for run in runs]
+    assert {one["SLURMD_NODENAME"] for one in seen} == {"127.0.1.3"}
+    assert seen[0]["MASTER_PORT"] != seen[1]["MASTER_PORT"]
+    assert seen[0]["CUDA_VISIBLE_DEVICES"] != seen[1]["CUDA_VISIBLE_DEVICES"]

@@ -1,0 +1,111 @@
+"""What fails on a cluster, and what the verdict says of it."""
+
+import json
+import os
+import signal
+
+import pytest
+from user import User, agent_pid, job_id, log
+
+WORK = """\
+import os, sys, time
+import torch.distributed as dist
+dist.init_process_group()
+dist.barrier()
+print("working", os.getpid(), flush=True)
+if sys.argv[1:] == ["raise"] and os.environ["RANK"] == "2":
+    raise ValueError("the third rank cannot go on")
+dist.barrier() if sys.argv[1:] == ["raise"] else time.sleep(600)
+"""
+FOUR = ("--nodes", 2, "--gpus", 2)
+
+
+@pytest.fixture
+def user(slurm, tmp_path):
+    return User(slurm, tmp_path)
+
+
+@pytest.fixture
+def working(user):
+    """A run whose four ranks are at work."""
+    run = user.submit(user.write("work.py", WORK), *FOUR, "--no-requeue")
+    for rank in range(4):
+        user.wait_for_line(run, "working", rank=rank)
+    return run
+
+
+def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(user):
+    run = user.submit(user.write("work.py", WORK), *FOUR, "--", "raise")
+    verdict = user.verdict(run)
+    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 2, 1)
+    assert verdict.exception == "ValueError"
+    assert "the third rank cannot go on" in verdict.message
+    assert verdict.host == "127.0.1.2"
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+
+
+def test_a_rank_that_is_killed_is_named(user, working):
+    os.kill(int(log(working, 3).split()[1]), signal.SIGKILL)
+    verdict = user.verdict(working)
+    assert (verdict.kind, verdict.rank, verdict.signal) == ("signal", 3, "SIGKILL")
+    assert user.cluster.wait_for_end(job_id(working)) == "FAILED"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_is_killed_is_named_with_its_node(user, working, node):
+    os.kill(agent_pid(working, node), signal.SIGKILL)
+    verdict = user.verdict(working)
+    assert (verdict.kind, verdict.node) == ("agent_lost", node)
+    assert user.cluster.wait_for_end(job_id(working)) in {"FAILED", "NODE_FAIL"}
+
+
+def test_cancel_ends_the_job_and_every_process_of_it(user, working):
+    done = user("cancel", working.id)
+    assert done.returncode == 0, done.stderr
+    assert user.cluster.job_state(job_id(working)) == "CANCELLED"
+    for rank in range(4):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(log(working, rank).split()[1]), 0)
+    verdict = working.read_verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("cancelled", 130)
+
+
+def test_a_job_that_was_cancelled_by_hand_is_cancelled(user, working):
+    user.cluster.run("scancel", job_id(working))
+    user.cluster.wait_for_end(job_id(working))
+    (status,) = json.loads(user("status", working.id, "--json").stdout)
+    assert status["state"] == "cancelled"
+
+
+def test_a_job_that_waits_says_why_and_can_be_cancelled(user):
+    blocker = user.cluster.submit("sleep 600", "--nodes=4", "--exclusive")
+    user.cluster.wait_for_state(blocker, "RUNNING")
+    run = user.submit(user.write("work.py", WORK), *FOUR)
+    user.cluster.wait_for(lambda: "waits for nodes" in user("status", run.id).stdout)
+    assert user("cancel", run.id).returncode == 0
+    assert run.read_verdict().state == "cancelled"
+    user.cluster.run("scancel", blocker)
+    user.cluster.wait_for_end(blocker)
+
+
+def test_wait_ends_with_the_exit_code_of_the_run(user):
+    script = user.write("leave.py", "import sys\nprint('so long')\nsys.exit(3)\n")
+    done = user("submit", script, "--wait")
+    assert done.returncode == 1
+    assert "so long" in done.stdout
+    assert "exit code 3" in done.stderr
+    user.cluster.wait_until_idle()
+
+
+def test_an_interrupted_wait_leaves_the_job_running_and_says_so(user):
+    waiting = user.start("submit", user.write("work.py", WORK), "--gpus", 2, "--wait")
+    runs = user.folder / "runs"
+    user.cluster.wait_for(lambda: list(runs.glob("*/logs/rank-00000.log")))
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=30)
+    assert waiting.returncode == 130
+    (run,) = runs.glob("work-*")
+    assert f"run {run.name} goes on" in said
+    (status,) = json.loads(user("status", "--json").stdout)
+    assert status["state"] == "running"
+    assert user("cancel", run.name).returncode == 0

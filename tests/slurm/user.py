@@ -1,0 +1,108 @@
+"""A user of a cluster: calls the command on its login node, and looks at the runs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcdist.events import read_events
+from hpcdist.run import Run
+
+START_LIMIT_S = 60
+END_LIMIT_S = 90
+
+
+@dataclass
+class User:
+    """Works in one folder."""
+
+    cluster: object
+    folder: Path
+
+    def __call__(self, *arguments, **options):
+        """Call the command; returns what `subprocess.run` does."""
+        words = (sys.executable, "-m", "hpcdist", *arguments)
+        options = {"check": False, "timeout": 90} | options
+        return self.cluster.run(*words, cwd=self.folder, **options)
+
+    def start(self, *arguments, **options):
+        """Call the command, and go on at once."""
+        words = (sys.executable, "-m", "hpcdist", *arguments)
+        defaults = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return self.cluster.start_command(*words, cwd=self.folder, **defaults | options)
+
+    def write(self, name, text):
+        """A file in the folder."""
+        path = self.folder / name
+        path.write_text(text)
+        return name
+
+    def submit(self, *arguments):
+        """Submit a job, which must succeed; returns its run."""
+        done = self("submit", *arguments)
+        assert done.returncode == 0, done.stderr
+        return Run(self.folder / "runs" / done.stdout.strip())
+
+    def verdict(self, run, limit_s=END_LIMIT_S):
+        """The run's verdict, once it is there."""
+        return self.cluster.wait_for(run.read_verdict, limit_s)
+
+    def done(self, run, limit_s=END_LIMIT_S):
+        """The run, once it is done; any other end fails the test."""
+        verdict = self.verdict(run, limit_s)
+        assert verdict.state == "done", verdict.message
+        self.cluster.wait_for_end(job_id(run))
+        return run
+
+    def wait_for_line(self, run, text, *, rank=0, limit_s=START_LIMIT_S):
+        """Until a rank of any attempt has printed this."""
+        self.cluster.wait_for(lambda: text in log(run, rank), limit_s)
+
+
+def job_id(run):
+    """The id of the run's job."""
+    return run.read_submission()["job_id"]
+
+
+def log(run, rank=0):
+    """What a rank has printed, in all attempts."""
+    return "".join(path.read_text() for found, _, path in run.log_files() if found == rank)
+
+
+def printed(run, rank):
+    """The JSON that a rank's script printed; torch may have printed warnings."""
+    (line,) = [line for line in log(run, rank).splitlines() if line.startswith("{")]
+    return json.loads(line)
+
+
+def events(run, name, *, rank=0):
+    """The events of one kind of a rank, over all attempts."""
+    files = [path for found, _, path in run.event_files() if found == rank]
+    return [one for path in files for one in read_events(path).events if one["event"] == name]
+
+
+def agent_pid(run, node):
+    """The process of a node's agent, as this machine numbers it."""
+    return json.loads(run.agent_file(node).read_text())["process"]["pid"]
+
+
+def expand(node_list):
+    """Names in Slurm's short form: 127.0.1.[1-2,4] or n[1-3] or n1,n3."""
+    names = []
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\])?", node_list):
+        stem, bracket, inner = part.partition("[")
+        if not bracket:
+            names.append(part)
+            continue
+        for piece in inner.rstrip("]").split(","):
+            first, _, last = piece.partition("-")
+            names += [f"{stem}{number}" for number in range(int(first), int(last or first) + 1)]
+    return names
+
+
+def without_run_folder(environment=os.environ):
+    """The environment without a folder of runs that the tests' own user has set."""
+    return {name: value for name, value in environment.items() if name != "HPCDIST_RUNS"}

@@ -1,0 +1,446 @@
+"""Snapshots: what of a work tree they hold, what they are called, and that they are stored once."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hpcdist import submission
+from hpcdist.errors import RunDirectoryError, UserError
+from hpcdist.job import LoadedJob, load_job
+from hpcdist.run import Run
+from hpcdist.snapshot import (
+    NoWorkTreeError,
+    SnapshotChangedError,
+    SnapshotTooLargeError,
+    plan_snapshot,
+    store,
+)
+from hpcdist.snapshot.store import manifest_file, read_manifest
+from hpcdist.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A work tree with one commit; the working directory is in it."""
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    git(folder, "init")
+    write(folder / "train.py", "print('committed')")
+    write(folder / ".gitignore", "data/\n*.log\nruns/\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "first")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("HPCDIST_RUNS", raising=False)
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "runs"
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def plan(tree, runs, **options):
+    return plan_snapshot(tree, runs=runs, **options)
+
+
+def stored(tree, runs):
+    return store(plan(tree, runs), runs)
+
+
+def names(folder):
+    found = [os.path.join(at, name) for at, dirs, files in os.walk(folder) for name in dirs + files]
+    return {os.path.relpath(path, folder) for path in found}
+
+
+def test_what_is_not_committed_is_in_the_snapshot(tree, runs):
+    write(tree / "train.py", "print('changed')")
+    write(tree / "pkg/new.py", "untracked")
+    folder = stored(tree, runs)
+    assert (folder / "train.py").read_text() == "print('changed')"
+    assert (folder / "pkg/new.py").read_text() == "untracked"
+
+
+def test_a_file_that_was_deleted_is_not_in_the_snapshot(tree, runs):
+    (tree / "train.py").unlink()
+    assert names(stored(tree, runs)) == {".gitignore"}
+
+
+def test_what_git_ignores_is_linked_to_and_bytecode_left_out(tree, runs):
+    write(tree / "data/train.bin", "numbers")
+    write(tree / "lab/.keep", "")
+    write(tree / "lab/note.log", "note")
+    write(tree / "lab/__pycache__/x.pyc", "code")
+    folder = stored(tree, runs)
+    assert os.readlink(folder / "data") == str(tree / "data")
+    assert (folder / "data/train.bin").read_text() == "numbers"
+    assert os.readlink(folder / "lab/note.log") == str(tree / "lab/note.log")
+    assert names(folder / "lab") == {".keep", "note.log"}
+
+
+def test_a_folder_whose_files_are_all_ignored_is_one_link(tree, runs):
+    for name in ("out/a.log", "out/b.log", "out-2.log"):
+        write(tree / name, "")
+    entries = {entry.path for entry in plan(tree, runs).entries}
+    assert entries == {"train.py", ".gitignore", "out", "out-2.log"}
+
+
+def test_files_are_readable_only_and_stay_executable(tree, runs):
+    (tree / "train.py").chmod(0o755)
+    folder = stored(tree, runs)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert modes == {"train.py": 0o500, ".gitignore": 0o400}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_links_within_the_tree_lead_to_the_copy_and_others_to_where_they_led(tree, runs):
+    write(tree.parent / "outside/x", "outside")
+    for name, target in (
+        ("beside", "train.py"),
+        ("sub/up", "../train.py"),
+        ("sub/absolute", tree / "train.py"),
+        ("sub/out", "../../outside"),
+        ("far", tree.parent / "outside"),
+        ("broken", "nothing"),
+    ):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).symlink_to(target)
+    folder = stored(tree, runs)
+    write(tree / "train.py", "edited")
+    inside = [folder / name for name in ("beside", "sub/up", "sub/absolute")]
+    assert [path.resolve() for path in inside] == [folder / "train.py"] * 3
+    assert (folder / "sub/out/x").read_text() == (folder / "far/x").read_text() == "outside"
+    assert os.readlink(folder / "broken") == "nothing"
+
+
+def test_a_folder_that_became_a_link_does_not_bring_its_old_files(tree, runs):
+    write(tree / "pkg/m.py", "old")
+    git(tree, "add", ".")
+    shutil.move(tree / "pkg", tree.parent / "moved")
+    (tree / "pkg").symlink_to(tree.parent / "moved")
+    folder = stored(tree, runs)
+    assert os.readlink(folder / "pkg") == str(tree.parent / "moved")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["with space.py", "new\nline.py", "-dash.py", b"latin-\xe9.py", "é/ü.py", 'quote".py'],
+    ids=["space", "newline", "dash", "not-utf-8", "letters", "quote"],
+)
+def test_any_name_that_a_file_can_have_is_copied_and_found_in_the_manifest(tree, runs, name):
+    name = os.fsdecode(name)
+    write(tree / name, "odd")
+    folder = stored(tree, runs)
+    assert (folder / name).read_text() == "odd"
+    manifest = read_manifest(folder)
+    assert name in {entry.path for entry in manifest.entries}
+    assert manifest.source == str(tree)
+    assert len(manifest.commit) == 40
+
+
+def test_submodules_and_nested_work_trees_are_copied(tree, runs):
+    nested = tree / "nested"
+    nested.mkdir()
+    git(nested, "init")
+    write(nested / "m.py", "nested")
+    write(nested / ".gitignore", "*.bin\n")
+    write(nested / "x.bin", "ignored")
+    assert names(stored(tree, runs) / "nested") == {"m.py", ".gitignore"}
+    git(nested, "add", ".")
+    git(nested, "commit", "-m", "first")
+    git(tree, "add", "nested")
+    assert (stored(tree, runs) / "nested/m.py").read_text() == "nested"
+
+
+@pytest.mark.parametrize("where", ["tree/out", "tree/runs", "tree"])
+def test_runs_are_never_in_a_snapshot(tree, tmp_path, where):
+    write(tree / ".gitignore", "")
+    runs = tmp_path / where
+    write(Run.create(runs, "x").spec_file, "{}")
+    for _ in range(2):
+        folder = stored(tree, runs)
+        assert names(folder) == {".gitignore", "train.py"}
+
+
+def test_the_runs_of_other_days_are_not_in_a_snapshot(tree, runs):
+    write(tree / ".gitignore", "")
+    write(Run.create(tree / "runs", "x").spec_file, "{}")
+    assert names(stored(tree, runs)) == {".gitignore", "train.py"}
+
+
+def test_a_snapshot_is_called_after_all_that_a_job_could_see(tree, runs):
+    ids = [plan(tree, runs).id, plan(tree, runs).id]
+    assert ids[0] == ids[1]
+    write(tree / "train.py", "changed")
+    ids.append(plan(tree, runs).id)
+    (tree / "train.py").chmod(0o755)
+    ids.append(plan(tree, runs).id)
+    (tree / "train.py").rename(tree / "other.py")
+    ids.append(plan(tree, runs).id)
+    (tree / "link").symlink_to("other.py")
+    ids.append(plan(tree, runs).id)
+    write(tree / "data/x", "")
+    ids.append(plan(tree, runs).id)
+    assert len(set(ids[1:])) == len(ids) - 1
+
+
+def test_a_tree_over_the_limit_is_refused_with_its_largest_files(tree, runs):
+    for name, size in (("big.bin", 3_000_000), ("less.bin", 2_000_000), ("small.bin", 10)):
+        write(tree / name, "x" * size)
+    with pytest.raises(SnapshotTooLargeError) as caught:
+        plan(tree, runs, limit_bytes=4e6)
+    assert "has 5 MB in 5 files, more than the 4 MB" in caught.value.message
+    assert "the largest: big.bin (3 MB), less.bin (2 MB)" in caught.value.message
+    assert all(word in caught.value.hint for word in (".gitignore", "--no-snapshot", "limit"))
+    write(tree / ".gitignore", "*.bin\n")
+    assert plan(tree, runs, limit_bytes=4e6)
+
+
+def test_the_limit_comes_from_the_environment_and_the_request_goes_before(
+    tree, monkeypatch, script_job
+):
+    write(tree / "big.bin", "x" * 2_000_000)
+    job = script_job(tree / "train.py")
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    with pytest.raises(SnapshotTooLargeError):
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+    assert plan_workspace(job, SnapshotRequest(wanted=True, limit_mb=3), by_default=False).snapshot
+    monkeypatch.setenv(LIMIT_VARIABLE, "much")
+    with pytest.raises(UserError, match="is 'much', must be a number of MB"):
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+
+
+def test_outside_of_git_a_snapshot_is_refused_if_asked_for_and_else_noted(
+    tmp_path, monkeypatch, script_job
+):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    job = script_job(write(tmp_path / "x.py", "pass"))
+    with pytest.raises(NoWorkTreeError, match="not a git repository"):
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+    workspace = plan_workspace(job, SnapshotRequest(), by_default=True)
+    assert workspace.snapshot is None
+    assert "no snapshot is taken" in workspace.notes[0]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoWorkTreeError, match="git is not installed"):
+        plan_workspace(job, SnapshotRequest(wanted=True), by_default=False)
+
+
+def test_before_the_first_commit_there_is_a_snapshot_too(tmp_path, runs):
+    tree = tmp_path / "new"
+    tree.mkdir()
+    git(tree, "init")
+    write(tree / "x.py", "new")
+    folder = stored(tree, runs)
+    assert (folder / "x.py").read_text() == "new"
+    assert read_manifest(folder).commit is None
+
+
+def test_equal_trees_are_stored_once(tree, runs):
+    folder = stored(tree, runs)
+    inode = (folder / "train.py").stat().st_ino
+    assert stored(tree, runs) == folder
+    assert (folder / "train.py").stat().st_ino == inode
+    assert sorted(os.listdir(folder.parent)) == [folder.name, f"{folder.name}.json"]
+
+
+def test_a_stored_snapshot_that_was_damaged_is_made_whole(tree, runs):
+    for name in ("a", "b", "c"):
+        write(tree / name, name)
+    folder = stored(tree, runs)
+    (folder / "a").unlink()
+    (folder / "b").chmod(0o600)
+    (folder / "b").write_text("B")
+    write(folder / "of-a-job", "result")
+    stored(tree, runs)
+    assert [(folder / name).read_text() for name in "abc"] == ["a", "b", "c"]
+    assert (folder / "of-a-job").read_text() == "result"
+    manifest_file(folder).unlink()
+    stored(tree, runs)
+    assert read_manifest(folder).id == folder.name
+    assert (folder / "of-a-job").exists()
+
+
+def test_submissions_at_one_moment_share_a_snapshot(tree, runs):
+    for number in range(50):
+        write(tree / f"m{number}.py", str(number))
+    planned = plan(tree, runs)
+    barrier = threading.Barrier(6)
+
+    def store_at_once(_):
+        barrier.wait()
+        return store(planned, runs)
+
+    with ThreadPoolExecutor(6) as pool:
+        (folder,) = set(pool.map(store_at_once, range(6)))
+    assert sorted(os.listdir(folder.parent)) == [folder.name, f"{folder.name}.json"]
+    assert all((folder / f"m{number}.py").read_text() == str(number) for number in range(50))
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted", "link"])
+def test_a_file_that_changed_after_the_plan_is_not_stored_under_its_name(tree, runs, change):
+    planned = plan(tree, runs)
+    (tree / "train.py").unlink()
+    if change == "edited":
+        write(tree / "train.py", "edited")
+    elif change == "link":
+        (tree / "train.py").symlink_to("/etc/hostname")
+    with pytest.raises(SnapshotChangedError, match=r"train.py changed while"):
+        store(planned, runs)
+    assert os.listdir(runs / ".snapshots") == []
+
+
+def loaded(tree, name="train.py"):
+    return load_job(tree / name)
+
+
+def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
+    planned = submission.plan_submission(
+        loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
+    )
+    script = planned.script(submission.placeholder_run(runs))
+    assert not runs.exists()
+    folder = planned.workspace.snapshot.folder(runs)
+    assert f"\ncd {folder}" in script
+    assert f"\nexport HPCDIST_SUBMIT_DIR={tree}\n" in script
+    stored_plan = submission.store_workspace(planned, runs)
+    assert stored_plan.workspace.snapshot.folder(runs) == folder
+    run = Run.create(runs, "x")
+    submission.write_spec(
+        run,
+        planned.loaded,
+        scheduler="local",
+        plan=planned.plan,
+        command=[],
+        workspace=planned.workspace,
+    )
+    spec = run.read_spec()
+    assert spec["snapshot"] == {"id": folder.name, "folder": str(folder), "source": str(tree)}
+    assert spec["job"]["script"] == str(folder / "train.py")
+    assert spec["cwd"] == str(tree)
+
+
+def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot(
+    tree, runs, monkeypatch
+):
+    write(tree / "exp/one/x.py", "pass")
+    monkeypatch.chdir(tree / "exp/one")
+    request = SnapshotRequest(wanted=True, runs=runs)
+    workspace = plan_workspace(loaded(tree, "train.py").job, request, by_default=False)
+    folder = workspace.snapshot.folder(runs)
+    assert workspace.place(runs).cwd == str(folder / "exp/one")
+    assert workspace.job_in(runs, loaded(tree).job).script == str(folder / "train.py")
+
+
+def test_a_script_that_is_not_in_the_snapshot_stays_where_it_is_and_is_noted(tree, runs):
+    outside = write(tree.parent / "other.py", "pass")
+    hidden = write(tree / "data/hidden.py", "pass")
+    for script in (outside, hidden):
+        job = load_job(script).job
+        workspace = plan_workspace(job, SnapshotRequest(wanted=True, runs=runs), by_default=False)
+        assert workspace.job_in(runs, job).script == str(script)
+        assert f"{script} is not among the files" in workspace.notes[0]
+
+
+def test_python_finds_modules_of_the_tree_in_the_snapshot(tree, runs, monkeypatch):
+    write(tree / "src/lib/__init__.py", "")
+    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tree}/src")
+    workspace = plan_workspace(
+        loaded(tree).job, SnapshotRequest(wanted=True, runs=runs), by_default=False
+    )
+    folder = workspace.snapshot.folder(runs)
+    assert workspace.place(runs).environment["PYTHONPATH"] == f"/elsewhere:{folder}/src"
+    monkeypatch.delenv("PYTHONPATH")
+    assert "PYTHONPATH" not in workspace.place(runs).environment
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tree / "src")])  # as an editable install does
+    assert workspace.place(runs).environment["PYTHONPATH"] == f"{folder}/src"
+
+
+def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
+    overrides = ["data.root=data", "checkpoint.resume=old/run"]
+    job = load_job("ddp", overrides=overrides).job
+    assert (job.data.root, job.checkpoint.resume) == (str(tree / "data"), str(tree / "old/run"))
+    home = load_job("ddp", overrides=["data.root=~/data"]).job
+    assert home.data.root == os.path.expanduser("~/data")
+
+
+WAITS = """
+import os, sys, time
+print("up", flush=True)
+deadline = time.monotonic() + 30
+while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
+    time.sleep(0.01)
+import helper
+print(helper.WORD, open("data/x").read(), os.environ["HPCDIST_SUBMIT_DIR"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("takes_snapshot", [True, False], ids=["snapshot", "no-snapshot"])
+def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
+    tree, runs, launched_run, tmp_path, takes_snapshot
+):
+    write(tree / "train.py", WAITS)
+    write(tree / "helper.py", "WORD = 'submitted'")
+    write(tree / "data/x", "datum")
+    job = load_job("train.py", overrides=["launch.device=cpu"], script_args=[str(tmp_path / "go")])
+    planned = submission.plan_submission(
+        job, scheduler="local", snapshot=SnapshotRequest(wanted=takes_snapshot, runs=runs)
+    )
+    launched = launched_run(submission.submit(planned, runs=runs, command=["hpcdist"]))
+    try:
+        launched.wait(lambda: "up" in launched.log(0))
+        write(tree / "helper.py", "WORD = 'edited'")
+        (tmp_path / "go").touch()
+        assert launched.verdict().kind == "done", launched.everything_said()
+        launched.wait(lambda: not launched.agents_alive())
+    finally:
+        launched.kill_agents()
+    word = "submitted" if takes_snapshot else "edited"
+    assert launched.log(0) == f"up\n{word} datum {tree}\n"
+    spec = json.loads(launched.run.spec_file.read_text())
+    assert (spec["snapshot"] is not None) == takes_snapshot
+
+
+def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tree, runs):
+    planned = submission.plan_submission(
+        loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
+    )
+    write(tree / "train.py", "print('later')")
+    again = submission.store_workspace(planned, runs)
+    folder = again.workspace.snapshot.folder(runs)
+    assert (folder / "train.py").read_text() == "print('later')"
+    assert again.workspace.snapshot.id != planned.workspace.snapshot.id
+
+
+def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does_not(tree, runs):
+    job = loaded(tree).job
+    request = SnapshotRequest(runs=runs)
+    assert plan_workspace(job, request, by_default=True).snapshot is not None
+    refused = SnapshotRequest(wanted=False, runs=runs)
+    assert plan_workspace(job, refused, by_default=True).snapshot is None
+    planned = submission.plan_submission(LoadedJob(job=job, source="x"), scheduler="local")
+    assert planned.workspace.snapshot is None
+
+
+def test_a_store_that_cannot_be_written_says_so(tree, tmp_path):
+    runs = write(tmp_path / "file", "")
+    with pytest.raises(RunDirectoryError, match="cannot be written"):
+        stored(tree, Path(runs))
