@@ -137,12 +137,14 @@ def plan_step(
         workloads.check(loaded.job)
         check_allocation(loaded.job, cluster.profile, allocation)
         plan = scheduler.lay_out(loaded.job, cluster.profile)
+    # It starts while its user looks on: as on this machine, there is no queue to wait in.
+    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
     return PlannedSubmission(
         loaded=loaded,
         scheduler=scheduler,
         cluster=cluster,
         plan=plan,
-        workspace=plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False),
+        workspace=workspace,
         allocation=allocation,
     )
 

@@ -53,6 +53,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
 
     loaded = load_from_options(options, defaults={"resources.nodes": _DEFAULT_NODES})
     scheduler, cluster = cluster_from_options(options)
+    interrupts = Interrupts()
     request = Request(
         loaded=loaded,
         scheduler=detect_scheduler() if scheduler == "auto" else scheduler,
@@ -62,10 +63,13 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
         with_job=not no_job,
         timeout_s=timeout_min * 60,
         say=note,
+        check=interrupts.check,
     )
     found: list[Finding] = []
-    with Interrupts().handled():  # whatever signal comes, the job is cancelled
+    with interrupts.handled():
+        interrupts.defer()  # a signal must not come between submitting the job and knowing it
         for finding in examine(request):
+            interrupts.check()
             found.append(finding)
             if not as_json:
                 _print(finding)

@@ -55,6 +55,8 @@ class Request:
     """How long the job may take, its wait included."""
     say: Callable[[str], None]
     """Told why the job waits, and where a run that failed is."""
+    check: Callable[[], None]
+    """Called between looks; may raise, which ends the job."""
 
 
 def examine(request: Request) -> Iterator[Finding]:
@@ -115,6 +117,7 @@ def _job(
             command=request.command,
             timeout_s=request.timeout_s,
             say=request.say,
+            check=request.check,
         )
     except NotEndedError as error:
         yield failed("job", f"{error}; it was cancelled", "wait longer with --timeout MINUTES")

@@ -101,7 +101,9 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
 
 
 def _first_of_bash(lines: list[str]) -> str:
-    return next((line for line in lines if "slurm_script: line" in line or ": line " in line), "")
+    """What bash itself said of the script, without the path of Slurm's copy of it."""
+    said = (line.partition("slurm_script: ")[2] for line in lines)
+    return next((text for text in said if text), "")
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:

@@ -60,8 +60,9 @@ def run_trial(
     command: Sequence[str],
     timeout_s: float,
     say: Callable[[str], None],
+    check: Callable[[], None],
 ) -> tuple[Run, Verdict]:
-    """Submit the job and wait for its end; `say` is told why it waits.
+    """Submit the job and wait for its end; `say` is told why it waits, and `check` may raise.
 
     Raises SchedulerError where it is refused, NotEndedError after `timeout_s` seconds. Whatever
     interrupts the wait ends the job.
@@ -69,7 +70,7 @@ def run_trial(
     run = submission.submit(planned, runs=runs, command=command).run
     scheduler = planned.scheduler
     try:
-        verdict = _wait(run, timeout_s, say)
+        verdict = _wait(run, timeout_s, say, check)
         _wait_until_gone(lambda: scheduler.conditions([run])[run.id])
     except BaseException:
         scheduler.cancel([run])
@@ -110,11 +111,14 @@ def _ended(run: Run, num_nodes: int) -> Iterator[int]:
             yield node
 
 
-def _wait(run: Run, timeout_s: float, say: Callable[[str], None]) -> Verdict:
+def _wait(
+    run: Run, timeout_s: float, say: Callable[[str], None], check: Callable[[], None]
+) -> Verdict:
     end = EndWatch(run)
     deadline_s = time.monotonic() + timeout_s
     said = None
     while (verdict := end.poll()) is None:
+        check()
         waiting = waiting_sentence(end.condition)
         if waiting not in {None, said}:
             said = waiting

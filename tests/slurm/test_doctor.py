@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 
@@ -132,6 +133,18 @@ def test_a_job_that_does_not_start_is_cancelled_with_the_reason(doctor, slurm):
     assert failures(found) == ["job"]
     assert "pending: it waits for nodes" in found["job"]["detail"]
     assert "the job is pending: it waits for nodes" in said
+    assert [job.id for job in slurm.queue()] == [blocking]
+    slurm.run("scancel", blocking)
+
+
+def test_ctrl_c_cancels_the_doctors_job(slurm, tmp_path):
+    blocking = slurm.submit("sleep 600", "--nodes=4", "--exclusive")
+    slurm.wait_for_state(blocking, "RUNNING")
+    with slurm.start_command("hpcdist", "doctor", *CPU, cwd=tmp_path, stdout=-1, stderr=-1) as one:
+        slurm.wait_for(lambda: len(slurm.queue()) == 2)
+        one.send_signal(signal.SIGINT)
+        one.communicate(timeout=60)
+    assert one.returncode == 130
     assert [job.id for job in slurm.queue()] == [blocking]
     slurm.run("scancel", blocking)
 
