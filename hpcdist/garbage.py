@@ -56,15 +56,12 @@ def find_garbage(
     all_of_them: Sequence[Run],
     states: Mapping[str, State],
     rules: Rules,
-    *,
-    unknown: bool = False,
 ) -> list[Candidate]:
     """All checkpoints and snapshots in the folder, each with the reason where it is kept.
 
-    `states` has the state of every run; `unknown` says that a scheduler did not answer, so that a
-    run which seems lost may be going on.
+    `states` has the state of every run.
     """
-    kept = _kept_runs(all_of_them, states, rules, unknown=unknown)
+    kept = _kept_runs(all_of_them, states, rules)
     used = _users(all_of_them)
     return [
         *(found for run in all_of_them if (found := _checkpoints(run, kept, all_of_them))),
@@ -90,24 +87,21 @@ def remove(candidate: Candidate) -> str | None:
     return None
 
 
-def _kept_runs(
-    runs: Sequence[Run], states: Mapping[str, State], rules: Rules, *, unknown: bool
-) -> dict[Path, str]:
+def _kept_runs(runs: Sequence[Run], states: Mapping[str, State], rules: Rules) -> dict[Path, str]:
     """Why a run stays whole, for those that do."""
     newest = sorted(runs, key=created_ns)[len(runs) - rules.keep_last :] if rules.keep_last else []
     last = {run.path for run in newest}
     reasons = {
-        run.path: _why_kept(run, states[run.id], rules, is_last=run.path in last, unknown=unknown)
-        for run in runs
+        run.path: _why_kept(run, states[run.id], rules, is_last=run.path in last) for run in runs
     }
     return {path: reason for path, reason in reasons.items() if reason is not None}
 
 
-def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool, unknown: bool) -> str | None:
+def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | None:
+    if state == "unknown":
+        return "may be going on: its scheduler does not answer"
     if state in OPEN_STATES:
         return f"is {state}"
-    if state == "lost" and unknown:
-        return "may be going on: its scheduler does not answer"
     if rules.named is not None and run.path not in rules.named:
         return "was not named"
     if state == "preempted" and rules.named is None:

@@ -40,6 +40,8 @@ class RankContext:
     """CPU threads that this rank should use."""
     events: EventWriter
     progress: ProgressSlot | None = None
+    has_agent: bool = True
+    """An agent watches this rank, and ends it where that must be; not so in debug mode."""
     say: Callable[[str], None] = field(default=lambda line: print(line, flush=True))
     """Print a line into the rank's log."""
 

@@ -9,18 +9,39 @@
         record.step(samples=len(images), loss=loss)
     record.evaluate(accuracy=accuracy)
 
+A script that can go on from a checkpoint of its own stops before the time limit or a preemption:
+
+        record.step(samples=len(images), loss=loss)
+        if record.should_stop():
+            save_checkpoint()
+            sys.exit(record.EXIT_STOPPED)
+
 Where the script was not started by hpcdist, the calls do nothing.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
-from hpcdist import rank
+from hpcdist import rank, shield
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.recording import PHASES, StepRecorder
 
+__all__ = [
+    "EXIT_STOPPED",
+    "evaluate",
+    "finish",
+    "mark",
+    "shield_worker",
+    "should_stop",
+    "start",
+    "step",
+]
+
 _recorder: StepRecorder | None = None
+_is_deaf = False
 
 
 def start(*, first_step: int = 0) -> None:
@@ -59,6 +80,33 @@ def step(*, samples: int, loss: Any = None) -> None:
         start()
     if _recorder is not None:
         _recorder.step(samples=samples, loss=loss)
+
+
+def should_stop() -> bool:
+    """Whether to save a checkpoint now and to leave with `sys.exit(record.EXIT_STOPPED)`.
+
+    Call it once after every step, on every rank: all ranks get True at the same step. From the
+    first call on, SIGTERM no longer ends the process, unless it has a handler of its own. Workers
+    of a DataLoader that a site's SIGTERM may reach need `worker_init_fn=record.shield_worker`.
+    """
+    global _is_deaf  # noqa: PLW0603 - as above
+    context = rank.current()
+    if context is None or context.progress is None:
+        return False
+    if not _is_deaf and context.has_agent:
+        _is_deaf = True
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            context.progress.ignore_sigterm()
+    return context.progress.should_stop()
+
+
+def shield_worker(_worker: int = 0) -> None:
+    """For DataLoader's `worker_init_fn`: keep a scheduler's signals from ending the worker.
+
+    Where the script was not started by hpcdist, nothing changes.
+    """
+    shield.shield_worker()
 
 
 def evaluate(

@@ -7,8 +7,9 @@
       submitit/               submitit's pickle, result and logs
       launch/                 where the agents meet; one file per node about its agent; until the
                               verdict, a reserve of disk space for it
-      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; its
-                              verdict.json says why it failed where another attempt followed
+      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
+                              says what the run had to show then, verdict.json why it failed or
+                              stopped where another attempt is to follow
       logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
       events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
       errors/                 what a rank wrote about the exception that ended it
@@ -166,13 +167,31 @@ class Run:
     # Attempts.
 
     def write_attempt_verdict(self, verdict: Verdict) -> None:
-        """Say why an attempt failed after which the ranks are started again."""
+        """Say why an attempt ended after which the ranks are started again."""
         folder = self.attempts_folder / f"{verdict.attempt:05d}"
         files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
-        """Why an attempt failed; None where it goes on, or was the last."""
+        """Why an attempt ended; None where it goes on, or was the last."""
         return _read_verdict(self.attempts_folder / f"{attempt:05d}" / "verdict.json")
+
+    def write_beginning(self, attempt: int, beginning: dict[str, Any]) -> None:
+        """Note how an attempt begins."""
+        files.write_json(self.attempts_folder / f"{attempt:05d}" / "begin.json", beginning)
+
+    def read_beginning(self, attempt: int) -> dict[str, Any] | None:
+        """How an attempt began; None where that is not known."""
+        return _object(files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json"))
+
+    def claim_end_of_life(self, life: int) -> bool:
+        """Take it on to have the job started again after one of its lives; True for one caller."""
+        try:
+            (self.launch_folder / f"life-{life:05d}.ended").touch(
+                files.PRIVATE_FILE, exist_ok=False
+            )
+        except FileExistsError:
+            return False
+        return True
 
     def claim_attempt(self) -> int:
         """Take the next attempt number; whoever holds the newest leads the run."""
@@ -185,10 +204,13 @@ class Run:
             else:
                 return attempt
 
+    def attempts(self) -> list[int]:
+        """The attempt numbers taken, in order."""
+        return sorted(int(name) for name in os.listdir(self.attempts_folder) if name.isdigit())
+
     def newest_attempt(self) -> int:
         """The newest attempt number taken; -1 before the first."""
-        numbers = [int(name) for name in os.listdir(self.attempts_folder) if name.isdigit()]
-        return max(numbers, default=-1)
+        return max(self.attempts(), default=-1)
 
 
 def runs_folder(option: str | None = None) -> Path:

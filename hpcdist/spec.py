@@ -132,14 +132,14 @@ class Launch(Section, frozen=True, kw_only=True):
     """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
     join_timeout_s: Positive = 300.0
     """How long the agents of all nodes wait for each other."""
-    requeue: bool = True
-    """Have the scheduler run the job again where it was stopped or lost a node; false: end with
-    exit code 75."""
-    warning_s: PositiveOrZero = 120.0
-    """How long before the time limit the ranks are told to save, in seconds; at most a quarter of
-    the limit."""
     grace_s: PositiveOrZero = 0.5
     """How long a rank has to end after SIGTERM before SIGKILL."""
+    warning_s: PositiveOrZero = 120.0
+    """How long before resources.time_limit_min the ranks are asked to save a checkpoint and stop;
+    at most a quarter of the limit."""
+    requeue: bool = True
+    """Have the scheduler start the job again after a stop before its end or the loss of a node,
+    where it can."""
 
 
 class Record(Section, frozen=True, kw_only=True):
@@ -187,9 +187,18 @@ class ScriptJob(JobSpec, frozen=True, kw_only=True):
     """Arguments of the script."""
 
 
+class CheckJob(JobSpec, frozen=True, kw_only=True):
+    """A proof that a cluster works: one collective over all ranks (workload: check)."""
+
+    workload: Literal["check"] = "check"
+    timeout_s: Positive = 60.0
+    """How long a rank waits for the others, in seconds."""
+
+
 JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
     "script": ScriptJob,
+    "check": CheckJob,
 }
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
 

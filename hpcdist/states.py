@@ -14,8 +14,8 @@ from hpcdist.schedulers import Condition, load_scheduler
 from hpcdist.submitted import scheduler_of
 from hpcdist.verdict import State, Verdict
 
-OPEN_STATES: tuple[State, ...] = ("pending", "running")
-"""States of a run that has not ended."""
+OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
+"""States of a run that has not ended, as far as is known."""
 
 _FIRST_INTERVAL_S = 1.0
 _LONGEST_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
@@ -38,8 +38,8 @@ def run_conditions(
     """Condition of each run by its id; each scheduler is asked once, and only for runs without
     verdict.
 
-    A run that cannot be read is lost. Where a scheduler does not answer its runs count as lost too,
-    and `warn` is told why.
+    A run that cannot be read is lost. Where a scheduler does not answer its runs are unknown, and
+    `warn` is told why.
     """
     conditions: dict[str, Condition] = {}
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
@@ -119,9 +119,10 @@ class EndWatch:
 
 def wait_until_gone(run: Run) -> None:
     """Wait for the last processes of a run that has a verdict, where they are on this machine."""
-    if scheduler_of(run) != "local":
+    name = scheduler_of(run)
+    if name != "local" and not (run.read_submission() or {}).get("step"):
         return
-    scheduler = load_scheduler("local")
+    scheduler = load_scheduler(name or "local")
     deadline_s = time.monotonic() + _GONE_LIMIT_S
     while time.monotonic() < deadline_s:
         if scheduler.conditions([run])[run.id].state not in OPEN_STATES:
@@ -137,14 +138,15 @@ def _ask(
     except SchedulerError as error:
         if warn is not None:
             warn(f"the states of {len(runs)} runs are not known: {error.message}")
-        answers = {}
+        unknown = Condition(state="unknown", reason=error.message)
+        return {run.id: _settled(run, unknown) for run in runs}
     lost = Condition(state="lost")
     return {run.id: _settled(run, answers.get(run.id, lost)) for run in runs}
 
 
 def _settled(run: Run, condition: Condition) -> Condition:
     """A verdict that was written while the scheduler was asked has the last word."""
-    if condition.state in OPEN_STATES:
+    if condition.state in ("pending", "running"):
         return condition
     verdict = run.read_verdict()
     return condition if verdict is None else Condition(state=verdict.state)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -36,6 +36,9 @@ from hpcdist.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.verdict import Verdict
 from hpcdist.workspace import SnapshotRequest, Workspace, plan_workspace
 
+if TYPE_CHECKING:
+    from hpcdist.schedulers.slurm.allocation import Allocation
+
 SPEC_VERSION = 1
 _PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
 _GIT_TIMEOUT_S = 5.0
@@ -51,6 +54,8 @@ class PlannedSubmission:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
+    allocation: Allocation | None = None
+    """Where the job runs at once, as a step; None: it is submitted."""
 
     @property
     def notes(self) -> list[str]:
@@ -64,12 +69,20 @@ class PlannedSubmission:
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """What the script of a single run is for."""
         place = self.workspace.place(run.path.parent)
-        return Target(
+        target = Target(
             name=run.id,
             folder=run.path,
             cwd=place.cwd,
             environment=place.environment,
             dependencies=list(dependencies),
+        )
+        if self.allocation is None:
+            return target
+        from hpcdist.schedulers.slurm.allocation import step_options
+
+        options = step_options(self.loaded.job, self.plan.cluster, self.allocation)
+        return msgspec.structs.replace(
+            target, allocation=self.allocation.job_id, step_options=options
         )
 
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
@@ -99,6 +112,40 @@ def plan_submission(
     )
     return PlannedSubmission(
         loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+    )
+
+
+def plan_step(
+    loaded: LoadedJob,
+    allocation: Allocation,
+    *,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
+) -> PlannedSubmission:
+    """Check the job and plan how it would run in an allocation, without any effect.
+
+    A step cannot be requeued: one that is told to stop ends with what it has saved.
+
+    Raises UserError.
+    """
+    from hpcdist.schedulers.slurm.allocation import check_allocation
+    from hpcdist.schedulers.slurm.scheduler import scheduler
+
+    launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+    loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
+    with _located(loaded):
+        workloads.check(loaded.job)
+        check_allocation(loaded.job, cluster.profile, allocation)
+        plan = scheduler.lay_out(loaded.job, cluster.profile)
+    # It starts while its user looks on: as on this machine, there is no queue to wait in.
+    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
+    return PlannedSubmission(
+        loaded=loaded,
+        scheduler=scheduler,
+        cluster=cluster,
+        plan=plan,
+        workspace=workspace,
+        allocation=allocation,
     )
 
 

@@ -6,7 +6,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-State = Literal["pending", "running", "done", "failed", "cancelled", "preempted", "lost"]
+State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
+"""Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
+verdict."""
 Kind = Literal[
     "done",  # every rank ended with 0
     "exception",  # a Python exception ended a rank
@@ -18,6 +20,8 @@ Kind = Literal[
     "launch",  # the ranks could not be started
     "cancelled",  # the user asked
     "time_limit",  # the scheduler's limit
+    "preempted",  # the scheduler wants the nodes for others
+    "no_progress",  # it was started again and again, and came no further
 ]
 
 
@@ -65,6 +69,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     host: str | None = None
     exit_code: int | None = None
     signal: str | None = None
+    """What ended that rank; of a stop, what gave notice."""
     exception: str | None = None
     exception_message: str | None = None
     traceback: str | None = None

@@ -3,6 +3,8 @@
 import os
 import time
 
+import pytest
+
 from hpcdist.progress import ProgressBoard
 
 
@@ -42,3 +44,68 @@ def test_a_cleared_board_has_forgotten():
     for rank in range(2):
         seen = board.read(rank)
         assert (seen.alive_s, seen.step, seen.finished) == (0.0, None, False)
+
+
+def rank_that_stops(board, rank, step_s, started):
+    """Fork a rank whose steps take `step_s`; it leaves with the boundary at which it stopped."""
+    if pid := os.fork():
+        return pid
+    slot = board.slot(rank)
+    slot.start()
+    while not slot.should_stop():
+        if slot.last_step is None:
+            os.write(started, b".")
+        slot.step(1)
+        time.sleep(step_s)
+    os._exit(board.read(rank).boundary)
+
+
+@pytest.mark.parametrize("order", ["while they run", "before they run"])
+def test_ranks_that_run_apart_stop_at_the_same_boundary(order):
+    """Two boards are two nodes; nothing but the boards holds the ranks together."""
+    boards = [ProgressBoard(2), ProgressBoard(2)]
+    reading, writing = os.pipe()
+    steps_s = [0.001, 0.002, 0.004, 0.02]
+    if order == "before they run":
+        for board in boards:
+            board.pause()
+    pids = [
+        rank_that_stops(boards[rank // 2], rank % 2, step_s, writing)
+        for rank, step_s in enumerate(steps_s)
+    ]
+    if order == "while they run":
+        assert sum(len(os.read(reading, 1)) for _ in steps_s) == 4
+        for board in boards:
+            board.pause()
+    time.sleep(0.01)
+    last = max(board.last_boundary() for board in boards)
+    for board in boards:
+        board.stop_at(last + 1)
+    stopped_at = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
+    assert stopped_at == {last + 1}
+    os.close(reading)
+    os.close(writing)
+
+
+def test_without_an_order_nothing_stops_and_a_cleared_board_has_none():
+    board = ProgressBoard(1)
+    slot = board.slot(0)
+    assert not slot.should_stop()
+    board.stop_at(1)
+    board.pause()  # too late: the boundary is agreed upon
+    assert slot.should_stop()
+    board.clear()
+    assert board.last_boundary() == 0
+    assert not board.slot(0).should_stop()
+
+
+def test_marks_outlast_the_steps():
+    board = ProgressBoard(1)
+    slot = board.slot(0)
+    slot.start()
+    slot.ignore_sigterm()
+    slot.step(3)
+    assert board.read(0).ignores_sigterm
+    slot.finish()
+    assert board.read(0).ignores_sigterm
+    assert board.read(0).finished

@@ -316,7 +316,7 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
     planned = submission.plan_submission(
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
-    script = planned.script(submission.placeholder_run(runs))
+    script = planned.script(planned.target(submission.placeholder_run(runs)))
     assert not runs.exists()
     folder = planned.workspace.snapshot.folder(runs)
     assert f"\ncd {folder}" in script
@@ -404,7 +404,7 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
     planned = submission.plan_submission(
         job, scheduler="local", snapshot=SnapshotRequest(wanted=takes_snapshot, runs=runs)
     )
-    launched = launched_run(submission.submit(planned, runs=runs, command=["hpcdist"]))
+    launched = launched_run(submission.submit(planned, runs=runs, command=["hpcdist"]).run)
     try:
         launched.wait(lambda: "up" in launched.log(0))
         write(tree / "helper.py", "WORD = 'edited'")

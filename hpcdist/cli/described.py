@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.run import Run
-from hpcdist.submitted import scheduler_of, section
+from hpcdist.submitted import job_section, scheduler_of, section
 from hpcdist.verdict import State
 
 
@@ -31,10 +31,25 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
         "created_s": _number(spec.get("created_s")),
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
+        "last_attempt": _last_attempt(run),
         "reason": reason,
         "sweep": _sweep(section(spec, "sweep")),
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
+
+
+def _last_attempt(run: Run) -> str | None:
+    """How the newest attempt ended, where another is to follow."""
+    from hpcdist.follow.run import again_sentence
+
+    try:
+        verdict = run.read_attempt_verdict(run.newest_attempt())
+    except OSError:  # the folder is damaged
+        return None
+    if verdict is None or run.verdict_file.exists():
+        return None
+    most = job_section(run, "launch").get("max_restarts", 0)
+    return again_sentence(verdict, most_restarts=most)
 
 
 def _sweep(values: Mapping[str, Any]) -> dict[str, Any] | None:

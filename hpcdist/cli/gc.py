@@ -108,12 +108,9 @@ def _find(runs: Path, rules: Rules) -> list[Candidate]:
     from hpcdist.garbage import find_garbage
     from hpcdist.states import run_states
 
-    unanswered: list[str] = []
     everything = all_runs(runs)
-    states = run_states(everything, warn=unanswered.append)
-    for text in unanswered:
-        note(text)
-    return find_garbage(runs, everything, states, rules, unknown=bool(unanswered))
+    states = run_states(everything, warn=note)
+    return find_garbage(runs, everything, states, rules)
 
 
 def _show(found: Sequence[Candidate], free: Sequence[Candidate]) -> None:

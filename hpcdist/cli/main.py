@@ -27,6 +27,7 @@ VERBS = {
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
     "cluster": "Show, or find out, how jobs are asked for on a cluster.",
+    "doctor": "Check a cluster, part by part, and say what to do.",
     "gc": "Remove snapshots and checkpoints of runs that ended long ago.",
     "render": "Print what would be executed, without executing it.",
 }

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hpcdist.sweeps.points import Point
     from hpcdist.workspace import SnapshotRequest
 
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
     "gpus": "resources.gpus",
@@ -63,6 +65,7 @@ class JobOptions:
     time_limit: str | None
     overrides: tuple[str, ...]
     max_restarts: str | None
+    requeue: bool | None
     sweeps: tuple[str, ...]
     repeat: int
     max_parallel: int | None
@@ -78,9 +81,11 @@ class JobOptions:
         return bool(self.sweeps) or self.repeat > 1
 
 
-_JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+_JOB_ARGUMENTS: tuple[_Decorator, ...] = (
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
+)
+_JOB_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--nodes", metavar="N", help="Number of nodes."),
     click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
@@ -111,6 +116,12 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         help="Set any key of the job file; may be given several times.",
     ),
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
+    click.option(
+        "--requeue/--no-requeue",
+        default=None,
+        help="Go on in a new job after the time limit, preemption or the loss of a node; without, "
+        "end with exit code 75. [default: --requeue]",
+    ),
     click.option(
         "--snapshot/--no-snapshot",
         default=None,
@@ -159,20 +170,39 @@ _JOB_OPTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    names = [field.name for field in fields(JobOptions)]
+    return _with_options(function, (*_JOB_ARGUMENTS, *_JOB_OPTIONS), {})
+
+
+def options_of_job(job_name: str) -> _Decorator:
+    """The same for a verb that always submits one and the same job."""
+    fixed = {"job_name": job_name, "script_args": ()}
+    return lambda function: _with_options(function, _JOB_OPTIONS, fixed)
+
+
+def _with_options(
+    function: Callable[..., Any], options: Sequence[_Decorator], fixed: Mapping[str, Any]
+) -> Callable[..., Any]:
+    names = [field.name for field in fields(JobOptions) if field.name not in fixed]
 
     @wraps(function)
     def with_options(**values: Any) -> Any:
-        options = JobOptions(**{name: values.pop(name) for name in names})
-        return function(options=options, **values)
+        given = JobOptions(**fixed, **{name: values.pop(name) for name in names})
+        return function(options=given, **values)
 
-    for option in reversed(_JOB_OPTIONS):
-        with_options = option(with_options)
-    return with_options
+    wrapped: Callable[..., Any] = with_options
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
 
 
-def load_from_options(options: JobOptions, point: Mapping[str, Flag] | None = None) -> LoadedJob:
-    """The job that the options describe, at one point of their sweep."""
+def load_from_options(
+    options: JobOptions,
+    point: Mapping[str, Flag] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> LoadedJob:
+    """The job that the options describe, at one point of their sweep; `defaults` as for
+    `load_job`."""
     from hpcdist.job import load_job
 
     return load_job(
@@ -180,6 +210,7 @@ def load_from_options(options: JobOptions, point: Mapping[str, Flag] | None = No
         flags=_job_flags(options) | dict(point or {}),
         overrides=options.overrides,
         script_args=options.script_args,
+        defaults=defaults,
     )
 
 
@@ -206,7 +237,7 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
         _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
         for option, text in _typed(options, _JOB_FLAGS).items()
     }
-    return flags | _time_flag(options.time_limit)
+    return flags | _time_flag(options.time_limit) | _requeue_flag(options.requeue)
 
 
 def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
@@ -225,6 +256,22 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
     return choose_cluster(scheduler, options.cluster, flags)
 
 
+def cluster_here(options: JobOptions) -> LoadedProfile:
+    """The profile for a step in this shell's allocation, whose partition and like are given.
+
+    Raises UsageError for an option that the allocation has decided already.
+    """
+    from hpcdist.cluster.load import load_profile
+
+    given = ["--local"] if options.local else []
+    given += [f"--{name}" for name in _typed(options, _PROFILE_FLAGS)]
+    if options.scheduler not in {None, "auto", "slurm"}:
+        given.append(f"--scheduler {options.scheduler}")
+    if given:
+        raise click.UsageError(f"--here and {given[0]} contradict each other")
+    return load_profile(options.cluster)
+
+
 def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
     texts = {name: getattr(options, name) for name in names}
     return {name: text for name, text in texts.items() if text is not None}
@@ -238,6 +285,15 @@ def _time_flag(text: str | None) -> dict[str, Flag]:
         return {}
     minutes = parse_minutes(text, origin="--time")
     return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
+
+
+def _requeue_flag(requeue: bool | None) -> dict[str, Flag]:  # noqa: FBT001 - as click has it
+    from hpcdist.job import Flag
+
+    if requeue is None:
+        return {}
+    name = "--requeue" if requeue else "--no-requeue"
+    return {"launch.requeue": Flag(name=name, value=requeue)}
 
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from hpcdist.verdict import State
 
 if TYPE_CHECKING:
     from hpcdist.follow.live import Progress
+    from hpcdist.schedulers import Condition
 
 
 _SHOWN_RUNS = 10
@@ -36,6 +38,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     import msgspec
 
     from hpcdist.follow.live import LiveProgress
+    from hpcdist.nodes import seen_nodes
     from hpcdist.states import run_conditions
 
     found = named_runs(runs, run_names)
@@ -46,14 +49,25 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in shown]
     if as_json:
         print_json(
-            [run | {"progress": msgspec.to_builtins(progress[run["run"]])} for run in described]
+            [
+                one
+                | {
+                    "progress": msgspec.to_builtins(progress[run.id]),
+                    "expected_start_s": conditions[run.id].expected_start_s,
+                    "hosts": msgspec.to_builtins(seen_nodes(run)),
+                }
+                for run, one in zip(shown, described, strict=True)
+            ]
         )
         return
     if not shown:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
+    by_id = {run.id: run for run in shown}
     for part in by_sweep(described):
         if len(part) == 1:
-            _print(part[0], progress[part[0]["run"]])
+            name = part[0]["run"]
+            _print(part[0], progress[name])
+            _print_place(by_id[name], conditions[name])
         else:
             _print_sweep(part, progress)
 
@@ -107,13 +121,29 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "submitted": local_time(run["created_s"]),
         "progress": _place(progress, is_open=run["state"] in OPEN_STATES),
         "directory": run["path"],
+        "so far": run["last_attempt"],
         "verdict": run["message"],
-        "reason": None if run["message"] else run["reason"],
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():
-        if value is not None:
-            print(f"  {name:<10} {one_line(value)}")
+        _print_line(name, value)
+
+
+def _print_place(run: Run, condition: Condition) -> None:
+    """Why it waits, or where it is and by which way its nodes reach the first one."""
+    from hpcdist.follow.beginning import waiting_sentence
+    from hpcdist.nodes import master_sentence, node_lines, seen_nodes
+
+    _print_line("pending", waiting_sentence(condition))
+    nodes = seen_nodes(run)
+    for name, line in zip_longest(["nodes"], node_lines(nodes), fillvalue=""):
+        _print_line(name, line or None)
+    _print_line("node 0 at", master_sentence(nodes))
+
+
+def _print_line(name: str, value: str | None) -> None:
+    if value is not None:
+        print(f"  {name:<10} {one_line(value)}")
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:

@@ -16,6 +16,7 @@ from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
+    cluster_here,
     job_options,
     json_option,
     load_from_options,
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 @click.command
 @job_options
 @click.option("--wait", is_flag=True, help="Follow the run, and end with its exit code.")
+@click.option("--here", is_flag=True, help="Run in this shell's allocation (salloc), and follow.")
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
-def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> int:
+def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
     """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
 
     \b
@@ -46,6 +48,9 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
         2 simulated nodes with 2 ranks each on this machine, followed to the end
     hpcdist submit ddp --nodes 2 --gpus 2
         the same on the cluster, Slurm or LSF; returns at once, --wait follows it
+    hpcdist submit ddp --here --gpus 2
+        the same in the allocation of this shell (salloc), at once, on all its nodes if neither
+        the job nor --nodes says how many
     hpcdist submit ddp --local --set train.lr=0.01 --set model.name=resnet18
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
@@ -53,12 +58,14 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs: each combination three times; their common id names all of them
 
-    On a cluster the job runs from a copy of the git work tree, changes that are not committed
+    On a cluster a script runs from a copy of the git work tree, changes that are not committed
     included, so that what you edit after submitting changes nothing that is queued.
 
-    Ctrl-C ends a run that was started with --local. A run on a cluster goes on; `hpcdist cancel`
-    ends it.
+    Ctrl-C ends a run that was started with --local or --here. A run that was submitted to a
+    cluster goes on; `hpcdist cancel` ends it.
     """
+    if here:
+        return _submit_here(options, debug=debug, as_json=as_json)
     if options.is_sweep:
         from hpcdist.cli.sweeping import submit_sweep
 
@@ -86,12 +93,55 @@ def submit(*, options: JobOptions, wait: bool, debug: bool, as_json: bool) -> in
             _report_submitted(run, name, as_json=as_json)
             interrupts.check()
             return 0
-        verdict, code = _follow(run, interrupts, as_json=as_json, owned=options.local)
-        if options.summary_after and verdict is not None:
-            print_summary_here([run], run.path, as_json=as_json)
-        if as_json:
-            print_json(_described(run, name, verdict, code))
-        return code
+        return _follow_to_end(
+            run,
+            name,
+            interrupts,
+            as_json=as_json,
+            owned=options.local,
+            with_summary=options.summary_after,
+        )
+
+
+def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
+    from hpcdist.schedulers.slurm.allocation import find_allocation
+    from hpcdist.submission import plan_step
+
+    if debug:
+        raise click.UsageError("--here and --debug contradict each other")
+    if options.is_sweep or options.max_parallel or options.after or options.summary_after:
+        raise click.UsageError(
+            "--here runs one job at once: leave --sweep, --repeat, --max-parallel, --after and "
+            "--summary-after away"
+        )
+    cluster = cluster_here(options)
+    allocation = find_allocation(os.environ)
+    loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
+    interrupts = Interrupts()
+    with interrupts.handled():
+        planned = plan_step(
+            loaded, allocation, cluster=cluster, snapshot=snapshot_from_options(options)
+        )
+        _note_all(planned)
+        run = _submit(planned, options.runs, interrupts)
+        return _follow_to_end(run, "slurm", interrupts, as_json=as_json, owned=True)
+
+
+def _follow_to_end(
+    run: Run,
+    scheduler: str,
+    interrupts: Interrupts,
+    *,
+    as_json: bool,
+    owned: bool,
+    with_summary: bool = False,
+) -> int:
+    verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
+    if with_summary and verdict is not None:
+        print_summary_here([run], run.path, as_json=as_json)
+    if as_json:
+        print_json(_described(run, scheduler, verdict, code))
+    return code
 
 
 def _debug(
@@ -148,9 +198,13 @@ def _plan(
     planned = plan_submission(
         loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
     )
+    _note_all(planned)
+    return planned
+
+
+def _note_all(planned: PlannedSubmission) -> None:
     for text in planned.notes:
         note(text)
-    return planned
 
 
 def _submit(
@@ -202,8 +256,9 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 
 def _cancel(run: Run) -> None:
     from hpcdist.schedulers import load_scheduler
+    from hpcdist.submitted import scheduler_of
 
-    load_scheduler("local").cancel([run])
+    load_scheduler(scheduler_of(run) or "local").cancel([run])
 
 
 def _say(text: str) -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
 from hpcdist.death_signal import die_with_parent
+from hpcdist.shield import shield_worker
 
 
 class DirectBatches:
@@ -99,7 +100,7 @@ def _as_it_is(batch: Samples) -> Samples:
 
 
 def _start_worker(rank_pid: int, _worker: int) -> None:
-    """Leave the rank's signal handlers behind, and end with the rank, however that ends."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Leave all signals to the rank, and end with it, however that ends."""
+    shield_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
     die_with_parent(rank_pid)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcdist.follow.beginning import Beginning
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
 from hpcdist.follow.tail import LogTail, last_lines
@@ -22,6 +23,7 @@ POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
 
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
+_ENDED = {"preempted": "ended early"}
 
 
 def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None) -> Verdict:
@@ -34,14 +36,17 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
     restarts = _Restarts(run)
+    beginning = Beginning(run)
     while (verdict := end.poll()) is None:
         check()
+        beginning.show(screen, end.condition)
         screen.lines(logs.lines())
         restarts.show(screen)
         if progress is not None:
             screen.show_progress(progress.read())
         time.sleep(POLL_S)
     wait_until_gone(run)
+    beginning.show(screen, end.condition)
     screen.lines(logs.lines(finish=True))
     restarts.show(screen)
     screen.close()
@@ -56,8 +61,17 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
     return f"run {run.id} {verdict.state}: {verdict.message}"
 
 
+def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
+    """How an attempt ended after which there is another, or is to be."""
+    why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
+    why += " ".join(verdict.message.split())
+    if verdict.state == "failed" and verdict.kind != "agent_lost":
+        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
+    return f"{why}; starting again when the scheduler says so"
+
+
 class _Restarts:
-    """Tells of each failure after which the ranks were started again."""
+    """Tells of each end of an attempt after which the ranks are started again."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -65,15 +79,9 @@ class _Restarts:
         self._next = 0
 
     def show(self, screen: Screen) -> None:
-        while self._next < self._most:
-            verdict = self._run.read_attempt_verdict(self._next)
-            if verdict is None:
-                return
+        while (verdict := self._run.read_attempt_verdict(self._next)) is not None:
             self._next += 1
-            screen.say(
-                f"attempt {verdict.attempt} failed: {' '.join(verdict.message.split())}; "
-                f"starting again ({self._next} of {self._most})"
-            )
+            screen.say(again_sentence(verdict, most_restarts=self._most))
 
 
 def _shown_ranks(run: Run) -> range:

@@ -66,10 +66,12 @@ def load_job(
     flags: Mapping[str, Flag] | None = None,
     overrides: Sequence[str] = (),
     script_args: Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> LoadedJob:
     """Find, read and check a job; every mistake in it is a JobError.
 
     `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
+    `defaults` maps dotted keys to values that count where neither the job file nor a flag has one.
     """
     file = find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
@@ -77,6 +79,8 @@ def load_job(
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
     for key, flag in given.items():
         _put(values, key, flag.value, flag.name)
+    for key, value in (defaults or {}).items():
+        _put_default(values, key, value)
     struct = _struct_for(values, origins)
     for key, flag in given.items():
         _retry_as_text(values, key, flag, struct)
@@ -183,6 +187,14 @@ def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
             )
         inner = below
     inner[last] = value
+
+
+def _put_default(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a key of a section where it has no value; what is no section is an error found later."""
+    section, _, name = key.partition(".")
+    inner = values.get(section)
+    if inner is None or isinstance(inner, dict):
+        values[section] = {name: value} | (inner or {})
 
 
 def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:

@@ -23,25 +23,34 @@ import msgspec
 from hpcdist import files
 from hpcdist.errors import EXIT_FAILED, JobError
 from hpcdist.gpus import claim
-from hpcdist.launch import failure
+from hpcdist.launch import failure, lives, requeue
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
 from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
 from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
 from hpcdist.launch.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
-from hpcdist.launch.network import NoSuchInterfaceError, interface_of, offered_addresses
+from hpcdist.launch.network import (
+    NoSuchInterfaceError,
+    interface_of,
+    offered_addresses,
+    require_interface,
+)
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, job_from_dict
+from hpcdist.spec import JobSpec, ScriptJob, job_from_dict
 from hpcdist.verdict import Kind, Verdict
 
 _LOOPBACK = "127.0.0.1"
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
+_MOST_OF_LIMIT = 0.25
+"""The longest warning before the time limit, in parts of it."""
+_PAUSE_SETTLES_S = 0.01
+"""After the order to pause, when every rank that had not seen it has told its boundary."""
 
 
 class CannotLaunchError(Exception):
@@ -51,7 +60,14 @@ class CannotLaunchError(Exception):
 class Agent:
     """See the module; `run_to_end` is its life."""
 
-    def __init__(self, run: Run, job: JobSpec, plan: LaunchPlan, place: JobPlace) -> None:
+    def __init__(
+        self,
+        run: Run,
+        job: JobSpec,
+        plan: LaunchPlan,
+        place: JobPlace,
+        requeuer: requeue.Requeuer | None = None,
+    ) -> None:
         self.run = run
         self.job = job
         self.plan = plan
@@ -60,6 +76,7 @@ class Agent:
         self.node = plan.nodes[self.node_rank]
         self.host = place.host
         self.verdict: Verdict | None = None
+        self.requeuer = requeuer
 
         self._num_ranks = job.resources.gpus
         self._inbox: deque[tuple[int, Message]] = deque()
@@ -68,14 +85,21 @@ class Agent:
         self._closing = False
         self._attempt = 0
         self._newest_known = run.newest_attempt()  # its own, or from before its time
+        self._has_begun = False
         self._stacks_at: float | None = None
+        self._reached_at: float | None = None
+        self._early_warning: str | None = None
+        self._is_limit_near = False
         self._tick_at = time.monotonic() + _TICK_S
         self._begin_s = time.monotonic()
+        self._announced: dict[str, Any] = {}
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
         try:
-            if not self._is_over():
+            if self._is_over() or self._is_in_vain():
+                self._closing = True
+            else:
                 self._set_up()
             while not self._closing:
                 self._turn()
@@ -88,7 +112,17 @@ class Agent:
             kill_descendants()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None and self._has_a_say():
-            self.run.write_verdict(self.verdict)
+            requeue.conclude(
+                self.run,
+                self.job,
+                self.verdict,
+                self.requeuer,
+                begin_attempt=None if self._has_begun else self._begin_attempt,
+            )
+
+    def _begin_attempt(self) -> int:
+        life = self.requeuer.life() if self.requeuer is not None else 0
+        return lives.begin_attempt(self.run, self.job, life=life)
 
     def _has_a_say(self) -> bool:
         newest = self.run.newest_attempt()
@@ -111,6 +145,7 @@ class Agent:
         self._ranks.listen(self._selector)
         self._claim_gpus()
         self._find_device()
+        self._announce(device=self._device, gpus=self._gpus)
         if self.node_rank == 0:
             self._lead()
         else:
@@ -146,19 +181,24 @@ class Agent:
         os.set_blocking(writing, False)
         os.set_blocking(self._signals, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for signum in CANCEL_SIGNALS:
+        for signum in {*CANCEL_SIGNALS, *self._warning_signals()}:
             signal.signal(signum, lambda *_: None)
         self._selector.register(self._signals, selectors.EVENT_READ, self._on_signals)
 
-    def _announce(self, **network: str | None) -> None:
-        """Let others find this process, and later say by which way it reaches node 0."""
+    def _warning_signals(self) -> set[signal.Signals]:
+        return {signal.Signals[name] for name in self.plan.warning_signals}
+
+    def _announce(self, **facts: Any) -> None:
+        """Let others find this process, and see how far it has come: its devices, the addresses
+        that it offers as node 0, and by which way it reaches node 0."""
+        self._announced |= facts
         files.write_json(
             self.run.agent_file(self.node_rank),
             {
                 "node": self.node_rank,
                 "host": self.host,
                 "process": msgspec.to_builtins(identify(os.getpid())),
-                **network,
+                **self._announced,
             },
         )
 
@@ -179,9 +219,11 @@ class Agent:
             finish=self._finish,
             now=time.monotonic,
             unix_now=time.time,
+            saves=not isinstance(self.job, ScriptJob),
         )
         self._coordinator.begin()
         addresses = self._own_addresses()
+        self._announce(offers=addresses)
         if len(self.plan.nodes) > 1:
             self._host_meeting(self._coordinator, addresses)
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
@@ -244,14 +286,31 @@ class Agent:
         except OnlyLoopbackError as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
         if joined is not None:
+            self._check_interface()
             self._leader, self._ranks.clock_offset_s = joined.channel, joined.clock_offset_s
             self._selector.register(self._leader, selectors.EVENT_READ, self._on_leader)
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
+            if self._early_warning is not None:
+                self._warn(self._early_warning)
         elif not self._closing:
             raise CannotLaunchError(
                 f"node {self.node_rank} (host {self.host}) could not reach the agent of node 0 "
                 f"within {timeout_s:g} s"
             )
+
+    def _is_in_vain(self) -> bool:
+        """Whether the job was started before without coming further, and must not be again."""
+        if self.requeuer is None or self.node_rank != 0:
+            return False
+        self.verdict = lives.stalled_at_begin(self.run, self.job)
+        return self.verdict is not None
+
+    def _check_interface(self) -> None:
+        """Without it, gloo and NCCL would fail in words that name neither node nor profile."""
+        try:
+            require_interface(self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 
     def _is_over(self) -> bool:
         """Whether the run has a verdict: told by an agent that could not join, or before a restart
@@ -279,6 +338,10 @@ class Agent:
             self._stacks_at = None
             reports = [msgspec.to_builtins(report) for report in self._ranks.hang_reports()]
             self._tell({"type": "stacks", "attempt": self._attempt, "ranks": reports})
+        if self._reached_at is not None and now >= self._reached_at:
+            self._reached_at = None
+            boundary = self._ranks.last_boundary()
+            self._tell({"type": "reached", "attempt": self._attempt, "boundary": boundary})
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
             self._tick()
@@ -294,8 +357,7 @@ class Agent:
 
     def _timeout_s(self) -> float:
         deadlines = [self._tick_at]
-        if self._stacks_at is not None:
-            deadlines.append(self._stacks_at)
+        deadlines += [at for at in (self._stacks_at, self._reached_at) if at is not None]
         if self._coordinator is not None and (due := self._coordinator.next_deadline()) is not None:
             deadlines.append(due)
         return 0.0 if self._inbox else max(0.0, min(deadlines) - time.monotonic())
@@ -313,13 +375,27 @@ class Agent:
         limit_min = self.job.resources.time_limit_min
         if limit_min is None or self._coordinator is None:
             return
-        if time.monotonic() - self._begin_s > limit_min * 60:
+        left_s = self._begin_s + limit_min * 60 - time.monotonic()
+        warning_s = min(self.job.launch.warning_s, limit_min * 60 * _MOST_OF_LIMIT)
+        if left_s <= 0:
             self._tell({"type": "limit", "limit_min": limit_min})
+        elif left_s <= warning_s and not self._is_limit_near:
+            self._is_limit_near = True
+            self._warn(None)
 
     def _on_signals(self) -> None:
         for number in os.read(self._signals, 4096):
-            if number in CANCEL_SIGNALS:
+            if number in self._warning_signals() and not self.run.cancel_file.exists():
+                self._warn(signal.Signals(number).name)
+            elif number in {*CANCEL_SIGNALS, *self._warning_signals()}:
                 self._cancel(signal.Signals(number).name)
+
+    def _warn(self, signal_name: str | None) -> None:
+        """The job will be ended soon; told later where the leader is not known yet."""
+        if self._coordinator is None and self._leader is None:
+            self._early_warning = signal_name
+        else:
+            self._tell({"type": "warn", "signal": signal_name})
 
     def _cancel(self, signal_name: str) -> None:
         if self._coordinator is not None or self._leader is not None:
@@ -374,6 +450,7 @@ class Agent:
         kind = message["type"]
         if kind == "begin":
             self._attempt = self._newest_known = message["attempt"]
+            self._has_begun = True
         elif kind == "start":
             self._start(msgspec.convert(message["meeting"], Meeting))
         elif kind == "end":
@@ -381,6 +458,11 @@ class Agent:
         elif kind == "dump":
             self._ranks.dump_stacks()
             self._stacks_at = time.monotonic() + _STACKS_WAIT_S
+        elif kind == "pause":
+            self._ranks.pause()
+            self._reached_at = time.monotonic() + _PAUSE_SETTLES_S
+        elif kind == "stop_at":
+            self._ranks.stop_at(message["boundary"])
         elif kind == "close":
             self._closing = True
 
@@ -419,7 +501,8 @@ class Agent:
     # For the coordinator.
 
     def _claim_attempt(self) -> int:
-        self._attempt = self._newest_known = self.run.claim_attempt()
+        self._attempt = self._newest_known = self._begin_attempt()
+        self._has_begun = True
         return self._attempt
 
     def _open_store(self) -> None:
@@ -463,6 +546,8 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
             failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
         )
         return EXIT_FAILED
-    Agent(run, job, plan, place).run_to_end()
-    verdict = run.read_verdict()
+    requeuer = requeue.load_requeuer(str(spec.get("scheduler")))
+    agent = Agent(run, job, plan, place, requeuer)
+    agent.run_to_end()
+    verdict = run.read_verdict() or agent.verdict
     return verdict.exit_code_of_run if verdict else EXIT_FAILED

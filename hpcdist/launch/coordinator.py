@@ -6,9 +6,9 @@ like the others.
 
 From an agent:  join {facts}, checked {attempt, check}, ended {attempt, end}, gone {attempt},
                 silent {attempt, rank}, stacks {attempt, ranks}, failed {sentence},
-                limit {limit_min}, cancel {signal}
+                limit {limit_min}, warn {signal}, reached {attempt, boundary}, cancel {signal}
 To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
-                dump {attempt}, close
+                dump {attempt}, pause, stop_at {boundary}, close
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ _GONE_S = 5.0
 
 _DUMP_S = 2.0
 """How long agents have to collect stacks from ranks that hang."""
+
+STOP_TOGETHER_S = 60.0
+"""Once a rank has stopped in good order, how long the others have to do so."""
 
 CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What a user, a terminal or a scheduler sends to end a run."""
@@ -95,6 +98,8 @@ class Coordinator:
     now: Callable[[], float]
     """Monotonic seconds."""
     unix_now: Callable[[], float]
+    saves: bool = False
+    """Ranks that stop have saved a checkpoint; of a script that is not known."""
 
     stage: Stage = Stage.JOINING
     attempt: int = 0
@@ -111,6 +116,9 @@ class Coordinator:
     _decided: Verdict | None = None
     _cancelled: Verdict | None = None
     """Came when the ranks were being ended for another reason."""
+    _notice: failure.Notice | None = None
+    _reached: dict[int, int] = field(default_factory=dict)
+    """Last boundary between steps that a rank of each node has reached."""
 
     def begin(self) -> None:
         """Start to wait for the agents."""
@@ -167,7 +175,7 @@ class Coordinator:
                 f"within {self.join_timeout_s:g} s"
             )
             self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
-        elif self.stage is Stage.SETTLING:
+        elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_ranks()
         elif self.stage is Stage.DUMPING:
             self._decide_hang()
@@ -208,7 +216,9 @@ class Coordinator:
         self._ends[end.rank] = end
         if self.stage is not Stage.RUNNING:
             return
-        if failure.is_failure(end):
+        if self._is_awaited(end):
+            self._deadline = self._deadline or self.now() + STOP_TOGETHER_S
+        elif failure.is_failure(end):
             self.stage = Stage.SETTLING
             self._deadline = self.now() + SETTLE_S
         if len(self._ends) == self._world_size():
@@ -244,7 +254,32 @@ class Coordinator:
         if self.stage in _AFTER_RUNNING:
             return
         sentence = f"the time limit of {message['limit_min']:g} minutes was reached"
+        if self._notice is not None:
+            sentence += "; the ranks had been asked to stop, and did not"
         self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
+
+    def _on_warn(self, _node: int, message: Message) -> None:
+        """The job will be ended soon: stop the ranks at the next step, and start none any more."""
+        if self._notice is not None:
+            return
+        self._notice = failure.Notice(signal=message["signal"])
+        if self.stage in {Stage.JOINING, Stage.STARTING}:
+            self._decide_and_end(self._stopped_before(f"stopped {self._notice.before_what}"))
+        elif self.stage is Stage.RUNNING:
+            self._broadcast({"type": "pause"})
+        elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._failures())):
+            # Their agent's notice came sooner than this one.
+            self.stage = Stage.RUNNING
+            self._deadline = self.now() + STOP_TOGETHER_S
+            self._broadcast({"type": "pause"})
+
+    def _on_reached(self, node: int, message: Message) -> None:
+        if message["attempt"] != self.attempt:
+            return
+        self._reached[node] = message["boundary"]
+        if self._reached.keys() >= self._members():
+            boundary = max(self._reached.values()) + 1
+            self._broadcast({"type": "stop_at", "boundary": boundary})
 
     def _on_cancel(self, _node: int, message: Message) -> None:
         verdict = failure.cancelled(
@@ -309,6 +344,9 @@ class Coordinator:
         ):
             # The user wants no other attempt, or the signal that ended a rank was for all.
             verdict = self._cancelled
+        elif self._may_restart(verdict) and self._notice is not None:
+            sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
+            verdict = self._stopped_before(sentence)
         elif self._may_restart(verdict):
             self.note_restart(verdict)
             self.restarts += 1
@@ -321,11 +359,37 @@ class Coordinator:
 
     def _verdict_from_ends(self) -> Verdict:
         ends = [self._ends[rank] for rank in sorted(self._ends)]
-        return failure.decide(ends, attempt=self.attempt, restarts=self.restarts)
+        return failure.decide(
+            ends,
+            attempt=self.attempt,
+            restarts=self.restarts,
+            notice=self._notice,
+            saves=self.saves,
+        )
+
+    def _failures(self) -> list[RankEnd]:
+        return [end for end in self._ends.values() if failure.is_failure(end)]
+
+    def _is_awaited(self, end: RankEnd) -> bool:
+        """After a notice: the rank stopped, or lost one that did. The others need not be ended."""
+        return self._notice is not None and (
+            failure.is_stop(end, self._notice)
+            or (failure.is_failure(end) and failure.is_victim(end))
+        )
+
+    def _stopped_before(self, sentence: str) -> Verdict:
+        assert self._notice is not None
+        return failure.stopped_without_ranks(
+            self._notice,
+            sentence,
+            time_s=self.unix_now(),
+            attempt=self.attempt,
+            restarts=self.restarts,
+        )
 
     def _is_explained(self) -> bool:
         """How the ranks ended so far is a reason of its own for the end of the attempt."""
-        failures = [end for end in self._ends.values() if failure.is_failure(end)]
+        failures = self._failures()
         if not failures:
             return len(self._ends) == self._world_size()
         return not all(failure.is_victim(end) for end in failures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -75,7 +75,8 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     board = ProgressBoard(1)
     events = EventWriter(run.event_file(0, order.attempt))
     error_file = run.error_file(0, order.attempt)
-    code = run_workload(make_context(order, run, job, events, board.slot(0)), error_file)
+    context = make_context(order, run, job, events, board.slot(0))
+    code = run_workload(replace(context, has_agent=False), error_file)
     return rank_end(
         run,
         order,

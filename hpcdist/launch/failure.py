@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+import msgspec
+
+from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from hpcdist.run import rank_log
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
@@ -31,9 +33,33 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """That the job will be ended soon."""
+
+    signal: str | None = None
+    """By which the scheduler told it; None: the agents keep the time limit themselves."""
+
+    @property
+    def kind(self) -> Kind:
+        """SIGTERM is all that many sites send at a preemption."""
+        return "preempted" if self.signal == "SIGTERM" else "time_limit"
+
+    @property
+    def before_what(self) -> str:
+        """For a sentence."""
+        return "for a preemption" if self.kind == "preempted" else "before the time limit"
+
+
 def is_failure(end: RankEnd) -> bool:
     """Whether this end, by itself, means that the run cannot go on."""
     return end.exit_code != 0 or not end.finished
+
+
+def is_stop(end: RankEnd, notice: Notice) -> bool:
+    """Whether a rank ended because of the notice: in good order, or by the signal that gave it."""
+    if end.stopped:
+        return False
+    return end.exit_code == EXIT_STOPPED or (end.signal is not None and end.signal == notice.signal)
 
 
 def is_victim(end: RankEnd) -> bool:
@@ -52,9 +78,23 @@ def is_victim(end: RankEnd) -> bool:
     return is_runtime_error and bool(_PEER_IS_GONE.search(end.message or ""))
 
 
-def decide(ends: Sequence[RankEnd], *, attempt: int, restarts: int) -> Verdict:
-    """The verdict on an attempt from how all its ranks ended."""
+def decide(
+    ends: Sequence[RankEnd],
+    *,
+    attempt: int,
+    restarts: int,
+    notice: Notice | None = None,
+    saves: bool = False,
+) -> Verdict:
+    """The verdict on an attempt from how all its ranks ended.
+
+    `notice` had been given before; `saves`: a rank that stops has saved a checkpoint.
+    """
     failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
+    if notice is not None:
+        if _is_stopped(failures, notice):
+            return stopped(ends, notice, attempt=attempt, restarts=restarts, saves=saves)
+        failures = [end for end in failures if not is_stop(end, notice)]
     if not failures:
         return done(attempt=attempt, restarts=restarts, time_s=max(end.time_s for end in ends))
     causes = [end for end in failures if not is_victim(end)]
@@ -123,6 +163,54 @@ def done(*, attempt: int, restarts: int, time_s: float) -> Verdict:
     )
 
 
+def stopped(
+    ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, saves: bool
+) -> Verdict:
+    """The verdict on ranks that stopped before their end, as they were asked to."""
+    in_order = [end for end in ends if end.exit_code == EXIT_STOPPED]
+    steps = [end.step for end in ends if end.step is not None]
+    if not in_order:
+        what = f"ended by {notice.signal}, {notice.before_what}"
+    elif steps:
+        what = f"stopped at step {max(steps)} {notice.before_what}"
+    else:
+        what = f"stopped {notice.before_what}"
+    return stopped_without_ranks(
+        notice,
+        what + ("; a checkpoint is saved" if saves and in_order else ""),
+        time_s=max(end.time_s for end in ends),
+        attempt=attempt,
+        restarts=restarts,
+        exit_code=EXIT_STOPPED if in_order else None,
+        step=max(steps, default=None),
+    )
+
+
+def stopped_without_ranks(
+    notice: Notice,
+    sentence: str,
+    *,
+    time_s: float,
+    attempt: int,
+    restarts: int,
+    exit_code: int | None = None,
+    step: int | None = None,
+) -> Verdict:
+    """The verdict on a run that was stopped and can go on: `sentence` says how it was stopped."""
+    return Verdict(
+        kind=notice.kind,
+        state="preempted",
+        message=sentence,
+        exit_code_of_run=EXIT_STOPPED,
+        exit_code=exit_code,
+        signal=notice.signal,
+        step=step,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s,
+    )
+
+
 def cancelled(signal_name: str, *, attempt: int, restarts: int, time_s: float) -> Verdict:
     """The verdict on a run that its user ended."""
     return Verdict(
@@ -182,6 +270,12 @@ def listed(ranks: Sequence[int]) -> str:
     return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
 
 
+def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
+    """Some ranks stopped, and no other failed by itself."""
+    stops = [end for end in failures if is_stop(end, notice)]
+    return bool(stops) and all(is_victim(end) for end in failures if end not in stops)
+
+
 def _kind(end: RankEnd) -> Kind:
     if end.out_of_memory or _looks_out_of_memory(end):
         return "out_of_memory"
@@ -222,6 +316,8 @@ def _cause(end: RankEnd) -> str:
         return f"{memory}{end.exception}: {text}" if text else memory + end.exception
     if end.exit_code == 0:
         return "left with exit code 0 before its workload was done (os._exit?)"
+    if end.exit_code == EXIT_STOPPED:
+        return f"left with exit code {EXIT_STOPPED}, to stop, without having been asked to"
     return f"left with exit code {end.exit_code}"
 
 

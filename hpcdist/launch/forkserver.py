@@ -222,8 +222,9 @@ class Forkserver:
         self._kill_at = time.monotonic() + grace_s
         self._strays_at = None
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
-        for pid in self._ranks:
-            send_signal(pid, signal.SIGTERM)
+        for pid, local_rank in self._ranks.items():
+            deaf = self._board.read(local_rank).ignores_sigterm
+            send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
             send_signal(pid, signal.SIGCONT)
 
     def _go_on_ending(self) -> None:

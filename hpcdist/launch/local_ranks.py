@@ -21,7 +21,7 @@ from hpcdist.launch.rank_process import STACKS_SIGNAL
 from hpcdist.launch.watch import RankWatch
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec
+from hpcdist.spec import JobSpec, ScriptJob
 
 _EXIT_WAIT_S = 1.0
 
@@ -51,6 +51,7 @@ class LocalRanks:
         self._tell = tell
         self._on_store = on_store
         self._log = log
+        self._is_script = isinstance(job, ScriptJob)
         self._board = ProgressBoard(job.resources.gpus)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
@@ -99,6 +100,23 @@ class LocalRanks:
     def dump_stacks(self) -> None:
         """Have every rank write its stacks."""
         self._send({"type": "signal", "signal": int(STACKS_SIGNAL)})
+
+    def pause(self) -> None:
+        """Have the ranks wait at their next step boundary for the one at which they stop.
+
+        A script may know nothing of that; it is told in the way of schedulers, by SIGUSR2.
+        """
+        self._board.pause()
+        if self._is_script:
+            self._send({"type": "signal", "signal": int(signal.SIGUSR2)})
+
+    def last_boundary(self) -> int:
+        """The last step boundary that a rank has reached."""
+        return self._board.last_boundary()
+
+    def stop_at(self, boundary: int) -> None:
+        """Have the ranks stop at this step boundary."""
+        self._board.stop_at(boundary)
 
     def hang_reports(self) -> list[HangReport]:
         """Where the living ranks are, some time after `dump_stacks`."""

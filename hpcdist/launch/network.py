@@ -20,6 +20,10 @@ _VIRTUAL = re.compile(r"docker|virbr|veth|br-|cni|flannel|podman|lxc|tun|tap")
 """Interfaces of containers and virtual machines: on other nodes their addresses mean others."""
 
 
+NO_INTERFACE = "there is no interface"
+"""Begins the message of NoSuchInterfaceError."""
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """One address of this host."""
 
@@ -42,15 +46,9 @@ def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
     That of the node's name comes first, then physical interfaces, then virtual ones; with
     `interface`, only its own. Raises NoSuchInterfaceError.
     """
-    found = local_addresses()
     if interface is not None:
-        chosen = [address for address in found if address.interface == interface]
-        if not chosen:
-            names = ", ".join(sorted({address.interface for address in found}))
-            raise NoSuchInterfaceError(
-                f"there is no interface {interface} with an address; there are {names}"
-            )
-        return chosen
+        return _addresses_of(interface)
+    found = local_addresses()
     named = _resolve(node_name)
     own = {address.ip for address in found}
     loopback = [
@@ -60,6 +58,12 @@ def offered_addresses(node_name: str, interface: str | None) -> list[Address]:
     ]
     ordered = sorted(found, key=lambda address: _preference(address, named))
     return [*loopback, *ordered]
+
+
+def require_interface(interface: str | None) -> None:
+    """Raise NoSuchInterfaceError where an interface that the user named is not here."""
+    if interface is not None:
+        _addresses_of(interface)
 
 
 def local_addresses() -> list[Address]:
@@ -92,6 +96,15 @@ def network_key() -> str:
     """Equal for two processes if and only if loopback leads from one to the other."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot_id} {os.readlink('/proc/self/ns/net')}"
+
+
+def _addresses_of(interface: str) -> list[Address]:
+    found = local_addresses()
+    chosen = [address for address in found if address.interface == interface]
+    if not chosen:
+        names = ", ".join(sorted({address.interface for address in found}))
+        raise NoSuchInterfaceError(f"{NO_INTERFACE} {interface} with an address; there are {names}")
+    return chosen
 
 
 def _preference(address: Address, named: Sequence[str]) -> tuple[bool, bool, bool, bool]:

@@ -37,6 +37,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """CPU threads per rank; None: the rank's share of the CPUs."""
     environment: dict[str, str] = {}
     """Variables for the agents and ranks; what the user has set stays."""
+    warning_signals: list[str] = []
+    """What the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
     interface: str | None = None

@@ -25,18 +25,21 @@ import msgspec
 
 from hpcdist import files, rank, workloads
 from hpcdist.death_signal import die_with_parent
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec
+from hpcdist.shield import RANK_VARIABLE, WARNING_SIGNALS, kill_workers_at_exit
+from hpcdist.spec import JobSpec, ScriptJob
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
 _EXIT_EXCEPTION = 1
+_STOP_LIMIT_S = 60.0
 _MOST_MESSAGE_LETTERS = 10_000
 _MOST_TRACEBACK_LETTERS = 100_000
 
@@ -66,11 +69,12 @@ def become_rank(
     """
     die_with_parent(parent_pid)
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
-    _reset_signals()
+    _reset_signals(job)
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
     os.environ.update(order.environment, TORCHELASTIC_ERROR_FILE=str(error_file))
+    os.environ[RANK_VARIABLE] = str(os.getpid())
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
@@ -78,7 +82,7 @@ def become_rank(
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     code = run_workload(make_context(order, run, job, events, slot), error_file)
-    _leave(code, limit_s=job.launch.grace_s if code else None)
+    _leave(code, limit_s={0: None, EXIT_STOPPED: _STOP_LIMIT_S}.get(code, job.launch.grace_s))
 
 
 def _say_place(order: RankOrder, say_to: int) -> None:
@@ -124,6 +128,8 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     slot = context.progress
     if slot is not None:
         slot.start()
+        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            slot.ignore_sigterm()
     rank.set_current(context)
     try:
         workloads.run(context)
@@ -231,7 +237,7 @@ def _show(error: BaseException) -> None:
 def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:
     context.events.write(
         "end",
-        status="done" if code == 0 else "failed",
+        status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
         exit_code=code,
         signal=None,
         exception=report.exception if report else None,
@@ -267,10 +273,16 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _reset_signals() -> None:
+def _reset_signals(job: JobSpec) -> None:
+    """As a fresh process has them, but for those of a scheduler: the forkserver ignores these.
+
+    A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
+    SIGUSR2 is what its agent sends, and would end one that does not know of it.
+    """
+    deaf_to = {signal.SIGUSR2} if isinstance(job, ScriptJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
-        if signum in {signal.SIGKILL, signal.SIGSTOP}:
+        if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:
             continue
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
@@ -329,6 +341,7 @@ def _leave(code: int, *, limit_s: float | None) -> NoReturn:
         deadline.daemon = True
         with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
             deadline.start()
+    kill_workers_at_exit()
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
         atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too

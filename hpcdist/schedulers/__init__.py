@@ -68,6 +68,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """So many runs of the array at one time; None: as many as there is room for."""
     dependencies: list[Dependency] = []
     """All of them must come true."""
+    allocation: str | None = None
+    """Id of the allocation in which the script is executed at once; None: it is submitted."""
+    step_options: list[str] = []
+    """What srun is told beyond what it is told in a batch job."""
 
     @property
     def script_file(self) -> Path:

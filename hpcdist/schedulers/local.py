@@ -206,6 +206,7 @@ def _on_cpus(job: JobSpec) -> LaunchPlan:
         backend="gloo",
         num_threads=num_threads,
         environment=_environment(num_threads),
+        warning_signals=["SIGUSR2"],
         enforces_limits=True,
         interface="lo",
     )

@@ -15,7 +15,13 @@ import msgspec
 
 from hpcdist.events import SCHEMA_VERSION, EventFile, read_events
 from hpcdist.run import Run
-from hpcdist.summary.records import EVENT_TYPES, JobFacts, RankRecord, RunRecord
+from hpcdist.summary.records import (
+    EVENT_TYPES,
+    AttemptRecord,
+    JobFacts,
+    RankRecord,
+    RunRecord,
+)
 from hpcdist.sweeps.folder import is_sweep
 
 
@@ -53,6 +59,7 @@ def read_run(run: Run) -> RunRecord | str:
         scheduler=_text(_mapping(submission).get("scheduler")),
         verdict=verdict,
         newest_attempt=_newest_attempt(run),
+        attempts=_attempts(run),
         skipped=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
     )
 
@@ -154,6 +161,20 @@ def _newest_attempt(run: Run) -> int:
         return run.newest_attempt()
     except OSError:
         return -1
+
+
+def _attempts(run: Run) -> dict[int, AttemptRecord]:
+    try:
+        return {attempt: _attempt(run, attempt) for attempt in run.attempts()}
+    except OSError:
+        return {}
+
+
+def _attempt(run: Run, attempt: int) -> AttemptRecord:
+    life = (run.read_beginning(attempt) or {}).get("life")
+    return AttemptRecord(
+        life=life if isinstance(life, int) else None, verdict=run.read_attempt_verdict(attempt)
+    )
 
 
 def _foreign_event_files(run: Run) -> list[str]:

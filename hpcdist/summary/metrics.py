@@ -10,9 +10,15 @@ from msgspec import Struct
 
 from hpcdist.recording import PHASES
 from hpcdist.summary import timing
+from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
 from hpcdist.summary.records import Evaluation, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
-from hpcdist.summary.values import Final, RankPace, RunSummary, VerdictSummary
+from hpcdist.summary.values import (
+    Final,
+    RankPace,
+    RunSummary,
+    VerdictSummary,
+)
 from hpcdist.verdict import State, Verdict
 
 OTHER = "other"
@@ -34,6 +40,10 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     first_step: int | None
     """Finished steps when the attempt began."""
     last_step: int | None
+    stepping_s: float | None
+    """Unix time at which the first step began."""
+    ended_s: float | None
+    """Unix time of the end, or of the last steps that are known."""
     epochs: int | None
     train_loss: float | None
     evaluation: Evaluation | None
@@ -66,6 +76,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
         totals=totals,
         first_step=_first_step(record),
         last_step=_last_step(record),
+        stepping_s=_stepping_s(record),
+        ended_s=_ended_s(record),
         epochs=_epochs(record),
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
@@ -89,6 +101,7 @@ def measure_run(
     complete = _complete_attempts(attempts, world_size)
     totals = _merge(ranks)
     step_time_s = timing.step_time(totals)
+    num_lost = lost_steps(attempts)
     paces = _paces(ranks) if world_size > 1 else []
     summary = RunSummary(
         run=record.id,
@@ -107,7 +120,9 @@ def measure_run(
         peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
         restarts=_restarts(record, ranks),
         steps=_largest(figures.last_step for figures in newest),
-        lost_steps=_lost_steps(attempts),
+        lost_steps=num_lost,
+        lost_time_s=lost_time_s(attempts, num_lost, step_time_s.mean if step_time_s else 0.0),
+        attempts=list_attempts(record, attempts),
         epochs=_largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
@@ -137,6 +152,18 @@ def _last_step(record: RankRecord) -> int | None:
     ends = [end.step for end in record.ends]
     windows = [window.step for window in record.windows[-1:]]
     return _largest([*ends, *windows, _first_step(record)])
+
+
+def _stepping_s(record: RankRecord) -> float | None:
+    for window in record.windows[:1]:
+        return None if window.time_s is None else window.time_s - window.wall_s
+    return None
+
+
+def _ended_s(record: RankRecord) -> float | None:
+    times = [window.time_s for window in record.windows[-1:]]
+    times += [end.time_s for end in record.ends]
+    return max((time_s for time_s in times if time_s is not None), default=None)
 
 
 def _epochs(record: RankRecord) -> int | None:
@@ -240,19 +267,6 @@ def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
     seen = [figures.attempt for figures in ranks]
     told = record.verdict.restarts if record.verdict else 0
     return max([0, record.newest_attempt, told, *seen])
-
-
-def _lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
-    lost = 0
-    reached = 0
-    for number in sorted(attempts):
-        begun = [figures.first_step for figures in attempts[number]]
-        first_step = min((step for step in begun if step is not None), default=reached)
-        lost += max(0, reached - first_step)
-        ended = _largest(figures.last_step for figures in attempts[number])
-        # A rank that ends while it starts up says step 0.
-        reached = max(first_step, ended or 0)
-    return lost
 
 
 def _verdict(verdict: Verdict) -> VerdictSummary:

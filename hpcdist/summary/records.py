@@ -52,6 +52,7 @@ class Totals(Struct, frozen=True, kw_only=True):
 class Window(Struct, frozen=True, kw_only=True):
     """A window of steps of one rank."""
 
+    time_s: Seconds | None = None
     step: Count
     """Steps finished in all, at the window's end."""
     steps: Count
@@ -89,6 +90,7 @@ class Note(Struct, frozen=True, kw_only=True):
 class End(Struct, frozen=True, kw_only=True):
     """Last event of a rank."""
 
+    time_s: Seconds | None = None
     step: Count | None = None
     max_rss_bytes: Count | None = None
     max_cuda_bytes: Count | None = None
@@ -136,6 +138,15 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     resources: JobResources
 
 
+class AttemptRecord(Struct, frozen=True, kw_only=True):
+    """What the run directory says of one attempt."""
+
+    life: int | None = None
+    """How often the scheduler had started the job before."""
+    verdict: Verdict | None = None
+    """Why it ended, where another was to follow."""
+
+
 class RunRecord(Struct, frozen=True, kw_only=True):
     """What a run directory says apart from its events."""
 
@@ -148,4 +159,5 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None
     newest_attempt: int
     """-1 before the first."""
+    attempts: dict[int, AttemptRecord]
     skipped: list[str]

@@ -67,13 +67,26 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
         told.append(f"{shown(run.verdict.message)}{log}")
     if run.restarts:
-        again = f", {number_of(run.lost_steps, 'step')} done again" if run.lost_steps else ""
-        told.append(f"restarted {number_of(run.restarts, 'time')}{again}")
+        told.append(_restarts(run))
+        told += [
+            f"attempt {attempt.attempt}: {shown(attempt.message)}"
+            for attempt in run.attempts[:-1]
+            if attempt.message
+        ]
     told += [shown(note) for note in run.notes]
     if run.not_compared_because and run.state == "done" and not is_alone:
         others = " with the others" if run.compared_with else ""
         told.append(f"not compared{others}: {shown(run.not_compared_because)}")
     return told
+
+
+def _restarts(run: RunSummary) -> str:
+    sentence = f"restarted {number_of(run.restarts, 'time')}"
+    if run.lost_steps:
+        sentence += f", {number_of(run.lost_steps, 'step')} done again"
+    if run.lost_time_s:
+        sentence += f", {run.lost_time_s:,.1f} s lost"
+    return sentence
 
 
 def is_baseline(run: RunSummary) -> bool:

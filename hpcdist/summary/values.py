@@ -68,6 +68,20 @@ class VerdictSummary(Struct, frozen=True, kw_only=True):
     """Log of the rank that failed first, relative to the run directory."""
 
 
+class AttemptSummary(Struct, frozen=True, kw_only=True):
+    """One start of the run's ranks."""
+
+    attempt: int
+    life: int | None
+    """How often the scheduler had started the job before."""
+    first_step: int | None
+    """Finished steps when it began."""
+    last_step: int | None
+    kind: str | None
+    """Of the verdict on it; None where it goes on, or where nothing is known."""
+    message: str | None
+
+
 class RunSummary(Struct, frozen=True, kw_only=True):
     """One run in figures."""
 
@@ -97,6 +111,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Finished steps: those that were lost with a failure count once."""
     lost_steps: int = 0
     """Steps that were done again after restarts."""
+    lost_time_s: float | None = None
+    """Between attempts, and for steps done again; None with one attempt."""
+    attempts: list[AttemptSummary] = []
     epochs: int | None = None
     """Finished epochs."""
     train_loss: float | None = None

@@ -23,6 +23,13 @@ def file_name(step: int) -> str:
     return f"step-{step:08d}.pt"
 
 
+def step_of(path: Path) -> int:
+    """Step of a checkpoint that `list_checkpoints` found."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, newest first."""
     found = [

@@ -114,18 +114,26 @@ class Trainer:
             self._seed_rank()
         return differing
 
-    def train(self) -> None:
-        """Train from the position to the end, and write what happens."""
+    def train(self) -> bool:
+        """Train from the position to the end, and write what happens.
+
+        False where the agent asked to stop before: then a checkpoint is saved.
+        """
         self._timer = make_timer(self.context, first_step=self.position.step)
         if self._strategy.uses_group and self._last_parameter is not None:
             call_when_ready(self._last_parameter, self._timer.note_last_gradient)
         self._wrapped.train()
+        if self._is_finished() and self.position.samples:
+            self._end_epoch(self._begin_epoch())  # stopped after the last step: what follows is due
         while not self._is_finished():
-            self._train_epoch()
+            if not self._train_epoch():
+                self._stop()
+                return False
         self._timer.finish()
         setting = self.job.checkpoint
         if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
             self._saver.save(self.position)
+        return True
 
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
@@ -138,22 +146,40 @@ class Trainer:
 
     # One epoch.
 
-    def _train_epoch(self) -> None:
-        totals = _EpochTotals(
+    def _begin_epoch(self) -> _EpochTotals:
+        self._timer.set_epoch(self.position.epoch)
+        return _EpochTotals(
             loss_sum=torch.zeros((), device=self.device), begin_s=time.perf_counter()
         )
-        self._timer.set_epoch(self.position.epoch)
+
+    def _train_epoch(self) -> bool:
+        """Train to the end of the epoch; False where the agent asked to stop before."""
+        totals = self._begin_epoch()
         steps = list(self.plan.steps(self.position.samples))
         batches = self._epoch_batches([share for _, shares in steps for share in shares])
         self._timer.begin()
         for end, shares in steps:
             self._step(end, shares, batches, totals)
+            if self._should_stop():
+                return False
             if self._is_at_max_steps():
                 break
             if self._is_step_to_save() and not self._is_at_epoch_end():
                 self._saver.save(self.position)
                 self._timer.mark("checkpoint")
         self._end_epoch(totals)
+        return True
+
+    def _stop(self) -> None:
+        """Save where the training is, unless that was done at this very step."""
+        self._timer.finish()
+        if self._saver.saved != self.position:
+            self._saver.save(self.position)
+        self.context.events.write("stop", step=self.position.step, epoch=self.position.epoch)
+        if self.context.rank == 0:
+            self.context.say(
+                f"stopped at step {self.position.step}, as was asked; a checkpoint is saved"
+            )
 
     def _epoch_batches(self, shares: list[Share]) -> Iterator[Samples]:
         seed, epoch = self.job.train.seed, self.position.epoch
@@ -163,7 +189,7 @@ class Trainer:
     def _end_epoch(self, totals: _EpochTotals) -> None:
         self._timer.wait()
         epoch_time_s = time.perf_counter() - totals.begin_s
-        loss = float(totals.loss_sum) / max(totals.samples, 1)
+        loss = float(totals.loss_sum) / totals.samples if totals.samples else None
         complete = self._is_at_epoch_end()
         if complete:
             self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
@@ -176,16 +202,16 @@ class Trainer:
         if self._is_epoch_to_save(complete=complete):
             self._saver.save(self.position)
 
-    def _say_epoch(self, loss: float, score: Score | None, samples_per_s: float) -> None:
+    def _say_epoch(self, loss: float | None, score: Score | None, samples_per_s: float) -> None:
         if self.context.rank == 0:
             accuracy = f"  accuracy {score.accuracy:.4f}" if score else ""
             done = f"epoch {self.position.epoch}/{self.job.train.epochs}"
             if self.position.samples:
                 done += f" and {self.position.samples:,} samples"
             own = " (rank 0)" if self.context.world_size > 1 else ""  # all else is of all ranks
-            self.context.say(
-                f"{done}  loss {loss:.4f}{own}{accuracy}  {samples_per_s:,.0f} samples/s"
-            )
+            trained = "" if loss is None else f"  loss {loss:.4f}{own}"
+            rate = "" if loss is None else f"  {samples_per_s:,.0f} samples/s"
+            self.context.say(f"{done}{trained}{accuracy}{rate}")
 
     # One step.
 
@@ -269,6 +295,9 @@ class Trainer:
             self.context.progress.alive()
 
     # When.
+
+    def _should_stop(self) -> bool:
+        return self.context.progress is not None and self.context.progress.should_stop()
 
     def _is_finished(self) -> bool:
         return self.position.epoch >= self.job.train.epochs or self._is_at_max_steps()

@@ -16,8 +16,9 @@ from hpcdist.spec import JobSpec
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "script": "hpcdist.workloads.script",
+    "check": "hpcdist.workloads.cluster_check",
 }
-"""Workload -> its module."""
+"""Workload -> its module; none is called as a function here is, which would hide the function."""
 
 
 def run(context: RankContext) -> None:

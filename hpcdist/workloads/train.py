@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hpcdist.data.catalog import check_data, download_data, find_data_set
-from hpcdist.errors import JobError
+from hpcdist.errors import EXIT_STOPPED, JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checkpoint_files import resume_candidates
@@ -48,7 +48,7 @@ def preload(job: JobSpec) -> list[str]:
 
 
 def run(context: RankContext) -> None:
-    """Train, in this rank."""
+    """Train, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
     import torch
 
     job = context.job
@@ -60,7 +60,9 @@ def run(context: RankContext) -> None:
     with _process_group(context, job) as has_group:
         trainer = _make_trainer(context, job, begin_s)
         _resume(trainer, has_group=has_group)
-        trainer.train()
+        is_done = trainer.train()
+    if not is_done:
+        raise SystemExit(EXIT_STOPPED)
 
 
 def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:

@@ -63,7 +63,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
-        (["submit", "ddp", "--scheduler", "slurm"], 3, "cannot submit to slurm", "--local"),
+        (["submit", "ddp", "--scheduler", "slurm"], 3, "sbatch was not found", "--local"),
         (["status", "last"], 2, "there are no runs in", "hpcdist submit"),
         (["logs", "x"], 2, "there are no runs in", "hpcdist submit"),
         (["cancel", "x"], 2, "there are no runs in", "hpcdist submit"),

@@ -160,7 +160,7 @@ def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp
     elsewhere.submission_file.write_text('{"scheduler": "pbs"}')
     told = []
     states = run_states([here, elsewhere], warn=told.append)
-    assert states == {here.id: "done", elsewhere.id: "lost"}
+    assert states == {here.id: "done", elsewhere.id: "unknown"}
     assert len(told) == 1
     assert "pbs" in told[0]
 

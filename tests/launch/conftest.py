@@ -34,12 +34,12 @@ def launch(zygote, tmp_path, script_job, launched_run):
     """Start a script with agents that have torch already; see `script_job` for the options."""
     started = []
 
-    def start(script, *args, agents=None, **options):
+    def start(script, *args, agents=None, scheduler="local", **options):
         job = script_job(script, *args, **options)
         run = Run.create(tmp_path / "runs", job.name)
         plan = load_scheduler("local").plan(job, ClusterProfile())
         loaded = LoadedJob(job=job, source=str(script))
-        submission.write_spec(run, loaded, scheduler="local", plan=plan, command=[])
+        submission.write_spec(run, loaded, scheduler=scheduler, plan=plan, command=[])
 
         def start_agent(node):
             zygote.stdin.write(os.fsencode(f"{run.path}\t{node}\0"))

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from hpcdist.launch.coordinator import SETTLE_S, Coordinator, HangReport, Stage, hang_verdict
+from hpcdist.launch.coordinator import (
+    SETTLE_S,
+    STOP_TOGETHER_S,
+    Coordinator,
+    HangReport,
+    Stage,
+    hang_verdict,
+)
 from hpcdist.launch.facts import NodeFacts
 from hpcdist.verdict import RankEnd
 
@@ -412,3 +419,145 @@ def test_the_rank_that_makes_the_others_wait(reports, first, words):
     assert verdict.rank == first
     assert verdict.victims == [1 - first]
     assert words in verdict.message
+
+
+def stop(rank, node=0, **fields):
+    return end(rank, node, exit_code=75, step=12, **fields)
+
+
+def warned(signal="SIGUSR2", **options):
+    cluster = Cluster(**options)
+    cluster.run()
+    cluster.tell(0, "warn", signal=signal)
+    return cluster
+
+
+def test_a_warning_makes_all_nodes_stop_after_the_last_boundary_that_any_has_reached():
+    cluster = warned()
+    cluster.tell(1, "warn", signal="SIGUSR2")
+    assert cluster.received(0) == cluster.received(1) == ["begin", "start", "pause"]
+    cluster.tell(0, "reached", attempt=0, boundary=11)
+    assert "stop_at" not in cluster.received(0)
+    cluster.tell(1, "reached", attempt=0, boundary=12)
+    assert cluster.sent[-2:] == [(node, {"type": "stop_at", "boundary": 13}) for node in (0, 1)]
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    verdict = cluster.verdict
+    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == (
+        "time_limit",
+        "preempted",
+        75,
+    )
+    assert verdict.message == "stopped at step 12 before the time limit"
+
+
+def test_sigterm_is_a_preemption():
+    cluster = warned("SIGTERM")
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGTERM")
+    assert cluster.verdict.message == "stopped at step 12 for a preemption"
+
+
+def test_a_run_that_ends_before_it_stops_is_done():
+    cluster = warned()
+    cluster.end(well(0), well(1, 1))
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "done"
+
+
+@pytest.mark.parametrize("stage", [Stage.JOINING, Stage.STARTING])
+def test_a_warning_before_the_ranks_run_starts_none(stage):
+    cluster = Cluster()
+    cluster.join(*range(1 if stage is Stage.JOINING else 2))
+    assert cluster.stage is stage
+    cluster.tell(0, "warn", signal="SIGTERM")
+    cluster.coordinator.on_store(20001, None)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
+    assert cluster.verdict.exit_code is None
+    assert "start" not in cluster.received(0)
+
+
+def test_once_one_rank_has_stopped_the_others_have_a_minute():
+    cluster = warned()
+    cluster.end(stop(0))
+    cluster.end(victim(1, 1))  # it lost a peer that stopped
+    assert cluster.stage is Stage.ENDING  # all have ended
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "time_limit"
+
+    cluster = warned()
+    cluster.end(stop(0))
+    assert cluster.stage is Stage.RUNNING
+    cluster.wait(STOP_TOGETHER_S)
+    assert cluster.stage is Stage.ENDING
+    cluster.end(killed(1, 1, stopped=True))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("time_limit", 75)
+
+
+def test_a_rank_that_fails_while_it_is_to_stop_is_a_failure():
+    cluster = warned()
+    cluster.end(stop(0))
+    cluster.end(end(1, 1, exit_code=1, exception="OSError", message="disk full"))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.state, cluster.verdict.rank) == ("failed", 1)
+    assert "disk full" in cluster.verdict.message
+
+
+def test_75_without_a_warning_is_a_failure():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(stop(0))
+    cluster.wait(SETTLE_S)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.exit_code) == ("exit", 75)
+    assert "without having been asked to" in cluster.verdict.message
+
+
+def test_a_warning_that_comes_after_the_first_stop_is_heard():
+    cluster = Cluster()
+    cluster.run()
+    cluster.end(stop(0))
+    assert cluster.stage is Stage.SETTLING
+    cluster.tell(1, "warn", signal="SIGUSR2")
+    cluster.wait(SETTLE_S)
+    assert cluster.stage is Stage.RUNNING
+    cluster.end(stop(1, 1))
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "time_limit"
+
+
+def test_ranks_that_die_of_the_warning_itself_are_no_failure():
+    cluster = warned("SIGTERM")
+    cluster.end(end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM"))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
+    assert cluster.verdict.exit_code is None
+    assert cluster.verdict.message == "ended by SIGTERM, for a preemption"
+
+
+def test_a_warned_run_does_not_start_its_ranks_again():
+    cluster = warned(restarts=3)
+    cluster.end(killed(0))
+    cluster.wait(SETTLE_S)
+    cluster.gone(0, 1)
+    assert not cluster.failed_attempts
+    assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("time_limit", 75)
+    assert "after a failure: rank 0" in cluster.verdict.message
+
+
+def test_a_warned_run_can_be_cancelled():
+    cluster = warned()
+    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "cancelled"
+
+
+def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
+    cluster = warned(None)
+    cluster.tell(0, "limit", limit_min=5.0)
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
+    assert "had been asked to stop, and did not" in cluster.verdict.message

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np  # noqa: F401 - as submitit does
 import torch
 import torch.distributed
+from requeuing import TestRequeuer
 
+from hpcdist.launch import requeue
 from hpcdist.launch.agent import run_agent
 from hpcdist.launch.place import find_place
 
@@ -25,6 +27,8 @@ def fork_agent(run_path, node):
     with Path(run_path, "submitit", f"agent-{node}.out").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    requeue.REQUEUERS["testing"] = "requeuing"
+    sys.modules["requeuing"].requeuer = TestRequeuer(Path(run_path))
     try:
         run_agent(Path(run_path), find_place(int(node), {}))
     finally:

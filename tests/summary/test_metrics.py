@@ -237,6 +237,33 @@ def test_a_restart_counts_steps_once_as_progress_and_every_time_as_work(make_run
     assert figures.step_time_s.mean == pytest.approx((90 * 0.1 + 50 * 0.05) / 140)
 
 
+def test_the_time_lost_by_restarts_is_that_between_them_and_that_of_steps_done_again(
+    make_run, events
+):
+    """A window of 1 s ends at each second; times are given at the window's end."""
+    run = make_run("restarted", verdict=None)
+    start = events.start(0, world_size=1)
+
+    def timed(first_s, first_step):
+        windows = events.steady([100.0] * 4, first_step=first_step)
+        return [window | {"time_s": first_s + 1 + n} for n, window in enumerate(windows)]
+
+    stop = Verdict(kind="time_limit", state="preempted", message="stopped", exit_code_of_run=75)
+    events.write(run, 0, [start, *timed(1000, 0), events.end(step=40) | {"time_s": 1005.0}])
+    events.write(run, 0, [start, events.end(step=0) | {"time_s": 1050.0}], attempt=1)
+    events.write(run, 0, [start, *timed(1100, 30)], attempt=2)
+    run.write_attempt_verdict(stop)
+    run.write_beginning(0, {"life": 0})
+    figures = only(run)
+    assert figures.lost_steps == 10
+    assert figures.lost_time_s == pytest.approx(95 + 10 * 0.1)
+    assert [(a.life, a.first_step, a.last_step, a.kind) for a in figures.attempts] == [
+        (0, 0, 40, "time_limit"),
+        (None, None, 0, None),
+        (None, 30, 70, None),
+    ]
+
+
 def test_progress_is_that_of_the_newest_attempt_that_stepped(make_run, events):
     run = make_run("dead", verdict=KILLED)
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 5)])

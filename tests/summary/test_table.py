@@ -209,8 +209,11 @@ def test_restarts_and_notes_are_told(make_run, events):
     note = {"event": "note", "time_s": 1.0, "message": "resume is not bit-exact"}
     events.write(run, 0, [start, *events.steady([100.0] * 5)])
     events.write(run, 0, [start, note, *events.steady([100.0] * 5)], attempt=1)
+    why = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
+    run.write_attempt_verdict(why)
     text = printed(summarize([run], {}))
-    assert "1: restarted 1 time, 50 steps done again" in text
+    assert "1: restarted 1 time, 50 steps done again, 5.0 s lost" in text
+    assert "1: attempt 0: rank 0 was killed" in text
     assert "1: resume is not bit-exact" in text
 
 

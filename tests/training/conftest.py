@@ -117,13 +117,17 @@ def _run_ranks(
     *,
     attempt=0,
     kill_at_step=None,
+    stop_after=None,
     overtaken=False,
     keep_gradients=False,
 ):
-    """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun."""
+    """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun; `stop_after`: so
+    many steps of this attempt, as an agent would ask."""
     while run.newest_attempt() < attempt + overtaken:
         run.claim_attempt()
     board = ProgressBoard(world_size)
+    if stop_after is not None:
+        board.stop_at(stop_after)
     fork = multiprocessing.get_context("fork")
     store, port = _start_store(fork)
 
@@ -164,6 +168,8 @@ def _run_ranks(
             train.run(context)
             if gradients is not None:
                 torch.save(gradients, _gradients_file(run, rank))
+        except SystemExit as leaving:
+            os._exit(leaving.code)
         except BaseException:  # noqa: BLE001 - whatever it is, the log has it
             traceback.print_exc()
             os._exit(1)

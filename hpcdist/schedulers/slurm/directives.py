@@ -14,7 +14,7 @@ from hpcdist.schedulers import Dependency, Target
 from hpcdist.spec import JobSpec
 
 _PATTERN_SIGNS = ("%", "\\", "\n")
-_MIB_PER_GB = 1e9 / 2**20
+MIB_PER_GB = 1e9 / 2**20
 
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:
@@ -100,7 +100,7 @@ def _resources(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
             options["gpus-per-node"] = f"{kind}{number}"
     mem_gb = job.resources.mem_gb or cluster.mem_gb
     if mem_gb is not None:
-        options["mem"] = f"{math.ceil(mem_gb * _MIB_PER_GB)}M"  # sbatch's M is 2**20 bytes
+        options["mem"] = f"{math.ceil(mem_gb * MIB_PER_GB)}M"  # sbatch's M is 2**20 bytes
     return options
 
 

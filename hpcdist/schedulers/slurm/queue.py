@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -93,6 +93,15 @@ def parse_queue(text: str) -> list[QueuedJob]:
         for row in rows
         if len(row) == 5
     ]
+
+
+def scancel(job_ids: Sequence[str]) -> None:
+    """Have Slurm end jobs; those that have ended are none of its business.
+
+    Raises SchedulerError.
+    """
+    if job_ids:
+        run_command(["scancel", "--quiet", *job_ids], timeout_s=TIMEOUT_S)
 
 
 def ask_accounting(job_ids: Iterable[str]) -> list[QueuedJob]:

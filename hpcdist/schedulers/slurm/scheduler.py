@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,6 @@ from hpcdist.errors import EXIT_INTERRUPTED, SchedulerError
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
-from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.directives import (
@@ -25,10 +24,14 @@ from hpcdist.schedulers.slurm.directives import (
     log_pattern,
 )
 from hpcdist.schedulers.slurm.limits import ask_max_array_size
-from hpcdist.schedulers.slurm.queue import TIMEOUT_S, QueuedJob, ask_accounting, ask_queue, newest
+from hpcdist.schedulers.slurm.queue import QueuedJob, ask_accounting, ask_queue, newest, scancel
+from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import section
 from hpcdist.verdict import Verdict
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.slurm.submitting import ScriptExecutor
 
 _GONE_LIMIT_S = 180.0
 """KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
@@ -48,6 +51,10 @@ class SlurmScheduler:
         Raises JobError where sinfo tells that the partition can never run the job.
         """
         check_capacity(job, cluster, ask_capacity())
+        return self.lay_out(job, cluster)
+
+    def lay_out(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        """The plan, where the job is known to fit."""
         num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
@@ -57,6 +64,7 @@ class SlurmScheduler:
             num_threads=num_threads,
             environment={"OMP_NUM_THREADS": str(num_threads)},
             interface=cluster.interface,
+            warning_signals=["SIGUSR2", "SIGTERM"],
         )
         return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
 
@@ -68,7 +76,8 @@ class SlurmScheduler:
             "slurm.sh.j2",
             job_comment=comment(job.name),
             name=target.name,
-            directives=directives(job, cluster, target),
+            directives=[] if target.allocation else directives(job, cluster, target),
+            step_options=target.step_options,
             setup=cluster.setup,
             cwd=target.cwd,
             settings=cluster.environment | target.environment,
@@ -81,24 +90,25 @@ class SlurmScheduler:
         )
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
-        """Give the script to sbatch, once."""
+        """Give the script to sbatch, once; of a step, start it in the background."""
         from hpcdist.launch.task import AgentTask
 
-        job_ids, said = _send(job, target, [AgentTask(str(run.path)) for run in runs], script)
+        tasks = [AgentTask(str(run.path)) for run in runs]
+        executor, job_ids = _send(job, target, tasks, script)
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
-                self._write_submission(run, job_id, target)
+                self._write_submission(run, job_id, target, executor.submitted)
         except BaseException:
-            _scancel(job_ids)
+            executor.take_back(job_ids)
             raise
-        return said
+        return executor.said
 
     def submit_task(
         self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
     ) -> tuple[str, list[str]]:
         """Give the script of a job that is not a run to sbatch."""
-        (job_id,), said = _send(job, target, [task], script)
-        return job_id, said
+        executor, (job_id,) = _send(job, target, [task], script)
+        return job_id, executor.said
 
     def max_array_size(self) -> int:
         """MaxArraySize, the number of indices from 0 on; Slurm's default where nobody tells."""
@@ -113,6 +123,12 @@ class SlurmScheduler:
 
         Raises SchedulerError where squeue does not answer.
         """
+        steps = [run for run in runs if is_step(run)]
+        found = step_conditions(steps)
+        jobs = [run for run in runs if run.id not in found]
+        return found | self._job_conditions(jobs) if jobs else found
+
+    def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         submissions = {run.id: run.read_submission() for run in runs}
         queue = ask_queue()
         by_key = newest(queue)
@@ -136,12 +152,15 @@ class SlurmScheduler:
 
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
-        by_job = {job_id: run for run in runs if (job_id := _job_id(run)) is not None}
         for run in runs:
             run.ask_to_cancel()
-        _scancel(list(by_job))
+        for run in filter(is_step, runs):
+            cancel_step(run)
+        jobs = [run for run in runs if not is_step(run)]
+        by_job = {job_id: run for run in jobs if (job_id := _job_id(run)) is not None}
+        scancel(list(by_job))
         deadline = time.monotonic() + _GONE_LIMIT_S
-        while left := _living(by_job):
+        while by_job and (left := _living(by_job)):
             if time.monotonic() > deadline:
                 raise SchedulerError(
                     f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
@@ -159,7 +178,9 @@ class SlurmScheduler:
                 )
             )
 
-    def _write_submission(self, run: Run, job_id: str, target: Target) -> None:
+    def _write_submission(
+        self, run: Run, job_id: str, target: Target, submitted: dict[str, Any]
+    ) -> None:
         files.write_json(
             run.submission_file,
             {
@@ -168,6 +189,7 @@ class SlurmScheduler:
                 "job_name": target.name,
                 "submitted_s": time.time(),
                 "folder": str(target.folder),
+                **submitted,
             },
         )
 
@@ -177,13 +199,14 @@ scheduler = SlurmScheduler()
 
 def _send(
     job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
-) -> tuple[list[str], list[str]]:
-    """One sbatch call; the jobs' ids, and what sbatch had to say."""
-    from hpcdist.schedulers.slurm.submitting import ScriptExecutor
+) -> tuple[ScriptExecutor, list[str]]:
+    """One sbatch call, or the start of a step; what did it, and the jobs' ids."""
+    from hpcdist.schedulers.slurm.submitting import ScriptExecutor, StepExecutor
 
-    executor = ScriptExecutor(target, script, job.resources.nodes)
+    kind = StepExecutor if target.allocation else ScriptExecutor
+    executor = kind(target, script, job.resources.nodes)
     files.write_whole(target.script_file, script)
-    return executor.submit_all(tasks), executor.said
+    return executor, executor.submit_all(tasks)
 
 
 def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
@@ -223,11 +246,6 @@ def _job_id(run: Run) -> str | None:
     ending = f"_{task}" if task else ""
     named = (job.job_id for job in ask_queue() if job.name == name)
     return next((found for found in named if found.endswith(ending)), None)
-
-
-def _scancel(job_ids: Sequence[str]) -> None:
-    if job_ids:
-        run_command(["scancel", "--quiet", *job_ids], timeout_s=TIMEOUT_S)
 
 
 def _living(by_job: dict[str, Run]) -> list[str]:

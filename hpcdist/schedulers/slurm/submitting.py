@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import threading
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from submitit.core import core, utils
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from hpcdist.errors import SchedulerError
+from hpcdist.launch.process import identify
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.slurm.environment import submission_environment
+from hpcdist.schedulers.slurm.queue import scancel
 
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
 
@@ -37,6 +43,8 @@ class ScriptExecutor(SlurmExecutor):
         super().__init__(folder=target.submitit_folder)
         self.said: list[str] = []
         """What sbatch had to say besides the job's id."""
+        self.submitted: dict[str, Any] = {}
+        """What submission.json says besides the job's id."""
         self._target = target
         self._script = script
         self._num_nodes = num_nodes
@@ -48,6 +56,10 @@ class ScriptExecutor(SlurmExecutor):
         """
         delayed = [utils.DelayedSubmission(one) for one in callables]
         return [job.job_id for job in self._internal_process_submissions(delayed)]
+
+    def take_back(self, job_ids: Sequence[str]) -> None:
+        """End what was submitted: nobody would know of it."""
+        scancel(job_ids)
 
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
         """As submitit does, but its arrays would forget that they are ours."""
@@ -88,4 +100,36 @@ class ScriptExecutor(SlurmExecutor):
                 f"sbatch said {done.stdout.strip()!r}, which names no job",
                 hint="is sbatch a wrapper of the site's? ask its administrators",
             ) from None
+        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
+
+
+class StepExecutor(ScriptExecutor):
+    """Executes the script at once, in an allocation that is there, instead of submitting it.
+
+    It has a session of its own, out of reach of the terminal's Ctrl-C: the agents end their ranks
+    in order.
+    """
+
+    def take_back(self, job_ids: Sequence[str]) -> None:  # noqa: ARG002 - the allocation stays
+        """End the script and its srun, which ends the step."""
+        if self.submitted["process"] is not None:
+            os.killpg(self.submitted["process"]["pid"], signal.SIGKILL)
+
+    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
+        job_id = self._target.allocation
+        assert job_id is not None
+        # srun finds the rest by the id; other variables would be taken for options.
+        environment = submission_environment(os.environ, self._script) | {"SLURM_JOB_ID": job_id}
+        with (self._target.submitit_folder / f"{job_id}_0_log.out").open("ab") as log:
+            process = subprocess.Popen(
+                ["/bin/bash", str(self._target.script_file)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.submitted = {"step": True, "process": msgspec.to_builtins(identify(process.pid))}
+        # A program that goes on after submitting must not keep the ended script as a zombie.
+        threading.Thread(target=process.wait, daemon=True).start()
         return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))

@@ -12,10 +12,12 @@
 #SBATCH --exclusive
 #SBATCH --exclude=n[1-3]
 
-# From the cluster profile.
+# From the cluster profile. A line of it that fails is told, and what follows is tried.
+trap 'case "${BASH_SOURCE[1]:-}" in "") echo "hpcdist: setup: exit code $?: $BASH_COMMAND" >&2 ;; esac' ERR
 module purge
 module load cuda/12.4
 source ~/venv/bin/activate
+trap - ERR
 
 set -euo pipefail
 # The agents answer these signals. Without a trap, bash would end before them, and the job with it.

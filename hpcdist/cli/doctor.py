@@ -1,0 +1,88 @@
+"""`hpcdist doctor`: what of a cluster works, and what to do about what does not."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from hpcdist.cli.interrupts import Interrupts
+from hpcdist.cli.options import (
+    JobOptions,
+    cluster_from_options,
+    json_option,
+    load_from_options,
+    options_of_job,
+)
+from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.shipped import shipped_folder
+
+_DEFAULT_NODES = 2
+
+
+@click.command
+@options_of_job(str(shipped_folder("jobs") / "check.yaml"))
+@click.option("--no-job", is_flag=True, help="Submit nothing: check what can be seen from here.")
+@click.option(
+    "--timeout",
+    "timeout_min",
+    metavar="MIN",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Minutes that the job may take, its wait included.",
+)
+@json_option
+def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bool) -> int:
+    """Check a cluster, part by part, and say what to do about what does not work.
+
+    A job of a few seconds is submitted, on 2 nodes if --nodes does not say otherwise, and waited
+    for; it is removed if all is well. Ends with 0 if nothing fails, else with 1.
+
+    \b
+    hpcdist doctor                    the cluster, as the default profile says
+    hpcdist doctor --cluster NAME     the same for another profile
+    hpcdist doctor --local            this machine as a cluster
+    """
+    import msgspec
+
+    from hpcdist.doctor.examine import Request, examine
+    from hpcdist.doctor.finding import Finding
+    from hpcdist.schedulers import detect_scheduler
+
+    loaded = load_from_options(options, defaults={"resources.nodes": _DEFAULT_NODES})
+    scheduler, cluster = cluster_from_options(options)
+    interrupts = Interrupts()
+    request = Request(
+        loaded=loaded,
+        scheduler=detect_scheduler() if scheduler == "auto" else scheduler,
+        cluster=cluster,
+        runs=options.runs,
+        command=sys.argv,
+        with_job=not no_job,
+        timeout_s=timeout_min * 60,
+        say=note,
+        check=interrupts.check,
+    )
+    found: list[Finding] = []
+    with interrupts.handled():
+        interrupts.defer()  # a signal must not come between submitting the job and knowing it
+        for finding in examine(request):
+            interrupts.check()
+            found.append(finding)
+            if not as_json:
+                _print(finding)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    return EXIT_FAILED if any(finding.state == "FAIL" for finding in found) else EXIT_DONE
+
+
+def _print(finding: object) -> None:
+    from hpcdist.doctor.finding import Finding
+
+    assert isinstance(finding, Finding)
+    print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")
+    if finding.advice:
+        print(f"      {'':<13}  -> {one_line(finding.advice)}")
+    sys.stdout.flush()

@@ -1,0 +1,182 @@
+"""The doctor's round: every check in its order, findings as they come."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
+from hpcdist.doctor.finding import Finding, failed, passed, skipped, warned
+from hpcdist.doctor.folder import examine_folder
+from hpcdist.doctor.judge import judge
+from hpcdist.doctor.trial import NotEndedError, collect, run_trial
+from hpcdist.errors import HpcdistError, SchedulerError
+from hpcdist.job import LoadedJob
+from hpcdist.run import Run
+from hpcdist.schedulers.slurm.directives import asks_for_gpus
+from hpcdist.submission import PlannedSubmission, placeholder_run, plan_submission
+
+_SCHEDULERS = {
+    "slurm": "hpcdist.doctor.slurm",
+    "local": "hpcdist.doctor.local",
+}
+"""Scheduler -> module with its checks."""
+
+
+class SchedulerChecks(Protocol):
+    """What a scheduler's module offers."""
+
+    def examine(self) -> Iterator[Finding]:
+        """Whether it is there and answers."""
+
+    def try_script(self, script: str) -> Finding:
+        """Whether it would take a script."""
+
+    def explain_end(self, run: Run) -> str:
+        """What it says of the end of a run's job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be checked."""
+
+    loaded: LoadedJob
+    """The check job."""
+    scheduler: str
+    cluster: LoadedProfile
+    runs: Path
+    command: Sequence[str]
+    with_job: bool
+    timeout_s: float
+    """How long the job may take, its wait included."""
+    say: Callable[[str], None]
+    """Told why the job waits, and where a run that failed is."""
+    check: Callable[[], None]
+    """Called between looks; may raise, which ends the job."""
+
+
+def examine(request: Request) -> Iterator[Finding]:
+    """All checks; those that cannot be made after a failure are left out."""
+    checks = checks_of(request.scheduler)
+    has_failed = False
+    for finding in checks.examine():
+        has_failed |= finding.state == "FAIL"
+        yield finding
+    yield _profile(request.cluster)
+    was_there = request.runs.exists()
+    yield from (folder := list(_folder(request)))
+    try:
+        if not has_failed:
+            yield from _with_job(request, checks, has_failed=any(_is_bad(one) for one in folder))
+    finally:
+        if not was_there:
+            _remove_empty(request.runs)
+
+
+def checks_of(scheduler: str) -> SchedulerChecks:
+    """The checks of a scheduler; SchedulerError where this version has none."""
+    if scheduler not in _SCHEDULERS:
+        raise SchedulerError(
+            f"this version of hpcdist cannot examine {scheduler}",
+            hint="examine this machine with --local",
+        )
+    checks: SchedulerChecks = importlib.import_module(_SCHEDULERS[scheduler])
+    return checks
+
+
+def _with_job(request: Request, checks: SchedulerChecks, *, has_failed: bool) -> Iterator[Finding]:
+    try:
+        planned = plan_submission(
+            request.loaded, scheduler=request.scheduler, cluster=request.cluster
+        )
+    except HpcdistError as error:
+        yield failed("resources", error.message, error.hint)
+        return
+    script = planned.script(planned.target(placeholder_run(request.runs)))
+    accepted = checks.try_script(script)
+    yield accepted
+    if has_failed or _is_bad(accepted):
+        yield skipped("job", "not submitted: it could not run")
+    elif not request.with_job:
+        yield skipped("job", "not submitted: --no-job")
+    else:
+        yield from _job(request, planned, checks)
+
+
+def _job(
+    request: Request, planned: PlannedSubmission, checks: SchedulerChecks
+) -> Iterator[Finding]:
+    try:
+        run, verdict = run_trial(
+            planned,
+            runs=request.runs,
+            command=request.command,
+            timeout_s=request.timeout_s,
+            say=request.say,
+            check=request.check,
+        )
+    except NotEndedError as error:
+        yield failed("job", f"{error}; it was cancelled", "wait longer with --timeout MINUTES")
+        return
+    except HpcdistError as error:
+        yield failed("job", error.message, error.hint or "see what the scheduler says")
+        return
+    evidence = collect(run, verdict, checks.explain_end(run))
+    found = judge(evidence, planned.plan.cluster, asks_for_gpus=_asks_for_gpus(planned))
+    yield from found
+    if any(_is_bad(one) for one in found):
+        request.say(f"the job's run is kept: {run.path}")
+    else:
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _asks_for_gpus(planned: PlannedSubmission) -> bool:
+    if planned.scheduler.name == "local":  # what this machine has is known
+        return bool(planned.plan.details["device"] == "cuda")
+    return asks_for_gpus(planned.loaded.job, planned.plan.cluster)
+
+
+def _profile(cluster: LoadedProfile) -> Finding:
+    if cluster.name is None and cluster.known:
+        return warned(
+            "profile",
+            f"none: {' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default",
+            "choose one with --cluster",
+        )
+    if cluster.name is None:
+        return passed("profile", "none: the site's defaults")
+    own = [
+        f"{key} from {origin}"
+        for key, origin in cluster.origins.items()
+        if origin != DEFAULT_ORIGIN
+    ]
+    return passed("profile", f"{cluster.name}: {', '.join(own) or 'nothing but defaults'}")
+
+
+def _folder(request: Request) -> Iterator[Finding]:
+    try:
+        request.runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        yield failed(
+            "runs folder",
+            f"{request.runs} cannot be made: {error.strerror}",
+            "name a folder that you can write, with --runs or HPCDIST_RUNS",
+        )
+        return
+    yield examine_folder(request.runs, is_shared=request.scheduler != "local")
+
+
+def _remove_empty(runs: Path) -> None:
+    """The doctor leaves no folder behind that it made, unless a run is kept in it."""
+    try:
+        runs.rmdir()
+    except OSError:
+        return
+
+
+def _is_bad(finding: Finding) -> bool:
+    return finding.state == "FAIL"

@@ -1,0 +1,242 @@
+"""From what the doctor's job left to findings; pure.
+
+Each check is proven by what the job wrote. The first that is not is where the job failed, and gets
+the reason; of what would have come after it nothing is known.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.doctor.finding import Finding, failed, passed, skipped
+from hpcdist.doctor.trial import Evidence
+from hpcdist.launch.network import NO_INTERFACE
+
+SETUP_MARK = "hpcdist: setup: "
+"""Begins what the job's script prints of a setup line that failed."""
+
+_NOT_REACHED = "not reached"
+
+
+def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
+    """One finding per check, in the order in which a job meets what they check."""
+    checks: dict[str, Callable[[], Finding | None]] = {
+        "shared folder": lambda: _folder(evidence),
+        "setup lines": lambda: _setup(evidence, cluster),
+        "interpreter": lambda: _interpreter(evidence),
+        "GPUs": lambda: _gpus(evidence, asks_for_gpus=asks_for_gpus),
+        "interface": lambda: _interface(evidence, cluster),
+        "port": lambda: _port(evidence),
+        "collective": lambda: _collective(evidence),
+    }
+    found: list[Finding] = []
+    for name, check in checks.items():
+        finding = check()
+        if finding is None:
+            is_explained = any(one.state == "FAIL" for one in found)
+            finding = skipped(name, _NOT_REACHED) if is_explained else _unproven(name, evidence)
+        found.append(finding)
+    return found
+
+
+_ADVICE = {
+    "interpreter": "see the logs; the key python of the cluster profile names the interpreter",
+    "GPUs": "see the node's driver with nvidia-smi, and the keys gpu_request and gpu_type",
+    "port": "a firewall between the nodes may close the ports; try --set launch.port_range=[A,B], "
+    "or another network with the key interface of the profile",
+    "interface": "name an interface that all nodes have with the key interface of the profile",
+    "collective": "see the logs of the ranks; the key interface of the profile chooses the network",
+}
+
+
+def _unproven(name: str, evidence: Evidence) -> Finding:
+    return failed(name, _reason(evidence), _ADVICE[name])
+
+
+def _reason(evidence: Evidence) -> str:
+    parts = (evidence.verdict.message, evidence.scheduler_says)
+    return "; ".join(part for part in parts if part)
+
+
+def _folder(evidence: Evidence) -> Finding | None:
+    """A node has seen it where its agent wrote, or where the scheduler put a log from there."""
+    name = "shared folder"
+    wrote = {seen.node for seen in evidence.nodes} | evidence.logs.keys()
+    missing = [node for node in range(evidence.num_nodes) if node not in wrote]
+    stale = [place for place in evidence.places if place["token"] != evidence.run_id]
+    if stale:
+        return failed(
+            name,
+            f"{stale[0]['host']} reads another run's files there, {stale[0]['token']}",
+            "the folder is not the same on all nodes: name another with --runs",
+        )
+    if not missing:
+        return passed(name, f"{_nodes(evidence.num_nodes)} read it, and what they wrote is here")
+    listed = ", ".join(map(str, missing))
+    return failed(
+        name,
+        f"nothing that node {listed} wrote is here: {_reason(evidence)}",
+        "name a folder that the nodes see, too, with --runs or HPCDIST_RUNS, and submit from one: "
+        "they go to the current directory",
+    )
+
+
+def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
+    name = "setup lines"
+    if not cluster.setup:
+        return skipped(name, "the cluster profile has none")
+    lines = [line for lines in evidence.logs.values() for line in lines]
+    problems = [line for line in lines if line.startswith(SETUP_MARK)]
+    if problems:
+        said = "; ".join(line.removeprefix(SETUP_MARK) for line in problems)
+        first = _first_of_bash(lines)
+        return failed(
+            name,
+            f"{said}{f' ({first})' if first else ''}",
+            "change the key setup of the cluster profile; try its lines in a shell on a node",
+        )
+    return passed(name, "ran without an error") if evidence.nodes else None
+
+
+def _first_of_bash(lines: list[str]) -> str:
+    """What bash itself said of the script, without the path of Slurm's copy of it."""
+    said = (line.partition("slurm_script: ")[2] for line in lines)
+    return next((text for text in said if text), "")
+
+
+def _interpreter(evidence: Evidence) -> Finding | None:
+    name = "interpreter"
+    agents = {seen.node for seen in evidence.nodes}
+    for node, lines in evidence.logs.items():
+        if node not in agents | evidence.ended:
+            return failed(
+                name,
+                f"it does not start on node {node}: {_last(lines) or _reason(evidence)}",
+                "the key python of the cluster profile must name, on the nodes, a Python that has "
+                "hpcdist; setup lines can make it ready",
+            )
+    if not evidence.places:
+        # Then torch could not be imported, or something before the ranks went wrong.
+        return _import_failed(evidence) if agents else None
+    return _versions(evidence)
+
+
+def _import_failed(evidence: Evidence) -> Finding | None:
+    name = "interpreter"
+    if "import" in evidence.verdict.message or evidence.verdict.exception in {
+        "ModuleNotFoundError",
+        "ImportError",
+    }:
+        return failed(name, evidence.verdict.message, "install what is missing, where the job runs")
+    return passed(name, f"it starts, and hpcdist is there, on {_nodes(evidence.num_nodes)}")
+
+
+def _versions(evidence: Evidence) -> Finding:
+    name = "interpreter"
+    here = evidence.versions
+    for place in evidence.places:
+        there = place["versions"]
+        if there["hpcdist"] != here["hpcdist"]:
+            return failed(
+                name,
+                f"{place['host']} has hpcdist {there['hpcdist']}, this machine {here['hpcdist']}",
+                "install the same version in both; the key python names the interpreter",
+            )
+    torches = sorted({str(place["versions"]["torch"]) for place in evidence.places})
+    if len(torches) > 1:
+        return failed(
+            name,
+            f"the nodes have different versions of torch: {', '.join(torches)}",
+            "have one environment that all nodes see",
+        )
+    python = evidence.places[0]["versions"]["python"]
+    return passed(name, f"Python {python}, hpcdist {here['hpcdist']} as here, torch {torches[0]}")
+
+
+def _gpus(evidence: Evidence, *, asks_for_gpus: bool) -> Finding | None:
+    name = "GPUs"
+    if not asks_for_gpus:
+        return skipped(name, "none are asked for")
+    devices = {seen.node: seen for seen in evidence.nodes if seen.device is not None}
+    if len(devices) < evidence.num_nodes:
+        return None
+    without = [seen.host for seen in devices.values() if seen.device != "cuda"]
+    if without:
+        variable = next(
+            (place["environment"].get("CUDA_VISIBLE_DEVICES") for place in evidence.places), None
+        )
+        return failed(
+            name,
+            f"{evidence.ranks_per_node} per node were asked for, and NVML shows none on "
+            f"{', '.join(without)} (CUDA_VISIBLE_DEVICES is {variable})",
+            "see the node's driver with nvidia-smi; the keys gpu_request and gpu_type say how GPUs "
+            "are asked for; --set launch.device=cpu checks without them",
+        )
+    return passed(
+        name, f"{evidence.ranks_per_node} per node asked for, and NVML shows them, each once"
+    )
+
+
+def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
+    name = "interface"
+    if NO_INTERFACE in evidence.verdict.message or _offers_only_loopback(evidence):
+        return _unproven(name, evidence)
+    chosen = list(dict.fromkeys(seen.interface for seen in evidence.nodes if seen.master_addr))
+    if chosen and evidence.places:
+        why = "as the profile says" if cluster.interface else "by it node 0 is reached"
+        return passed(name, f"{' and '.join(map(str, chosen))}, {why}")
+    offers = next((seen.offers for seen in evidence.nodes if seen.node == 0), [])
+    return passed(name, f"node 0 offers {', '.join(offers)}") if offers else None
+
+
+def _offers_only_loopback(evidence: Evidence) -> bool:
+    """And other nodes could not use it."""
+    first = next((seen for seen in evidence.nodes if seen.node == 0), None)
+    reached = sum(seen.master_addr is not None for seen in evidence.nodes)
+    return (
+        first is not None
+        and bool(first.offers)
+        and reached < evidence.num_nodes
+        and all(ipaddress.ip_address(one).is_loopback for one in first.offers)
+    )
+
+
+def _port(evidence: Evidence) -> Finding | None:
+    name = "port"
+    reached = [seen for seen in evidence.nodes if seen.master_addr is not None]
+    if len(reached) < evidence.num_nodes or not evidence.places:
+        return None
+    environment = evidence.places[0]["environment"]
+    where = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+    others = evidence.num_nodes - 1
+    return passed(
+        name, f"{where} on node 0" + (f", reached from {_nodes(others)}" if others else "")
+    )
+
+
+def _collective(evidence: Evidence) -> Finding | None:
+    ranks = evidence.num_nodes * evidence.ranks_per_node
+    if evidence.verdict.state != "done" or len(evidence.collectives) < ranks:
+        return None
+    times = evidence.collectives[0]
+    return passed(
+        "collective",
+        f"{ranks} ranks on {_nodes(evidence.num_nodes)}: process group "
+        f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
+        f"{times['all_reduce_time_s'] * 1e3:.1f} ms",
+    )
+
+
+def _last(lines: list[str]) -> str:
+    def said() -> Iterator[str]:
+        for line in reversed(lines):
+            if line.strip() and not line.startswith("srun: error:"):
+                yield line.strip()
+
+    return next(said(), "")
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"

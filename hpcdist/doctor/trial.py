@@ -1,0 +1,142 @@
+"""The doctor's own job: submitted, waited for, and what it left as evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist import submission
+from hpcdist.errors import HpcdistError
+from hpcdist.events import read_events
+from hpcdist.follow.beginning import waiting_sentence
+from hpcdist.follow.tail import last_lines
+from hpcdist.nodes import NodeSeen, seen_nodes
+from hpcdist.run import Run
+from hpcdist.schedulers import Condition
+from hpcdist.states import OPEN_STATES, EndWatch
+from hpcdist.submission import PlannedSubmission
+from hpcdist.verdict import Verdict
+
+_POLL_S = 0.2
+_GONE_POLL_S = 1.0
+_GONE_LIMIT_S = 60.0
+_LAST_LINES = 200
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the job left."""
+
+    run_id: str
+    num_nodes: int
+    ranks_per_node: int
+    versions: dict[str, str | None]
+    """Of the machine that submitted."""
+    verdict: Verdict
+    nodes: list[NodeSeen]
+    places: list[dict[str, Any]]
+    """The event `place` of each rank that wrote one, in their order."""
+    collectives: list[dict[str, Any]]
+    """The event `collective` of each rank that wrote one."""
+    logs: dict[int, list[str]]
+    """Last lines of what the start of each node's agent printed, by node."""
+    ended: frozenset[int] = frozenset()
+    """Nodes on which the agent's process ended in order."""
+    scheduler_says: str = ""
+    """Of the job's end."""
+
+
+class NotEndedError(Exception):
+    """The job had not ended when the doctor's patience had; it is cancelled."""
+
+
+def run_trial(
+    planned: PlannedSubmission,
+    *,
+    runs: Path,
+    command: Sequence[str],
+    timeout_s: float,
+    say: Callable[[str], None],
+    check: Callable[[], None],
+) -> tuple[Run, Verdict]:
+    """Submit the job and wait for its end; `say` is told why it waits, and `check` may raise.
+
+    Raises SchedulerError where it is refused, NotEndedError after `timeout_s` seconds. Whatever
+    interrupts the wait ends the job.
+    """
+    run = submission.submit(planned, runs=runs, command=command).run
+    scheduler = planned.scheduler
+    try:
+        verdict = _wait(run, timeout_s, say, check)
+        _wait_until_gone(lambda: scheduler.conditions([run])[run.id])
+    except BaseException:
+        scheduler.cancel([run])
+        raise
+    return run, verdict
+
+
+def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
+    """Read what the job left."""
+    spec = run.read_spec() or {}
+    resources = spec["job"]["resources"]
+    events = [event for _, _, path in run.event_files() for event in read_events(path).events]
+    return Evidence(
+        run_id=run.id,
+        num_nodes=resources["nodes"],
+        ranks_per_node=resources["gpus"],
+        versions=spec["versions"],
+        verdict=verdict,
+        nodes=seen_nodes(run),
+        places=[event for event in events if event["event"] == "place"],
+        collectives=[event for event in events if event["event"] == "collective"],
+        logs=dict(_logs(run, resources["nodes"])),
+        ended=frozenset(_ended(run, resources["nodes"])),
+        scheduler_says=scheduler_says,
+    )
+
+
+def _logs(run: Run, num_nodes: int) -> Iterator[tuple[int, list[str]]]:
+    """The logs of submitit have the number of their task, which is the node's, in their names."""
+    for node in range(num_nodes):
+        for path in run.submitit_folder.glob(f"*_{node}_log.out"):
+            yield node, last_lines(path, _LAST_LINES)
+
+
+def _ended(run: Run, num_nodes: int) -> Iterator[int]:
+    for node in range(num_nodes):
+        if any(run.submitit_folder.glob(f"*_{node}_result.pkl")):
+            yield node
+
+
+def _wait(
+    run: Run, timeout_s: float, say: Callable[[str], None], check: Callable[[], None]
+) -> Verdict:
+    end = EndWatch(run)
+    deadline_s = time.monotonic() + timeout_s
+    said = None
+    while (verdict := end.poll()) is None:
+        check()
+        waiting = waiting_sentence(end.condition)
+        if waiting not in {None, said}:
+            said = waiting
+            say(f"the job is pending: {waiting}")
+        if time.monotonic() > deadline_s:
+            state = f"{end.condition.state}: {waiting}" if waiting else end.condition.state
+            raise NotEndedError(f"the job was {state}, after {timeout_s / 60:g} minutes")
+        time.sleep(_POLL_S)
+    return verdict
+
+
+def _wait_until_gone(condition: Callable[[], Condition]) -> None:
+    """The directory of a job that still runs cannot be removed, nor its logs be complete."""
+    deadline_s = time.monotonic() + _GONE_LIMIT_S
+    while time.monotonic() < deadline_s:
+        try:
+            if condition().state not in OPEN_STATES:
+                return
+        except HpcdistError:
+            return
+        time.sleep(_GONE_POLL_S)

@@ -1,0 +1,127 @@
+"""The lives of a job: each start of it by its scheduler, and whether they bring the run further.
+
+A life has one attempt, and more where its ranks were started again after failures. What a run has
+to show is a number that only grows: the step of its newest checkpoint; for a script, the last step
+that it recorded, and how often it stopped in good order (exit code 75), which is all that can be
+known of checkpoints of its own.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from hpcdist.errors import EXIT_FAILED, EXIT_STOPPED
+from hpcdist.events import read_events
+from hpcdist.launch.failure import listed
+from hpcdist.run import Run
+from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.training import checkpoint_files
+from hpcdist.verdict import Verdict
+
+_MOST_STALLED = 2
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """How an attempt began, as it stands in attempts/NNNNN/begin.json."""
+
+    life: int
+    """How often the scheduler had started the job before."""
+    progress: int
+    """What the run had to show then."""
+    time_s: float
+
+
+def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
+    """Take the next attempt number, and note how the attempt begins."""
+    beginning = Beginning(life=life, progress=progress(run, job), time_s=time.time())
+    attempt = run.claim_attempt()
+    run.write_beginning(attempt, msgspec.to_builtins(beginning))
+    return attempt
+
+
+def beginnings(run: Run) -> dict[int, Beginning]:
+    """How each attempt began, by attempt; those whose file is missing or damaged are left out."""
+    found: dict[int, Beginning] = {}
+    for attempt in run.attempts():
+        try:
+            found[attempt] = msgspec.convert(run.read_beginning(attempt), Beginning)
+        except msgspec.ValidationError:
+            continue
+    return found
+
+
+def progress(run: Run, job: JobSpec) -> int:
+    """What the run has to show now."""
+    if isinstance(job, ScriptJob):
+        stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in run.attempts())
+        return _last_recorded_step(run) + stops
+    checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
+    return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
+
+
+def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
+    """The final verdict where another life would be in vain; None where it may begin."""
+    return _verdict_if_stalled(beginnings(run), progress(run, job), reason="")
+
+
+def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
+    """The final verdict at the end of a life, where another would be in vain."""
+    now = progress(run, job)
+    if isinstance(job, ScriptJob):
+        now += _stopped_well(verdict)
+    return _verdict_if_stalled(beginnings(run), now, reason=verdict.message)
+
+
+def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
+    """The newest lives, first attempt of each, that brought the run no further; oldest first."""
+    first: dict[int, int] = {}
+    for attempt in sorted(begun):
+        first.setdefault(begun[attempt].life, attempt)
+    in_vain: list[int] = []
+    after = now
+    for attempt in reversed(first.values()):
+        before = begun[attempt].progress
+        if after > before:
+            break
+        in_vain.insert(0, attempt)
+        after = before
+    return in_vain
+
+
+def _verdict_if_stalled(begun: dict[int, Beginning], now: int, *, reason: str) -> Verdict | None:
+    in_vain = lives_in_vain(begun, now)
+    if len(in_vain) < _MOST_STALLED:
+        return None
+    attempts = listed(in_vain).replace("rank", "attempt")
+    last = f" (the last: {reason})" if reason else ""
+    return Verdict(
+        kind="no_progress",
+        state="failed",
+        message=(
+            f"no progress in {len(in_vain)} starts in a row: those of {attempts} ended without a "
+            f"checkpoint newer than step {now}{last}; it is not started again. Give it more time, "
+            "or save more often (checkpoint.every_steps)"
+        ),
+        exit_code_of_run=EXIT_FAILED,
+        step=now,
+        attempt=max(begun),
+        time_s=time.time(),
+    )
+
+
+def _stopped_well(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.exit_code == EXIT_STOPPED
+
+
+def _last_recorded_step(run: Run) -> int:
+    """Of rank 0, in any attempt; files that cannot be read say nothing."""
+    steps = [0]
+    for attempt in run.attempts():
+        try:
+            events = read_events(run.event_file(0, attempt)).events
+        except OSError:
+            continue
+        steps += [step for event in events if isinstance(step := event.get("step"), int)]
+    return max(steps)

@@ -1,0 +1,145 @@
+"""The allocation that this shell is in (salloc), and what a step in it asks for."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.errors import JobError, UserError
+from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.slurm.directives import MIB_PER_GB, cpus_per_node, slurm_time
+from hpcdist.spec import JobSpec
+
+_TIMEOUT_S = 30.0
+_TRES = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
+_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that Slurm has given already."""
+
+    job_id: str
+    num_nodes: int
+    cpus: list[int]
+    """CPUs of it by node."""
+    gpus_per_node: int = 0
+    mem_mib_per_node: float | None = None
+    """None where the site does not account for memory."""
+
+
+def find_allocation(environment: Mapping[str, str]) -> Allocation:
+    """The allocation of this shell.
+
+    Raises UserError where there is none, or it has ended; SchedulerError where Slurm does not
+    answer.
+    """
+    job_id = environment.get("SLURM_JOB_ID")
+    if not job_id:
+        raise UserError(
+            "--here is for a shell inside an allocation, and SLURM_JOB_ID is not set",
+            hint="get one with: salloc --nodes=2, or leave --here away to submit a job",
+        )
+    try:
+        argv = ["scontrol", "--oneliner", "show", "job", job_id]
+        said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+    except CommandFailedError as error:
+        raise _ended(job_id, error.said) from None
+    state = re.search(r"\bJobState=(\S+)", said)
+    if state is None or state[1] not in {"RUNNING", "SUSPENDED"}:
+        raise _ended(job_id, f"its state is {state[1] if state else 'unknown'}")
+    return parse_allocation(job_id, said, environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+
+
+def parse_allocation(job_id: str, said: str, cpus_per_node: str) -> Allocation:
+    """From `scontrol --oneliner show job`, and SLURM_JOB_CPUS_PER_NODE, such as 4(x2),2."""
+    nodes = re.search(r"\bNumNodes=(\d+)", said)
+    tres = _TRES.search(said)
+    found = dict(pair.split("=", 1) for pair in tres[1].split(",") if "=" in pair) if tres else {}
+    num_nodes = int(nodes[1]) if nodes else 1
+    cpus = [
+        int(number)
+        for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", cpus_per_node)
+        for _ in range(int(times or 1))
+    ]
+    mem_mib = _mib(found.get("mem", ""))
+    return Allocation(
+        job_id=job_id,
+        num_nodes=num_nodes,
+        cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
+        gpus_per_node=int(found.get("gres/gpu", 0)) // num_nodes,
+        mem_mib_per_node=None if mem_mib is None else mem_mib / num_nodes,
+    )
+
+
+def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> None:
+    """Raise JobError for what the allocation does not have: srun would wait for it, or fail."""
+    resources = job.resources
+    where = f"allocation {allocation.job_id}"
+    if resources.nodes > allocation.num_nodes:
+        raise JobError(
+            f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
+            hint=f"ask for --nodes {allocation.num_nodes} or fewer, or get more with salloc",
+        )
+    cpus = cpus_per_node(job, cluster)
+    fitting = sum(number >= cpus for number in allocation.cpus)
+    if fitting < resources.nodes:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, which takes {cpus} CPUs on each node, but "
+            f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
+            hint="ask for fewer with --gpus, or get more: salloc --cpus-per-task=N",
+        )
+    gpus = allocation.gpus_per_node
+    if job.launch.device == "cuda" and gpus == 0:
+        raise JobError(
+            f"launch.device is cuda, but {where} has no GPU",
+            hint="get GPUs with salloc --gpus-per-node=N, or use --set launch.device=cpu",
+        )
+    if job.launch.device != "cpu" and 0 < gpus < resources.gpus:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
+            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
+        )
+
+
+def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> list[str]:
+    """What srun is told beyond what it is told in a batch job.
+
+    A step that names no memory or GPUs takes all of the allocation's, and no other step can start
+    beside it.
+    """
+    options = ["--exact"]
+    mem_mib = _step_memory(job, cluster, allocation)
+    if mem_mib is not None:
+        options.append(f"--mem={mem_mib}M")
+    if allocation.gpus_per_node:
+        wants = job.launch.device != "cpu"
+        options.append(f"--gres=gpu:{job.resources.gpus}" if wants else "--gres=none")
+    if job.resources.time_limit_min is not None:
+        options.append(f"--time={slurm_time(job.resources.time_limit_min)}")
+    return options
+
+
+def _step_memory(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> int | None:
+    """MiB per node: what the job says, else the share that goes with its CPUs."""
+    if job.resources.mem_gb is not None:
+        return math.ceil(job.resources.mem_gb * MIB_PER_GB)
+    if not allocation.mem_mib_per_node:
+        return None
+    share = cpus_per_node(job, cluster) / min(allocation.cpus)
+    return math.floor(allocation.mem_mib_per_node * min(share, 1.0)) or None
+
+
+def _mib(text: str) -> float | None:
+    found = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
+    return float(found[1]) * _MIB[found[2] or "M"] if found else None
+
+
+def _ended(job_id: str, why: str) -> UserError:
+    return UserError(
+        f"allocation {job_id}, which SLURM_JOB_ID names, cannot be used: {why}",
+        hint="leave its shell with exit, and get another with salloc",
+    )

@@ -1,0 +1,82 @@
+"""Starting a job again from within: what Slurm is about to do with it, and `scontrol requeue`.
+
+SIGTERM means many things: a preemption, with or without a grace period, an administrator's requeue,
+the time limit where the earlier warning was not enough, or a scancel. `scontrol show job` tells
+them apart.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import msgspec
+
+from hpcdist.launch.requeue import Decision
+from hpcdist.schedulers.command import run_command
+from hpcdist.verdict import Verdict
+
+_TIMEOUT_S = 20.0
+_FIELD = re.compile(r"(\w+)=(\S*)")
+
+
+class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What Slurm says of the job that this process is part of."""
+
+    state: str
+    reason: str
+    restarts: int
+    """How often it was requeued, a requeue under way included."""
+    is_preempted: bool
+    """It was chosen to make room, and perhaps has a grace period."""
+
+
+class SlurmRequeuer:
+    """The job is the one that the environment names."""
+
+    def life(self) -> int:
+        """SLURM_RESTART_COUNT, which Slurm sets from the first requeue on."""
+        return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """What Slurm's view of the job makes of the verdict."""
+        return decide(verdict, self._ask(), life=self.life())
+
+    def requeue(self) -> None:
+        """Ask the controller; it ends this job's processes, and queues it again."""
+        run_command(["scontrol", "requeue", _job_id()], timeout_s=_TIMEOUT_S)
+
+    def _ask(self) -> OwnJob:
+        argv = ["scontrol", "--oneliner", "show", "job", _job_id()]
+        return parse_job(run_command(argv, timeout_s=_TIMEOUT_S).stdout)
+
+
+requeuer = SlurmRequeuer()
+
+
+def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
+    """What is to follow the end of a life."""
+    if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
+        return "leave"
+    if job.is_preempted or job.reason == "TimeLimit":
+        return "requeue"
+    if job.state in {"COMPLETING", "CANCELLED"}:
+        return "cancelled" if verdict.signal == "SIGTERM" else "final"
+    # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
+    return "final" if verdict.signal == "SIGTERM" else "requeue"
+
+
+def parse_job(text: str) -> OwnJob:
+    """One line of `scontrol --oneliner show job`."""
+    fields = dict(_FIELD.findall(text))
+    return OwnJob(
+        state=fields.get("JobState", ""),
+        reason=fields.get("Reason", ""),
+        restarts=int(fields.get("Restarts") or 0),
+        is_preempted=fields.get("PreemptTime", "None") not in {"None", "Unknown"},
+    )
+
+
+def _job_id() -> str:
+    """Of the element of an array, as scontrol takes it: SLURM_JOB_ID is unique to each."""
+    return os.environ["SLURM_JOB_ID"]

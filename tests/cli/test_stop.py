@@ -1,0 +1,92 @@
+"""A warned training ends with 75, and a run that goes on from it ends as if never stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import msgspec
+import pytest
+import torch
+
+from hpcdist.run import Run
+
+LIMIT_S = 60
+JOB = """
+workload: train
+strategy: ddp
+resources: {{nodes: {nodes}, gpus: {gpus}}}
+launch: {{device: cpu}}
+data: {{name: digits, train_samples: 400, test_samples: 100, workers: {workers}}}
+model: {{name: mlp}}
+train: {{epochs: 40, batch_size: 8, accumulate: 2, schedule: cosine, num_threads: 1}}
+checkpoint: {{every_epochs: 20}}
+"""
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return value
+
+
+def stepped(run):
+    return any('"steps"' in file.read_text() for file in (run / "events").glob("rank-00000*.jsonl"))
+
+
+def weights(run):
+    newest = max((run / "checkpoints").glob("step-*.pt"))
+    return torch.load(newest, weights_only=True)["model"]
+
+
+@pytest.mark.parametrize(("nodes", "gpus", "workers"), [(1, 1, 0), (1, 2, 2), (2, 2, 0)], ids=str)
+def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist, nodes, gpus, workers):
+    hpcdist.write("job.yaml", JOB.format(nodes=nodes, gpus=gpus, workers=workers))
+    waiting = hpcdist.start(
+        "submit", "job.yaml", "--local", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    run = wait_for(lambda: hpcdist.runs)[0]
+    wait_for(lambda: stepped(run))
+    for agent in (run / "launch").glob("agent-*.json"):
+        os.kill(json.loads(agent.read_text())["process"]["pid"], signal.SIGUSR2)
+    said, _ = waiting.communicate(timeout=LIMIT_S)
+    assert waiting.returncode == 75, said
+    assert "a checkpoint is saved" in said.splitlines()[-1]
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert 0 < verdict["step"] < 40 * (400 // (16 * nodes * gpus))
+    assert (
+        hpcdist("submit", "job.yaml", "--local", "--set", f"checkpoint.resume={run}").returncode
+        == 0
+    )
+    assert hpcdist("submit", "job.yaml", "--local").returncode == 0
+    resumed, whole = (weights(other) for other in hpcdist.runs if other != run)
+    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
+
+
+def test_no_requeue_is_a_key_of_the_job(hpcdist):
+    hpcdist.write("nothing.py", "")
+    assert hpcdist("submit", "nothing.py", "--local", "--no-requeue").returncode == 0
+    assert hpcdist("submit", "nothing.py", "--local").returncode == 0
+    specs = [json.loads((run / "spec.json").read_text()) for run in hpcdist.runs]
+    specs.sort(key=lambda spec: spec["created_s"])
+    assert [spec["job"]["launch"]["requeue"] for spec in specs] == [False, True]
+
+
+def test_status_says_that_a_run_is_to_go_on(hpcdist):
+    """As a run looks between two of its lives."""
+    hpcdist.write("nothing.py", "")
+    assert hpcdist("submit", "nothing.py", "--local").returncode == 0
+    run = Run(hpcdist.runs[0])
+    verdict = msgspec.structs.replace(
+        run.read_verdict(), kind="preempted", state="preempted", message="stopped at step 7"
+    )
+    run.write_attempt_verdict(verdict)
+    assert "so far" not in hpcdist("status").stdout  # its verdict is final
+    run.verdict_file.unlink()
+    sentence = "attempt 0 ended early: stopped at step 7; starting again when the scheduler says so"
+    assert sentence in hpcdist("status").stdout
+    [described] = json.loads(hpcdist("status", "--json").stdout)
+    assert described["last_attempt"] == sentence

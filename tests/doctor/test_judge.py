@@ -1,0 +1,149 @@
+"""From what a check job left to findings, for faults that are hard to have on one machine."""
+
+import msgspec
+import pytest
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.doctor.folder import examine_folder, file_system
+from hpcdist.doctor.judge import judge
+from hpcdist.doctor.trial import Evidence
+from hpcdist.nodes import NodeSeen
+from hpcdist.verdict import Verdict
+
+DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+VERSIONS = {"python": "3.11.2", "hpcdist": "0.1.0", "torch": "2.15.0"}
+
+
+def launch_failed(message):
+    return Verdict(kind="launch", state="failed", message=message, exit_code_of_run=1)
+
+
+def place(node, **changed):
+    environment = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20001"}
+    values = {"host": f"n{node}", "token": "check-1", "versions": VERSIONS}
+    return values | {"environment": environment} | changed
+
+
+def node(number, **changed):
+    values = {"device": "cuda", "address": f"10.0.0.{number + 1}", "master_addr": "10.0.0.1"}
+    if number == 0:
+        values["offers"] = ["10.0.0.1"]
+    return NodeSeen(node=number, host=f"n{number}", **values | {"interface": "ib0"} | changed)
+
+
+GOOD = Evidence(
+    run_id="check-1",
+    num_nodes=2,
+    ranks_per_node=1,
+    versions=VERSIONS,
+    verdict=DONE,
+    nodes=[node(0), node(1)],
+    places=[place(0), place(1)],
+    collectives=[{"group_time_s": 1.0, "all_reduce_time_s": 0.5}] * 2,
+    logs={0: [], 1: []},
+    ended=frozenset((0, 1)),
+)
+
+
+def states(**changed):
+    evidence = msgspec.structs.replace(GOOD, **changed)
+    found = judge(evidence, ClusterProfile(), asks_for_gpus=True)
+    return {finding.name: finding for finding in found}
+
+
+def failing(found):
+    return [name for name, finding in found.items() if finding.state == "FAIL"]
+
+
+def test_what_is_proven_passes():
+    found = states()
+    assert not failing(found)
+    assert found["port"].detail == "10.0.0.1:20001 on node 0, reached from 1 node"
+    assert found["GPUs"].state == "pass"
+
+
+def test_a_node_that_cannot_reach_the_first_is_a_matter_of_ports():
+    message = "node 1 (host n1) could not reach the agent of node 0 within 60 s"
+    found = states(
+        verdict=launch_failed(message),
+        nodes=[node(0), node(1, address=None, master_addr=None, interface=None)],
+        places=[],
+        collectives=[],
+    )
+    assert failing(found) == ["port"]
+    assert message in found["port"].detail
+    assert found["collective"].state == "skip"
+
+
+def test_a_first_node_that_offers_only_loopback_is_a_matter_of_interfaces():
+    found = states(
+        verdict=launch_failed("node 0 offers 127.0.1.1, which other nodes cannot reach"),
+        nodes=[node(0, offers=["127.0.1.1"]), node(1, address=None, master_addr=None)],
+        places=[],
+        collectives=[],
+    )
+    assert failing(found) == ["interface"]
+
+
+def test_a_collective_that_fails_is_told_with_the_reason():
+    verdict = Verdict(
+        kind="exception", state="failed", message="rank 1 failed first", exit_code_of_run=1
+    )
+    found = states(verdict=verdict, collectives=[])
+    assert failing(found) == ["collective"]
+    assert found["collective"].detail == "rank 1 failed first"
+
+
+def test_another_version_of_hpcdist_on_a_node_is_told_with_both():
+    found = states(places=[place(0), place(1, versions=VERSIONS | {"hpcdist": "0.0.9"})])
+    assert failing(found) == ["interpreter"]
+    assert found["interpreter"].detail == "n1 has hpcdist 0.0.9, this machine 0.1.0"
+
+
+def test_a_folder_that_is_another_one_on_a_node_is_told():
+    found = states(places=[place(0), place(1, token="check-0")])
+    assert failing(found) == ["shared folder"]
+
+
+def test_a_node_of_which_nothing_is_there_does_not_see_the_folder():
+    found = states(
+        verdict=launch_failed("the agents of node 1 did not join within 60 s"),
+        nodes=[node(0)],
+        places=[],
+        collectives=[],
+        logs={0: []},
+        ended=frozenset((0,)),
+        scheduler_says="Slurm says JobState=FAILED of job 7",
+    )
+    assert failing(found) == ["shared folder"]
+    assert "node 1" in found["shared folder"].detail
+    assert "Slurm says JobState=FAILED" in found["shared folder"].detail
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/scratch/ann/runs", ("lustre", "/scratch")),
+        ("/scratchy", ("ext4", "/")),
+        ("/data sets/x", ("nfs4", "/data sets")),
+    ],
+    ids=["below", "beside", "spaces"],
+)
+def test_the_file_system_of_a_path_is_that_of_its_nearest_mount(path, expected):
+    mounts = (
+        "/dev/sda1 / ext4 rw 0 0\n10.0.0.9@tcp:/s /scratch lustre rw 0 0\n"
+        "srv:/d /data\\040sets nfs4 rw 0 0\n"
+    )
+    assert file_system(path, mounts) == expected
+
+
+def test_a_folder_in_tmp_is_warned_of_where_other_machines_must_see_it(tmp_path):
+    assert examine_folder(tmp_path, is_shared=True).state == "warn"
+    assert examine_folder(tmp_path, is_shared=False).state == "pass"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_fails_with_the_reason():
+    found = examine_folder("/proc", is_shared=False)
+    assert found.state == "FAIL"
+    assert "/proc" in found.detail

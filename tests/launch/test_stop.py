@@ -1,0 +1,222 @@
+"""A warning of the scheduler reaches every rank's loop, whose ranks stop at the same step."""
+
+import os
+import signal
+
+import pytest
+
+LOOP = """
+import os, sys, time
+import torch, torch.distributed as dist
+from hpcdist import record
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+for step in range(int(sys.argv[1])):
+    dist.all_reduce(total)
+    record.step(samples=1)
+    if step == 3:
+        print("up", flush=True)
+    if record.should_stop():
+        print(f"saved {step + 1}", flush=True)
+        sys.exit(record.EXIT_STOPPED)
+    time.sleep(0.002 * (1 + dist.get_rank()))
+"""
+ENDLESS = 1_000_000
+
+
+def up(launched, ranks):
+    for rank in range(ranks):
+        launched.wait(lambda rank=rank: "up" in launched.log(rank))
+
+
+def warn(launched, *nodes):
+    for node in nodes:
+        os.kill(launched.agent_pid(node), signal.SIGUSR2)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 4), (2, 2)])
+@pytest.mark.parametrize("warned", ["first node", "last node", "all nodes, twice"])
+def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warned):
+    launched = launch(write_script(LOOP), ENDLESS, nodes=nodes, gpus=gpus)
+    up(launched, nodes * gpus)
+    warn(launched, *{"first node": [0], "last node": [nodes - 1]}.get(warned, 2 * [*range(nodes)]))
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == (
+        "time_limit",
+        "preempted",
+        75,
+    )
+    assert verdict.message == f"stopped at step {verdict.step} before the time limit"
+    said = {log.splitlines()[-1] for log in launched.logs()}
+    assert said == {f"saved {verdict.step}"}
+    for rank in range(nodes * gpus):
+        last = launched.events(rank)[-1]
+        assert (last["status"], last["exit_code"]) == ("stopped", 75)
+
+
+def test_a_warning_that_comes_while_the_ranks_start_stops_them_before_they_have(
+    launch, write_script
+):
+    launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[0])
+    warn(launched, 0)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.exit_code_of_run) == ("time_limit", 75)
+    assert launched.run.event_files() == []
+    launched.start_agent(1)
+    launched.wait(lambda: not launched.agents_alive())
+
+
+def test_an_agent_that_waits_for_its_leader_tells_it_of_a_warning(launch, write_script):
+    launched = launch(write_script(LOOP), ENDLESS, nodes=2, agents=[1])
+    warn(launched, 1)
+    launched.start_agent(0)
+    assert launched.verdict().exit_code_of_run == 75
+    launched.wait(lambda: not launched.agents_alive())
+
+
+def test_a_script_with_a_handler_of_its_own_gets_sigusr2(launch, write_script):
+    script = write_script(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(75))\n"
+        "print('up', flush=True)\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    launched = launch(script, gpus=2)
+    up(launched, 2)
+    warn(launched, 0)
+    verdict = launched.verdict()
+    assert (verdict.exit_code_of_run, verdict.message) == (75, "stopped before the time limit")
+
+
+def test_a_script_that_knows_of_no_warning_runs_on_to_its_end(launch, write_script, tmp_path):
+    script = write_script(
+        "import os, sys, time\nprint('up', flush=True)\n"
+        "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+    )
+    launched = launch(script, tmp_path / "go", gpus=2)
+    up(launched, 2)
+    pids = [launched.pid(rank) for rank in range(2)]
+    warn(launched, 0)
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR2)  # as sites do that signal every process
+    (tmp_path / "go").touch()
+    assert launched.verdict().kind == "done"
+
+
+def test_a_script_that_asks_whether_to_stop_is_not_ended_by_sigterm(launch, write_script):
+    launched = launch(write_script(LOOP), ENDLESS, gpus=2)
+    up(launched, 2)
+    for rank in range(2):
+        os.kill(launched.pid(rank), signal.SIGTERM)
+    warn(launched, 0)
+    assert launched.verdict().exit_code_of_run == 75
+
+
+def test_a_warned_run_can_still_be_cancelled(launch, write_script):
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    launched = launch(script, gpus=2)
+    up(launched, 2)
+    warn(launched, 0)
+    os.kill(launched.agent_pid(0), signal.SIGTERM)
+    assert launched.verdict().kind == "cancelled"
+
+
+def test_a_rank_that_hangs_after_the_warning_is_told_from_its_victims(launch, write_script):
+    hangs = LOOP.replace(
+        "    dist.all_reduce(total)\n",
+        "    if step == 5 and dist.get_rank() == 1: time.sleep(60)\n    dist.all_reduce(total)\n",
+    )
+    launched = launch(write_script(hangs), ENDLESS, gpus=2, hang_timeout_s=1.5)
+    up(launched, 2)
+    warn(launched, 0)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.rank) == ("hang", 1)
+
+
+def test_what_a_failure_left_is_not_taken_for_a_stop(launch, write_script):
+    fails = LOOP.replace("saved {step + 1}", "{1 / (dist.get_rank() - 1)}")
+    launched = launch(write_script(fails), ENDLESS, gpus=2)
+    up(launched, 2)
+    warn(launched, 0)
+    verdict = launched.verdict()
+    assert (verdict.exception, verdict.rank) == ("ZeroDivisionError", 1)
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(60)"])
+def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script, ending):
+    loop = LOOP.replace("sys.exit(record.EXIT_STOPPED)", ending)
+    launched = launch(write_script(loop), ENDLESS, gpus=2, time_limit_min=6 / 60)
+    verdict = launched.verdict()
+    assert verdict.kind == "time_limit"
+    if ending == "sys.exit(75)":
+        assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
+    else:
+        assert (verdict.state, verdict.exit_code_of_run) == ("failed", 1)
+        assert verdict.message.endswith("the ranks had been asked to stop, and did not")
+
+
+RESUMING = LOOP.replace(
+    "for step in range(int(sys.argv[1])):",
+    """saved = sys.argv[2] + f"/saved-{dist.get_rank()}"
+first = int(open(saved).read()) if os.path.exists(saved) else 0
+record.start(first_step=first)
+for step in range(first, int(sys.argv[1])):""",
+).replace(
+    "    if record.should_stop():\n",
+    """    if record.should_stop():
+        open(saved, "w").write(str(step + 1))
+""",
+)
+
+
+def start_again(launched, life, nodes):
+    """Once the job has asked for it and its agents are gone."""
+    launched.wait((launched.run.path / f"requeue-{life}").exists)
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    for node in range(nodes):
+        launched.start_agent(node)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
+    script = write_script(RESUMING.replace("if step == 3:", "if step == first + 3:"))
+    launched = launch(script, 2000, tmp_path, nodes=nodes, scheduler="testing")
+    up(launched, nodes)
+    warn(launched, *range(nodes))
+    start_again(launched, 0, nodes)
+    launched.wait(lambda: "up" in launched.log(0, 1))
+    warn(launched, 0)
+    start_again(launched, 1, nodes)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.attempt, verdict.restarts) == ("done", 2, 0)
+    steps = [launched.events(0, attempt)[-1]["step"] for attempt in range(3)]
+    assert 0 < steps[0] < steps[1] < steps[2] == 2000
+    stops = [launched.run.read_attempt_verdict(attempt) for attempt in range(2)]
+    assert [stop.step for stop in stops] == steps[:2]
+
+
+def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    launched = launch(script, nodes=3, scheduler="testing")
+    up(launched, 3)
+    os.kill(launched.agent_pid(0), signal.SIGKILL)
+    launched.wait((launched.run.path / "requeue-0").exists)
+    launched.wait(lambda: not launched.agents_alive())
+    assert launched.run.read_verdict() is None
+    assert launched.run.read_attempt_verdict(0).kind == "agent_lost"
+
+
+def test_a_job_that_comes_no_further_in_two_lives_is_not_started_a_third_time(launch, write_script):
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    launched = launch(script, nodes=2, scheduler="testing")
+    for life in range(2):
+        launched.wait(lambda life=life: "up" in launched.log(0, life))
+        os.kill(launched.agent_pid(1), signal.SIGKILL)
+        if life == 0:
+            start_again(launched, life, 2)
+    verdict = launched.verdict()
+    assert (verdict.kind, verdict.exit_code_of_run) == ("no_progress", 1)
+    assert "attempts 0 and 1" in verdict.message
+    assert "the agent of node 1" in verdict.message

@@ -1,0 +1,173 @@
+"""The doctor on a real cluster: one that works, and one fault at a time."""
+
+import json
+import os
+import signal
+
+import pytest
+
+CPU = ("--set", "launch.device=cpu")
+
+
+@pytest.fixture
+def doctor(slurm, tmp_path):
+    """Call it with options; returns the exit code, the findings by name, and what stderr says."""
+    return _doctor_in(slurm, tmp_path)
+
+
+def _doctor_in(cluster, folder):
+    def call(*options, profile=None):
+        if profile is not None:
+            folder.joinpath("hpcdist.yaml").write_text(json.dumps({"clusters": {"here": profile}}))
+        done = cluster.run(
+            "hpcdist", "doctor", "--json", *options, cwd=folder, timeout=90, check=False
+        )
+        assert done.stdout, done.stderr
+        return done.returncode, {one["name"]: one for one in json.loads(done.stdout)}, done.stderr
+
+    return call
+
+
+def failures(found):
+    return [name for name, finding in found.items() if finding["state"] == "FAIL"]
+
+
+def test_a_cluster_that_works_passes_and_nothing_is_left(doctor, slurm, tmp_path):
+    code, found, said = doctor(*CPU, "--gpus", "2", profile={"setup": ["true"]})
+    assert code == 0, found
+    assert not failures(found)
+    passing = ("commands", "version", "controller", "directives", "shared folder", "setup lines")
+    for name in (*passing, "interpreter", "interface", "port", "collective"):
+        assert found[name]["state"] == "pass", found[name]
+    assert "4 ranks on 2 nodes" in found["collective"]["detail"]
+    assert "reached from 1 node" in found["port"]["detail"]
+    assert "to start at" in found["directives"]["detail"]
+    assert os.listdir(tmp_path) == ["hpcdist.yaml"], said
+
+
+def test_lines_for_people_say_what_to_do(slurm, tmp_path):
+    done = slurm.run(
+        "hpcdist", "doctor", "--no-job", "--partition", "nosuch", cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("pass  commands")
+    (line,) = [line for line in lines if line.startswith("FAIL")]
+    assert "invalid partition specified: nosuch" in line
+    assert lines[lines.index(line) + 1].strip().startswith("-> change the cluster profile")
+
+
+def test_gpus_that_were_asked_for_and_are_not_seen_fail(doctor):
+    code, found, said = doctor()
+    assert code == 1
+    assert failures(found) == ["GPUs"]
+    assert "NVML shows none on 127.0.1.1, 127.0.1.2" in found["GPUs"]["detail"]
+    assert "the job's run is kept" in said
+
+
+def test_an_interpreter_that_is_not_there_is_named(doctor):
+    code, found, _ = doctor(*CPU, profile={"python": "/nosuch/python"})
+    assert code == 1
+    assert failures(found) == ["interpreter"]
+    assert "execve(): /nosuch/python: No such file" in found["interpreter"]["detail"]
+    assert found["shared folder"]["state"] == "pass"
+    assert found["collective"]["state"] == "skip"
+
+
+def test_an_interpreter_without_hpcdist_is_named(doctor, write_script):
+    python = write_script('#!/bin/sh\nexec /usr/bin/env python3 -I -S "$@"\n', "python")
+    python.chmod(0o755)
+    code, found, _ = doctor(*CPU, profile={"python": str(python)})
+    assert code == 1
+    assert failures(found) == ["interpreter"]
+    assert "No module named 'hpcdist'" in found["interpreter"]["detail"]
+
+
+def test_a_setup_line_that_fails_is_shown_though_the_job_goes_on(doctor):
+    code, found, _ = doctor(*CPU, profile={"setup": ["hpcdist-no-such-command one", "true"]})
+    assert code == 1
+    assert failures(found) == ["setup lines"]
+    assert "exit code 127: hpcdist-no-such-command one" in found["setup lines"]["detail"]
+    assert found["collective"]["state"] == "pass"
+
+
+def test_an_interface_that_is_not_there_is_named_with_those_that_are(doctor):
+    code, found, _ = doctor(*CPU, profile={"interface": "nosuch0"})
+    assert code == 1
+    assert failures(found) == ["interface"]
+    assert (
+        "there is no interface nosuch0 with an address; there are" in found["interface"]["detail"]
+    )
+
+
+def test_more_nodes_than_there_are_fail_before_anything_is_submitted(doctor, slurm):
+    code, found, _ = doctor(*CPU, "--nodes", "99")
+    assert code == 1
+    assert failures(found) == ["resources"]
+    assert "99" in found["resources"]["detail"]
+    assert "has 4" in found["resources"]["detail"]
+
+
+def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(doctor, slurm, tmp_path):
+    slurm.stop_controller()
+    code, found, _ = doctor(*CPU)
+    slurm.start_controller()
+    assert code == 1
+    assert failures(found) == ["controller"]
+    assert "directives" not in found
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_the_commands_it_says_where_to_go(doctor, slurm):
+    with slurm.without("sbatch", "scontrol"):
+        code, found, _ = doctor("--scheduler", "slurm", *CPU)
+    assert code == 1
+    assert found["commands"]["detail"] == "not found: sbatch, scontrol"
+
+
+def test_a_job_that_does_not_start_is_cancelled_with_the_reason(doctor, slurm):
+    blocking = slurm.submit("sleep 600", "--nodes=4", "--exclusive")
+    slurm.wait_for_state(blocking, "RUNNING")
+    code, found, said = doctor(*CPU, "--timeout", "0.1")
+    assert code == 1
+    assert failures(found) == ["job"]
+    assert "pending: it waits for nodes" in found["job"]["detail"]
+    assert "the job is pending: it waits for nodes" in said
+    assert [job.id for job in slurm.queue()] == [blocking]
+    slurm.run("scancel", blocking)
+
+
+def test_ctrl_c_cancels_the_doctors_job(slurm, tmp_path):
+    blocking = slurm.submit("sleep 600", "--nodes=4", "--exclusive")
+    slurm.wait_for_state(blocking, "RUNNING")
+    with slurm.start_command("hpcdist", "doctor", *CPU, cwd=tmp_path, stdout=-1, stderr=-1) as one:
+        slurm.wait_for(lambda: len(slurm.queue()) == 2)
+        one.send_signal(signal.SIGINT)
+        one.communicate(timeout=60)
+    assert one.returncode == 130
+    assert [job.id for job in slurm.queue()] == [blocking]
+    slurm.run("scancel", blocking)
+
+
+def test_a_folder_that_only_the_login_node_has_is_found(slurm_netns, tmp_path):
+    hidden = tmp_path / "runs"
+    hidden.mkdir()
+    # Mounted after the nodes were made, it is on the login node alone.
+    slurm_netns.run("mount", "-t", "tmpfs", "tmpfs", str(hidden))
+    try:
+        code, found, _ = _doctor_in(slurm_netns, tmp_path)(*CPU)
+    finally:
+        slurm_netns.run("umount", str(hidden))
+    assert code == 1
+    assert found["runs folder"]["state"] == "warn"
+    assert "tmpfs" in found["runs folder"]["detail"]
+    assert failures(found) == ["shared folder"]
+    assert "nothing that node 0, 1 wrote is here" in found["shared folder"]["detail"]
+    assert found["collective"]["state"] == "skip"
+
+
+def test_nodes_with_networks_of_their_own_pass(slurm_netns, tmp_path):
+    code, found, _ = _doctor_in(slurm_netns, tmp_path)(*CPU, "--nodes", "4")
+    assert code == 0, found
+    assert found["interface"]["detail"].startswith("eth0, ")
+    assert "10.77.0.1:" in found["port"]["detail"]

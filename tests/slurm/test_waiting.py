@@ -1,0 +1,52 @@
+"""What is said of runs that wait, and of the nodes of those that run."""
+
+import json
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def blocked(slurm):
+    """A cluster on which nothing starts for ten minutes."""
+    job_id = slurm.submit("sleep 600", "--nodes=4", "--exclusive", "--time=10")
+    slurm.wait_for_state(job_id, "RUNNING")
+    yield slurm
+    slurm.run("scancel", job_id)
+
+
+def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(blocked, tmp_path):
+    command = ("hpcdist", "submit", "check", "--nodes", "2", "--set", "launch.device=cpu", "--wait")
+    with blocked.start_command(*command, cwd=tmp_path, stdout=-1, stderr=-1) as waiting:
+        first = waiting.stderr.readline()
+        run_id = first.split()[1]
+        said = ""
+        while "expected start" not in said:  # Slurm's scheduler needs a moment to plan it
+            said = waiting.stderr.readline()
+            assert said.startswith("pending: ")
+        waiting.send_signal(signal.SIGINT)
+        _, last = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    assert f"run {run_id} goes on; end it with: hpcdist cancel {run_id}" in last
+
+    shown = blocked.run("hpcdist", "status", cwd=tmp_path).stdout
+    assert f"{run_id}: pending" in shown
+    assert "it waits for nodes to become free (Resources), expected start " in shown
+    (status,) = json.loads(blocked.run("hpcdist", "status", "--json", cwd=tmp_path).stdout)
+    assert status["expected_start_s"] > status["created_s"]
+    assert status["hosts"] == []
+    assert len(blocked.queue()) == 2
+    blocked.run("hpcdist", "cancel", run_id, cwd=tmp_path)
+
+
+def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, tmp_path):
+    command = ("hpcdist", "submit", "check", "--nodes", "2", "--set", "launch.device=cpu", "--wait")
+    done = slurm_netns.run(*command, cwd=tmp_path, timeout=60)
+    expected = (
+        "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
+        "MASTER_ADDR 10.77.0.1 by eth0"
+    )
+    assert expected in done.stderr
+    shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
+    assert "node 1: n2 (10.77.0.2, eth0)" in shown
+    assert "node 0 at  10.77.0.1 by eth0" in shown

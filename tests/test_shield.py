@@ -1,0 +1,66 @@
+"""Workers of a DataLoader live through a scheduler's signals, and end when their rank says so."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIMIT_S = 60
+
+SCRIPT = """
+import os, signal, sys
+from torch.utils.data import DataLoader
+from hpcdist import record
+
+def warn_from_another_process(pids):
+    # As a scheduler's daemon does: what a parent sends to its child means something else.
+    if not (sender := os.fork()):
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGUSR2)
+        os._exit(0)
+    assert os.waitpid(sender, 0)[1] == 0
+
+if __name__ == "__main__":
+    loader = DataLoader(
+        list(range(64)),
+        batch_size=1,
+        num_workers=2,
+        multiprocessing_context=sys.argv[1],
+        persistent_workers=True,
+        worker_init_fn=record.shield_worker if "shield" in sys.argv else None,
+    )
+    batches = iter(loader)
+    first = [next(batches).item(), next(batches).item()]  # one of each: both are up
+    workers = list(batches._workers)
+    warn_from_another_process([worker.pid for worker in workers])
+    rest = [batch.item() for batch in batches]
+    assert [*first, *rest] == list(range(64))
+    assert all(worker.is_alive() for worker in workers)
+    print("alive", flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_survive_the_warnings_of_others_and_end_with_their_rank(
+    submit, write_script, method
+):
+    launched = submit(write_script(SCRIPT), method, "shield")
+    assert launched.verdict().kind == "done", launched.log(0)
+    assert launched.log(0) == "alive\n"
+
+
+def test_without_the_shield_torch_lets_them_die(submit, write_script):
+    launched = submit(write_script(SCRIPT), "fork")
+    assert "killed by signal" in launched.verdict().exception_message
+
+
+def test_outside_a_run_nothing_is_shielded(write_script):
+    done = subprocess.run(
+        [sys.executable, write_script(SCRIPT), "fork", "shield"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert "killed by signal" in done.stderr

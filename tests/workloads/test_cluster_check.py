@@ -1,0 +1,55 @@
+"""The check job: what every rank records, and that a wrong sum fails."""
+
+import os
+
+import pytest
+import torch
+
+from hpcdist import submission
+from hpcdist.job import load_job
+from hpcdist.job.load import Flag
+from hpcdist.workloads.cluster_check import _require_sum
+
+
+@pytest.fixture
+def checked(tmp_path, launched_run):
+    """The check job on two simulated nodes with two ranks each, to its end."""
+    flags = {"resources.nodes": 2, "resources.gpus": 2, "launch.device": "cpu"}
+    loaded = load_job(
+        "check", flags={key: Flag(name=key, value=value) for key, value in flags.items()}
+    )
+    planned = submission.plan_submission(loaded, scheduler="local")
+    run = submission.submit(planned, runs=tmp_path, command=["test"]).run
+    launched = launched_run(run)
+    yield launched
+    launched.kill_agents()
+
+
+def test_every_rank_records_its_place_and_takes_part_in_the_collective(checked):
+    assert checked.verdict().state == "done"
+    ports = set()
+    for rank in range(4):
+        events = checked.events(rank)
+        assert [event["event"] for event in events] == ["start", "place", "collective", "end"]
+        place = events[1]
+        environment = place["environment"]
+        assert environment["RANK"] == str(rank)
+        assert environment["NODE_RANK"] == str(rank // 2)
+        assert environment["MASTER_ADDR"] == "127.0.0.1"
+        ports.add(environment["MASTER_PORT"])
+        assert set(place["cpus"]) <= os.sched_getaffinity(0)
+        assert place["versions"]["torch"] == torch.__version__
+        assert place["token"] == checked.run.id
+        assert (place["device"], place["gpu"]) == ("cpu", None)
+        assert all(events[2][key] >= 0 for key in ("group_time_s", "all_reduce_time_s"))
+    assert len(ports) == 1
+    assert "rank 3 of 4 on " in checked.log(3)
+    assert checked.log(0).splitlines()[-1].startswith("4 ranks on 2 nodes added up right with gloo")
+
+
+def test_a_sum_that_is_wrong_in_one_number_is_an_error():
+    numbers = torch.full((1 << 18,), 6.0)
+    _require_sum(numbers, 6.0, 4)
+    numbers[17] = 5.0
+    with pytest.raises(RuntimeError, match="must be 6; 1 of 262,144 numbers are wrong"):
+        _require_sum(numbers, 6.0, 4)
