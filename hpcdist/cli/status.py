@@ -116,13 +116,15 @@ def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     from hpcdist.states import OPEN_STATES
 
+    has_ended = run["state"] not in OPEN_STATES
     lines = {
         "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {run['scheduler'] or '-'}",
         "submitted": local_time(run["created_s"]),
-        "progress": _place(progress, is_open=run["state"] in OPEN_STATES),
+        "progress": _place(progress, is_open=not has_ended),
         "directory": run["path"],
         "so far": run["last_attempt"],
         "verdict": run["message"],
+        "reason": run["reason"] if has_ended and not run["message"] else None,
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():
