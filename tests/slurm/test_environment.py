@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from slurm_cluster.cluster import Cluster, missing_programs
+from slurm_cluster.cluster import Cluster
+from slurm_cluster.needs import missing_programs
 from slurm_cluster.spec import LOOPBACK
 from user import END_LIMIT_S, User, events, expand, job_id, printed
 

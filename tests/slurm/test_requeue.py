@@ -1,0 +1,205 @@
+"""Stopped and started again: at the time limit, by preemption, by an administrator, after the loss
+of a node. What is trained is bit for bit what it would have been."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+from user import User, agent_pid, events, expand, job_id
+
+TRAIN = (
+    "ddp",
+    *("--set", "train.epochs=60"),
+    *("--set", "train.batch_size=16"),
+    *("--set", "train.evaluate_every_epochs=0"),
+    *("--set", "checkpoint.every_epochs=5"),
+    *("--set", "launch.device=cpu"),
+)
+TWO = ("--nodes", 2, "--gpus", 1)
+
+
+@pytest.fixture
+def user(slurm, tmp_path):
+    return User(slurm, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(cluster_of, tmp_path_factory):
+    """What the training ends with when nothing comes in between."""
+    user = User(cluster_of("loopback"), tmp_path_factory.mktemp("uninterrupted"))
+    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO)))
+
+
+def last_checkpoint(run):
+    path = max(run.checkpoints_folder.glob("step-*.pt"))
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def assert_equal(found, expected):
+    assert found["identity"] == expected["identity"]
+    assert found["position"] == expected["position"]
+    for part in ("model", "optimizer", "rng"):
+        assert flat(found[part]) == flat(expected[part])
+
+
+def flat(value):
+    """Plain values that compare bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), value.shape, value.numpy().tobytes())
+    if isinstance(value, dict):
+        return {key: flat(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [flat(one) for one in value]
+    return value
+
+
+def train(user, *options):
+    """Submit the training, and wait until it is well under way."""
+    run = user.submit(*TRAIN, *TWO, *options)
+    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 60)
+    return run
+
+
+def end_well(user, run, expected, *, attempts=2):
+    user.done(run, 120)
+    assert run.newest_attempt() + 1 == attempts
+    resumed = events(run, "resume")
+    assert len(resumed) == attempts - 1
+    assert all(one["exact"] for one in resumed)
+    assert_equal(last_checkpoint(run), expected)
+    (row,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert len(row["attempts"]) == attempts
+    assert row["lost_time_s"] > 0
+
+
+def stopped_steps(run):
+    """The step at which each rank stopped, by attempt."""
+    return [
+        {one["step"] for rank in range(2) for one in events(run, "stop", rank=rank)},
+        [one["step"] for one in events(run, "resume")],
+    ]
+
+
+def requeue(user, run):
+    user.cluster.run("scontrol", "requeue", job_id(run))
+
+
+def warn(user, run):
+    user.cluster.run("scancel", "--signal=USR2", job_id(run))
+
+
+@pytest.mark.parametrize("interrupt", [requeue, warn], ids=["scontrol requeue", "USR2"])
+def test_a_training_that_is_requeued_goes_on_exactly(user, uninterrupted, interrupt):
+    run = train(user)
+    interrupt(user, run)
+    end_well(user, run, uninterrupted)
+    stops, resumed = stopped_steps(run)
+    assert stops == set(resumed)  # every rank stopped at one step, and went on from there
+
+
+def test_a_preempted_training_goes_on_exactly(user, uninterrupted):
+    run = train(user, "--partition", "low")
+    urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
+    user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED")
+    end_well(user, run, uninterrupted)
+
+
+def test_a_preempted_training_uses_its_grace_period(user, uninterrupted):
+    user.cluster.run("scontrol", "update", "PartitionName=low", "GraceTime=60")
+    try:
+        run = train(user, "--partition", "low")
+        urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
+        user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED")
+    finally:
+        user.cluster.run("scontrol", "update", "PartitionName=low", "GraceTime=0")
+    end_well(user, run, uninterrupted)
+    stops, resumed = stopped_steps(run)
+    assert stops == set(resumed)
+
+
+@pytest.mark.timeout(300)
+def test_a_training_goes_on_exactly_after_its_time_limit(user, uninterrupted):
+    slow = ("--set", "train.epochs=240", "--time", "1")
+    run = user.submit(*TRAIN, *TWO, *slow)
+    user.done(run, 240)
+    assert run.newest_attempt() >= 1
+    stops, resumed = stopped_steps(run)
+    assert stops == set(resumed)
+    (first, *_) = [run.read_attempt_verdict(attempt) for attempt in range(run.newest_attempt())]
+    assert first.kind == "time_limit"
+    assert uninterrupted["position"]["step"] * 4 == last_checkpoint(run)["position"]["step"]
+
+
+def test_without_requeue_a_warned_training_ends_with_75(user):
+    run = train(user, "--no-requeue")
+    warn(user, run)
+    verdict = user.verdict(run)
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
+    assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
+    (stop,) = {one["step"] for one in events(run, "stop")}
+    assert last_checkpoint(run)["position"]["step"] == stop
+
+
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+
+
+def test_two_starts_without_progress_are_enough(user):
+    run = user.submit(user.write("sleep.py", SLEEP))
+    for start in range(2):
+        user.cluster.wait_for(lambda count=start: run.newest_attempt() == count, 60)
+        user.cluster.wait_for(
+            lambda count=start: run.log_file(0, count).exists()
+            and "up" in run.log_file(0, count).read_text(),
+            60,
+        )
+        requeue(user, run)
+    verdict = user.verdict(run)
+    assert (verdict.kind, verdict.state) == ("no_progress", "failed")
+    assert "2 starts" in verdict.message
+    user.cluster.wait_for_end(job_id(run))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_training_goes_on_exactly_after_the_loss_of_a_node(user, uninterrupted, node):
+    run = train(user)
+    (name,) = [host for host in hosts(user, run)[node : node + 1]]
+    user.cluster.kill_node(name)
+    user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
+    end_well(user, run, uninterrupted)
+    lost = run.read_attempt_verdict(0)
+    if lost is not None:  # of node 0, which leads, Slurm may be the first to know
+        assert lost.kind == "agent_lost"
+        assert name in lost.message or f"node {node}" in lost.message
+    assert name not in hosts(user, run)
+    user.cluster.revive_node(name)
+
+
+def hosts(user, run):
+    shown = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
+    (nodes,) = [word.partition("=")[2] for word in shown.split() if word.startswith("NodeList=")]
+    return expand(nodes)
+
+
+def test_a_killed_agent_costs_an_attempt_and_no_more(user, uninterrupted):
+    run = train(user)
+    os.kill(agent_pid(run, 1), signal.SIGKILL)
+    user.cluster.wait_for(lambda: run.newest_attempt() == 1, 60)
+    end_well(user, run, uninterrupted)
+
+
+@pytest.mark.timeout(300)
+def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
+    user = User(slurm_netns, tmp_path)
+    expected = last_checkpoint(user.done(user.submit(*TRAIN, *TWO)))
+    run = train(user)
+    name = hosts(user, run)[1]
+    slurm_netns.cut_link(name)
+    try:
+        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
+        end_well(user, run, expected)
+    finally:
+        slurm_netns.mend_link(name)
+    assert run.read_verdict().state == "done"
