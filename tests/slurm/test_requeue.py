@@ -11,10 +11,10 @@ from user import User, agent_pid, events, expand, job_id
 
 TRAIN = (
     "ddp",
-    *("--set", "train.epochs=60"),
+    *("--set", "train.epochs=24"),
     *("--set", "train.batch_size=16"),
     *("--set", "train.evaluate_every_epochs=0"),
-    *("--set", "checkpoint.every_epochs=5"),
+    *("--set", "checkpoint.every_epochs=2"),
     *("--set", "launch.device=cpu"),
 )
 TWO = ("--nodes", 2, "--gpus", 1)
@@ -58,7 +58,7 @@ def flat(value):
 def train(user, *options):
     """Submit the training, and wait until it is well under way."""
     run = user.submit(*TRAIN, *TWO, *options)
-    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 60)
+    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 4, 60)
     return run
 
 
@@ -121,7 +121,7 @@ def test_a_preempted_training_uses_its_grace_period(user, uninterrupted):
 
 @pytest.mark.timeout(300)
 def test_a_training_goes_on_exactly_after_its_time_limit(user, uninterrupted):
-    slow = ("--set", "train.epochs=240", "--time", "1")
+    slow = ("--set", "train.epochs=72", "--time", "1")
     run = user.submit(*TRAIN, *TWO, *slow)
     user.done(run, 240)
     assert run.newest_attempt() >= 1
@@ -129,7 +129,7 @@ def test_a_training_goes_on_exactly_after_its_time_limit(user, uninterrupted):
     assert stops == set(resumed)
     (first, *_) = [run.read_attempt_verdict(attempt) for attempt in range(run.newest_attempt())]
     assert first.kind == "time_limit"
-    assert uninterrupted["position"]["step"] * 4 == last_checkpoint(run)["position"]["step"]
+    assert uninterrupted["position"]["step"] * 3 == last_checkpoint(run)["position"]["step"]
 
 
 def test_without_requeue_a_warned_training_ends_with_75(user):
