@@ -20,8 +20,6 @@ class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
     """What people call the node."""
     cpus: int | None = None
     """CPUs that the job has on the node; None where the scheduler does not say."""
-    life: int = 0
-    """How often the scheduler has started the job anew before (requeued it)."""
 
 
 def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
@@ -35,7 +33,6 @@ def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
         node_name=name,
         host=name,
         cpus=_number(environment.get("SLURM_CPUS_PER_TASK")),
-        life=_number(environment.get("SLURM_RESTART_COUNT")) or 0,
     )
 
 

@@ -14,6 +14,7 @@ from hpcdist.launch.coordinator import (
     hang_verdict,
 )
 from hpcdist.launch.facts import NodeFacts
+from hpcdist.launch.rank_check import RankCheck
 from hpcdist.verdict import RankEnd
 
 
@@ -561,3 +562,26 @@ def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
     assert "had been asked to stop, and did not" in cluster.verdict.message
+
+
+def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():
+    cluster = Cluster()
+    cluster.join(0)
+    odd = NodeFacts(node=1, host="host1", num_nodes=5, ranks=1, device="cpu")
+    cluster.tell(1, "join", facts=msgspec.to_builtins(odd))
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "launch"
+    assert "node 1 (host host1) belongs to a job of 5 nodes" in cluster.verdict.message
+    assert cluster.stores == 0
+
+
+def test_a_rank_that_sees_another_world_ends_the_run_with_what_differs():
+    cluster = Cluster()
+    cluster.run()
+    for rank, world_size in ((0, 2), (1, 4)):
+        seen = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        check = RankCheck(rank=rank, host=f"host{rank}", environment=seen)
+        cluster.tell(rank, "checked", attempt=0, check=msgspec.to_builtins(check))
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "launch"
+    assert cluster.verdict.message == "rank 1 on host1 sees WORLD_SIZE=4, must be 2"

@@ -150,8 +150,9 @@ def test_two_starts_without_progress_are_enough(user):
     for start in range(2):
         user.cluster.wait_for(lambda count=start: run.newest_attempt() == count, 60)
         user.cluster.wait_for(
-            lambda count=start: run.log_file(0, count).exists()
-            and "up" in run.log_file(0, count).read_text(),
+            lambda count=start: (
+                run.log_file(0, count).exists() and "up" in run.log_file(0, count).read_text()
+            ),
             60,
         )
         requeue(user, run)
@@ -165,7 +166,7 @@ def test_two_starts_without_progress_are_enough(user):
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_training_goes_on_exactly_after_the_loss_of_a_node(user, uninterrupted, node):
     run = train(user)
-    (name,) = [host for host in hosts(user, run)[node : node + 1]]
+    name = hosts(user, run)[node]
     user.cluster.kill_node(name)
     user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
     end_well(user, run, uninterrupted)

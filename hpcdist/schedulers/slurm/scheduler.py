@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -152,15 +152,16 @@ class SlurmScheduler:
 
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
+        queue = ask_queue()  # where Slurm does not answer, nothing may be half done
         for run in runs:
             run.ask_to_cancel()
         for run in filter(is_step, runs):
             cancel_step(run)
-        jobs = [run for run in runs if not is_step(run)]
-        by_job = {job_id: run for run in jobs if (job_id := _job_id(run)) is not None}
-        scancel(list(by_job))
+        found = (_queued_job(run, queue) for run in runs if not is_step(run))
+        job_ids = {job.job_id for job in found if job is not None}
+        scancel(sorted(job_ids))
         deadline = time.monotonic() + _GONE_LIMIT_S
-        while by_job and (left := _living(by_job)):
+        while job_ids and (left := _living(job_ids)):
             if time.monotonic() > deadline:
                 raise SchedulerError(
                     f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
@@ -238,16 +239,19 @@ def _from_accounting(missing: dict[str, tuple[str, str]]) -> dict[str, Condition
     return {name: known[key].condition() if key in known else lost for name, key in missing.items()}
 
 
-def _job_id(run: Run) -> str | None:
-    job_id = (run.read_submission() or {}).get("job_id")
-    if isinstance(job_id, str):
-        return job_id
+def _queued_job(run: Run, queue: Sequence[QueuedJob]) -> QueuedJob | None:
+    """The run's job; None where it has left the queue. By id and name: an id alone may be another
+    job's by now."""
+    submission = run.read_submission()
+    if submission is not None:
+        key = (str(submission.get("job_id")), str(submission.get("job_name")))
+        return newest(queue).get(key)
     name, task = _planned_name(run)
     ending = f"_{task}" if task else ""
-    named = (job.job_id for job in ask_queue() if job.name == name)
-    return next((found for found in named if found.endswith(ending)), None)
+    named = (job for job in queue if job.name == name)
+    return next((job for job in named if job.job_id.endswith(ending)), None)
 
 
-def _living(by_job: dict[str, Run]) -> list[str]:
+def _living(job_ids: Collection[str]) -> list[str]:
     active = {job.job_id for job in ask_queue() if job.condition().state in _ACTIVE}
-    return sorted(active & by_job.keys())
+    return sorted(active.intersection(job_ids))

@@ -1,0 +1,132 @@
+"""What nodes and ranks must agree on before they meet, and the addresses by which they may."""
+
+import socket
+
+import pytest
+
+from hpcdist.launch.facts import DisagreementError, NodeFacts, agree, find_device
+from hpcdist.launch.meeting import OnlyLoopbackError, usable_addresses
+from hpcdist.launch.network import (
+    NoSuchInterfaceError,
+    interface_of,
+    network_key,
+    offered_addresses,
+)
+from hpcdist.launch.place import find_place
+from hpcdist.launch.rank_check import RankCheck, first_mismatch
+
+
+def facts(node, **changes):
+    values = {"host": f"n{node}", "num_nodes": 2, "ranks": 2, "device": "cuda"}
+    uuids = [f"GPU-{node}a", f"GPU-{node}b"]
+    return NodeFacts(**{"node": node, "gpus": uuids, "master_addr": "10.0.0.1"} | values | changes)
+
+
+def agreement(*nodes, backend="auto"):
+    return agree({one.node: one for one in nodes}, backend)
+
+
+def test_nodes_that_are_alike_agree():
+    found = agreement(facts(0, master_addr="127.0.1.1"), facts(1))
+    assert (found.master_addr, found.device, found.backend) == ("10.0.0.1", "cuda", "nccl")
+    alone = agreement(facts(0, num_nodes=1, device="cpu", gpus=[], master_addr="127.0.0.1"))
+    assert (alone.master_addr, alone.device, alone.backend) == ("127.0.0.1", "cpu", "gloo")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device": "cpu", "gpus": []}, ["node 1 (host n1) has device cpu", "device cuda"]),
+        ({"num_nodes": 3}, ["belongs to a job of 3 nodes", "of 2 nodes"]),
+        ({"ranks": 4}, ["starts 4 ranks", "starts 2 ranks"]),
+        ({"gpus": ["GPU-x", "GPU-0b"]}, ["rank 1 on n0", "rank 3 on n1", "GPU-0b"]),
+    ],
+)
+def test_a_node_that_differs_is_named_with_what_differs(changes, words):
+    with pytest.raises(DisagreementError) as caught:
+        agreement(facts(0), facts(1, **changes))
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_a_job_with_more_nodes_than_agents_is_refused():
+    with pytest.raises(DisagreementError, match="2 agents have joined, but the job has 5 nodes"):
+        agreement(facts(0, num_nodes=5), facts(1, num_nodes=5))
+
+
+def test_nccl_without_gpus_is_refused():
+    nodes = [facts(node, device="cpu", gpus=[]) for node in (0, 1)]
+    with pytest.raises(DisagreementError, match="nccl"):
+        agreement(*nodes, backend="nccl")
+
+
+def test_parts_of_gpus_count_as_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
+    assert find_device("auto", 2) == ("cuda", ["MIG-a", "MIG-b"])
+    with pytest.raises(DisagreementError, match="2 GPUs for 3 ranks"):
+        find_device("auto", 3)
+    assert find_device("cpu", 3) == ("cpu", [])
+
+
+def check(rank, *, gpu=None, **seen):
+    numbers = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "MASTER_PORT": 20_000}
+    environment = {name: str(value) for name, value in (numbers | seen).items()}
+    return RankCheck(rank=rank, host=f"n{rank // 2}", environment=environment, gpu=gpu)
+
+
+def test_ranks_that_see_what_they_should_are_let_through():
+    others = [check(0, gpu="GPU-a"), check(1, gpu="GPU-b")]
+    assert first_mismatch(check(2, gpu="GPU-c"), others, 4) is None
+    assert first_mismatch(check(2), [check(0)], 4) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (check(2, WORLD_SIZE=2), "rank 2 on n1 sees WORLD_SIZE=2, must be 4"),
+        (check(2, RANK=0), "rank 2 on n1 sees RANK=0, must be 2"),
+        (check(0), "rank 0 on n0 and rank 0 on n0 are the same rank"),
+        (check(2, gpu="GPU-a"), "have the same GPU, GPU-a"),
+        (check(2, MASTER_PORT=1), "rank 2 on n1 sees MASTER_PORT=1"),
+    ],
+)
+def test_a_rank_that_sees_something_else_is_named(one, words):
+    assert words in first_mismatch(one, [check(0, gpu="GPU-a"), check(1, gpu="GPU-b")], 4)
+
+
+def test_node_0_offers_its_own_name_first_and_loopback_last():
+    offered = offered_addresses(socket.gethostname(), None)
+    assert offered
+    assert [one.is_loopback for one in offered][-1]
+    (named, *_) = offered_addresses("127.0.1.7", None)
+    assert (named.ip, named.is_loopback) == ("127.0.1.7", True)
+    assert offered_addresses("no-such-host.invalid", None)
+
+
+def test_an_interface_by_name_is_the_only_one():
+    (one, *_) = offered_addresses("whatever", "lo")
+    assert one.interface == "lo"
+    with pytest.raises(NoSuchInterfaceError, match=r"no interface ib9.*lo"):
+        offered_addresses("whatever", "ib9")
+    assert interface_of("127.0.1.9") == "lo"
+
+
+def test_loopback_is_of_use_only_on_the_host_itself():
+    place = {"addresses": ["127.0.1.1", "10.0.0.1"], "network": network_key()}
+    assert usable_addresses(place) == ["127.0.1.1", "10.0.0.1"]
+    assert usable_addresses(place | {"network": "other"}) == ["10.0.0.1"]
+    with pytest.raises(OnlyLoopbackError, match=r"127\.0\.1\.1"):
+        usable_addresses({"addresses": ["127.0.1.1"], "network": "other"})
+
+
+def test_a_place_is_read_from_the_scheduler_or_else_from_the_host():
+    slurm = {
+        "SLURM_STEP_NUM_NODES": "4",
+        "SLURM_JOB_NUM_NODES": "8",
+        "SLURMD_NODENAME": "n7",
+        "SLURM_CPUS_PER_TASK": "6",
+    }
+    place = find_place(3, slurm)
+    assert (place.node_rank, place.num_nodes, place.node_name) == (3, 4, "n7")
+    assert place.cpus == 6
+    alone = find_place(0, {})
+    assert (alone.node_name, alone.num_nodes, alone.cpus) == (socket.gethostname(), None, None)
