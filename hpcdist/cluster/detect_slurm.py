@@ -11,12 +11,12 @@ from msgspec import Struct
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.errors import SchedulerError
 from hpcdist.job.duration import parse_minutes
+from hpcdist.schedulers.slurm.capacity import parse_gpus
 
 _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")
 """Partition, nodes, CPUs, memory in MiB, gres, time limit, availability; one line for all nodes
 of a partition that are alike."""
 
-_GPU = re.compile(r"gpu(?::(?P<type>[^:(,]+))?:(?P<count>\d+)(?:\(|,|$)")
 _GB_PER_MIB = 2**20 / 1e9
 _NO_LIMIT = {"infinite", "unlimited", "n/a"}
 
@@ -56,15 +56,6 @@ def parse_sinfo(text: str) -> list[Partition]:
     names = list(dict.fromkeys(found.partition for found in nodes))
     nodes.sort(key=lambda found: names.index(found.partition))
     return [_partition(list(group)) for _, group in groupby(nodes, lambda found: found.partition)]
-
-
-def parse_gpus(gres: str) -> dict[str, int]:
-    """The GPUs of a gres text by type, "" for those without: gpu:a100:4(S:0-1),gpu:2,nvme:1."""
-    found: dict[str, int] = {}
-    for match in _GPU.finditer(gres):
-        kind = match["type"] or ""
-        found[kind] = found.get(kind, 0) + int(match["count"])
-    return found
 
 
 def parse_accounts(text: str) -> tuple[str, ...]:

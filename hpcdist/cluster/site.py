@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from hpcdist.errors import SchedulerError
+from hpcdist.schedulers.command import run_command
 
 _TIMEOUT_S = 20.0
-_SHOWN_LENGTH = 200
 
 
 class Partition(Struct, frozen=True, kw_only=True):
@@ -44,34 +41,5 @@ class Site(Struct, frozen=True, kw_only=True):
 
 
 def ask(*command: str) -> str:
-    """What a command of the scheduler prints.
-
-    Raises SchedulerError with the command and its own message where it fails or does not answer.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise _failed(command, "there is no such command") from None
-    except OSError as error:
-        raise _failed(command, error.strerror or str(error)) from None
-    except subprocess.TimeoutExpired:
-        raise _failed(command, f"no answer within {_TIMEOUT_S:g} s") from None
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split())[:_SHOWN_LENGTH]
-        raise _failed(command, f"exit code {done.returncode}: {said or 'it said nothing'}")
-    return done.stdout
-
-
-def _failed(command: Sequence[str], problem: str) -> SchedulerError:
-    return SchedulerError(
-        f"{' '.join(command)}: {problem}",
-        hint="run it on a login node of the cluster, and see that the command works there",
-    )
+    """What a command of the scheduler prints; raises SchedulerError as `run_command` does."""
+    return run_command(command, timeout_s=_TIMEOUT_S).stdout

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import msgspec
 
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError
+from hpcdist.errors import JobError, SchedulerError, UserError
+from hpcdist.job.duration import parse_minutes
 from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.slurm.directives import asks_for_gpus, time_limit_min
 from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 5.0
 _FORMAT = "%P|%D|%G|%l"
-_GPUS = re.compile(r"gpu(?::([^:(,]+))?:(\d+)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ def parse_capacity(text: str) -> list[NodeGroup]:
             is_default=row[0].endswith("*"),
             num_nodes=int(row[1]),
             gpus=parse_gpus(row[2]),
-            limit_min=parse_minutes(row[3]),
+            limit_min=_limit_min(row[3]),
         )
         for row in rows
         if len(row) == 4 and row[1].isdecimal()
@@ -66,17 +67,12 @@ def parse_gpus(gres: str) -> dict[str, int]:
     return found
 
 
-def parse_minutes(text: str) -> float | None:
-    """A limit in sinfo's words, [days-]hours:minutes:seconds or less, in minutes."""
-    if not re.fullmatch(r"(\d+-)?[\d:]+", text):
-        return None  # infinite, or n/a
-    days, _, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if days:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-    else:
-        hours, minutes, seconds = ([0, 0] + (parts if len(parts) > 1 else [*parts, 0]))[-3:]
-    return int(days or 0) * 24 * 60 + hours * 60 + minutes + seconds / 60
+def _limit_min(text: str) -> float | None:
+    """A limit in sinfo's words in minutes; None where it is infinite, or not to be understood."""
+    try:
+        return parse_minutes(text, origin="sinfo")
+    except UserError:
+        return None
 
 
 def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> None:

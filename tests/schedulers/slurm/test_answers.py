@@ -11,7 +11,6 @@ from hpcdist.schedulers.slurm.capacity import (
     check_capacity,
     parse_capacity,
     parse_gpus,
-    parse_minutes,
 )
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import newest, parse_accounting, parse_queue
@@ -94,12 +93,12 @@ def test_gpus_are_counted_by_type(gres, gpus):
         ("1-00:00:00", 1440),
         ("2:00:00", 120),
         ("10:30", 10.5),
-        ("5", 5),
         ("1-12", 2160),
     ],
 )
 def test_limits_are_read_as_slurm_prints_them(text, minutes):
-    assert parse_minutes(text) == minutes
+    (group,) = parse_capacity(f"main*|4|(null)|{text}\n")
+    assert group.limit_min == minutes
 
 
 NODES = """\
