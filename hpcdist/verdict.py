@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 from msgspec import Struct
+
+from hpcdist.errors import EXIT_INTERRUPTED
 
 State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
 """Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
@@ -84,3 +87,14 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Unix time of the first failure, or of the end."""
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""
+
+
+def cancelled_verdict() -> Verdict:
+    """The verdict on a run that its user ended, where no agent wrote one."""
+    return Verdict(
+        kind="cancelled",
+        state="cancelled",
+        message="cancelled",
+        exit_code_of_run=EXIT_INTERRUPTED,
+        time_s=time.time(),
+    )

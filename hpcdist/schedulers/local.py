@@ -22,7 +22,7 @@ import msgspec
 
 from hpcdist import files
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import EXIT_INTERRUPTED, JobError, SchedulerError
+from hpcdist.errors import JobError, SchedulerError
 from hpcdist.gpus import Gpu, list_gpus
 from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.launch.failure import count
@@ -41,7 +41,7 @@ from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import job_section
-from hpcdist.verdict import State, Verdict
+from hpcdist.verdict import State, cancelled_verdict
 
 _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
@@ -159,15 +159,7 @@ class LocalScheduler:
                 f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
                 hint="they may wait for a device or a file system; see their state with ps",
             )
-        run.write_verdict(
-            Verdict(
-                kind="cancelled",
-                state="cancelled",
-                message="cancelled",
-                exit_code_of_run=EXIT_INTERRUPTED,
-                time_s=time.time(),
-            )
-        )
+        run.write_verdict(cancelled_verdict())
 
 
 scheduler = LocalScheduler()

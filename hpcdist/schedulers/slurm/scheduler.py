@@ -11,7 +11,7 @@ import msgspec
 
 from hpcdist import files
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import EXIT_INTERRUPTED, SchedulerError
+from hpcdist.errors import SchedulerError
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
@@ -28,7 +28,7 @@ from hpcdist.schedulers.slurm.queue import QueuedJob, ask_accounting, ask_queue,
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import section
-from hpcdist.verdict import Verdict
+from hpcdist.verdict import cancelled_verdict
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import ScriptExecutor
@@ -169,15 +169,7 @@ class SlurmScheduler:
                 )
             time.sleep(_GONE_POLL_S)
         for run in runs:
-            run.write_verdict(
-                Verdict(
-                    kind="cancelled",
-                    state="cancelled",
-                    message="cancelled",
-                    exit_code_of_run=EXIT_INTERRUPTED,
-                    time_s=time.time(),
-                )
-            )
+            run.write_verdict(cancelled_verdict())
 
     def _write_submission(
         self, run: Run, job_id: str, target: Target, submitted: dict[str, Any]
