@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import torch
-from user import User, agent_pid, events, expand, job_id
+from user import User, agent_pid, events, expand, job_id, log
 
 TRAIN = (
     "ddp",
@@ -119,17 +119,36 @@ def test_a_preempted_training_uses_its_grace_period(user, uninterrupted):
     assert stops == set(resumed)
 
 
-@pytest.mark.timeout(300)
-def test_a_training_goes_on_exactly_after_its_time_limit(user, uninterrupted):
-    slow = ("--set", "train.epochs=72", "--time", "1")
-    run = user.submit(*TRAIN, *TWO, *slow)
-    user.done(run, 240)
-    assert run.newest_attempt() >= 1
-    stops, resumed = stopped_steps(run)
-    assert stops == set(resumed)
-    (first, *_) = [run.read_attempt_verdict(attempt) for attempt in range(run.newest_attempt())]
-    assert first.kind == "time_limit"
-    assert uninterrupted["position"]["step"] * 3 == last_checkpoint(run)["position"]["step"]
+COUNT = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_SUBMIT_DIR"], f"saved-{os.environ['RANK']}")
+begin = int(saved.read_text()) if saved.exists() else 0
+record.start(first_step=begin)
+for step in range(begin + 1, 301):
+    time.sleep(0.1)
+    record.step(samples=1)
+    if record.should_stop():
+        saved.write_text(str(step))
+        print("stopped", step, flush=True)
+        sys.exit(record.EXIT_STOPPED)
+print("counted from", begin, flush=True)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_job_goes_on_after_its_time_limit(user):
+    """Slurm looks at limits every 30 s: of a minute's limit it warns after less than half."""
+    run = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1")
+    user.done(run, 200)
+    first = run.read_attempt_verdict(0)
+    assert (first.kind, first.exit_code_of_run) == ("time_limit", 75)
+    stopped = [int((user.folder / f"saved-{rank}").read_text()) for rank in range(2)]
+    assert stopped[0] == stopped[1]
+    for rank in range(2):
+        assert f"stopped {stopped[0]}" in log(run, rank)
+        assert f"counted from {stopped[0]}" in log(run, rank)
 
 
 def test_without_requeue_a_warned_training_ends_with_75(user):
