@@ -5,7 +5,7 @@ from __future__ import annotations
 _HELD = "it is held; release it with: scontrol release JOBID"
 
 _REASONS = {
-    "AssocGrpCPULimit": "your account uses all CPUs that it may have at one time",
+    "AssocGrpCpuLimit": "your account uses all CPUs that it may have at one time",
     "AssocGrpGRES": "your account uses all GPUs that it may have at one time",
     "AssocGrpNodeLimit": "your account uses all nodes that it may have at one time",
     "AssocMaxJobsLimit": "your account runs as many jobs as it may at one time",
