@@ -24,7 +24,7 @@ from hpcdist.launch import failure
 from hpcdist.launch.channel import Message
 from hpcdist.launch.facts import Agreement, DisagreementError, NodeFacts, agree
 from hpcdist.launch.node import Meeting
-from hpcdist.launch.rank_check import RankCheck, first_mismatch
+from hpcdist.launch.rank_check import RankCheck, RankChecks
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
 SETTLE_S = 0.2
@@ -107,7 +107,7 @@ class Coordinator:
     _deadline: float | None = None
     _facts: dict[int, NodeFacts] = field(default_factory=dict)
     _agreement: Agreement | None = None
-    _checks: dict[int, RankCheck] = field(default_factory=dict)
+    _checks: RankChecks = field(init=False)
     _lost: set[int] = field(default_factory=set)
     _ends: dict[int, RankEnd] = field(default_factory=dict)
     _gone: set[int] = field(default_factory=set)
@@ -204,8 +204,7 @@ class Coordinator:
         if self.stage is not Stage.RUNNING or message["attempt"] != self.attempt:
             return
         check = msgspec.convert(message["check"], RankCheck)
-        sentence = first_mismatch(check, self._checks.values(), self._world_size())
-        self._checks[check.rank] = check
+        sentence = self._checks.add(check)
         if sentence is not None:
             self._decide_and_end(self._verdict_without_rank("launch", sentence, node))
 
@@ -303,7 +302,7 @@ class Coordinator:
         self._gone.clear()
         self._hang_reports.clear()
         self._dumped.clear()
-        self._checks.clear()
+        self._checks = RankChecks(self._world_size())
         self._decided = None
         self._broadcast({"type": "begin", "attempt": self.attempt})
         self.open_store()

@@ -8,11 +8,9 @@ in the first collective.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
-
-_WHOLE_NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
 
 
 class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,48 +20,63 @@ class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
     """As its agent ordered it."""
     host: str
     environment: dict[str, str]
-    """RANK, WORLD_SIZE and their like, as the rank reads them."""
+    """RANK, WORLD_SIZE and MASTER_PORT, as the rank reads them."""
     gpu: str | None = None
     """UUID of its GPU."""
 
 
-VARIABLES = (*_WHOLE_NUMBERS, "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 
 
 def check_rank(*, rank: int, host: str, gpu: str | None) -> RankCheck:
     """How the calling rank sees its place."""
-    seen = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    seen = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     return RankCheck(rank=rank, host=host, environment=seen, gpu=gpu)
 
 
-def first_mismatch(check: RankCheck, others: Iterable[RankCheck], world_size: int) -> str | None:
-    """What is wrong with a rank's place, or with its place beside the others'; None: nothing."""
-    return _wrong_numbers(check, world_size) or next(
-        (text for other in others if (text := _clash(check, other))), None
-    )
+class RankChecks:
+    """The checks of an attempt's ranks, as they come."""
 
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._by_rank: dict[int, RankCheck] = {}
+        self._by_gpu: dict[str, RankCheck] = {}
+        self._first: RankCheck | None = None
 
-def _wrong_numbers(check: RankCheck, world_size: int) -> str | None:
-    expected = {"RANK": check.rank, "WORLD_SIZE": world_size}
-    return next(
-        (
-            f"{_place(check)} sees {name}={_shown(check.environment, name)}, must be {value}"
-            for name, value in expected.items()
-            if check.environment.get(name) != str(value)
-        ),
-        None,
-    )
+    def add(self, check: RankCheck) -> str | None:
+        """Take a rank's check; what is wrong with its place, by itself or beside the others'."""
+        wrong = self._wrong_numbers(check) or self._clash(check)
+        self._by_rank.setdefault(check.rank, check)
+        if check.gpu is not None:
+            self._by_gpu.setdefault(check.gpu, check)
+        self._first = self._first or check
+        return wrong
 
+    def _wrong_numbers(self, check: RankCheck) -> str | None:
+        expected = {"RANK": check.rank, "WORLD_SIZE": self._world_size}
+        return next(
+            (
+                f"{_place(check)} sees {name}={_shown(check.environment, name)}, must be {value}"
+                for name, value in expected.items()
+                if check.environment.get(name) != str(value)
+            ),
+            None,
+        )
 
-def _clash(check: RankCheck, other: RankCheck) -> str | None:
-    if check.rank == other.rank:
-        return f"{_place(check)} and {_place(other)} are the same rank"
-    if check.gpu is not None and check.gpu == other.gpu:
-        return f"{_place(other)} and {_place(check)} have the same GPU, {check.gpu}"
-    mine, theirs = (one.environment.get("MASTER_PORT") for one in (check, other))
-    if mine != theirs:
-        return f"{_place(other)} sees MASTER_PORT={theirs}, {_place(check)} sees MASTER_PORT={mine}"
-    return None
+    def _clash(self, check: RankCheck) -> str | None:
+        if (same := self._by_rank.get(check.rank)) is not None:
+            return f"{_place(same)} and {_place(check)} are the same rank"
+        if check.gpu is not None and (holder := self._by_gpu.get(check.gpu)) is not None:
+            return f"{_place(holder)} and {_place(check)} have the same GPU, {check.gpu}"
+        if self._first is None:
+            return None
+        theirs, mine = (_shown(one.environment, "MASTER_PORT") for one in (self._first, check))
+        if mine == theirs:
+            return None
+        return (
+            f"{_place(self._first)} sees MASTER_PORT={theirs}, {_place(check)} sees "
+            f"MASTER_PORT={mine}"
+        )
 
 
 def _place(check: RankCheck) -> str:

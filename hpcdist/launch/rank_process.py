@@ -73,7 +73,11 @@ def become_rank(
     run = Run(Path(order.run_path))
     _redirect_output(run.log_file(order.rank, order.attempt))
     error_file = run.error_file(order.rank, order.attempt)
-    os.environ.update(order.environment, TORCHELASTIC_ERROR_FILE=str(error_file))
+    os.environ.update(
+        order.environment,
+        TORCHELASTIC_ERROR_FILE=str(error_file),
+        HPCDIST_RUN_DIR=order.run_path,
+    )
     os.environ[RANK_VARIABLE] = str(os.getpid())
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)

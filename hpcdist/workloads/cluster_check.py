@@ -11,11 +11,14 @@ import time
 from typing import Any
 
 from hpcdist.launch.facts import visible_uuids
-from hpcdist.launch.rank_check import VARIABLES
 from hpcdist.rank import RankContext
 from hpcdist.spec import CheckJob, JobSpec
 
-_SHOWN_VARIABLES = (*VARIABLES, "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_SHOWN_VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"),
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+)
 _NUMBERS = 1 << 18  # 1 MiB of float32: enough to use the connections, and no benchmark
 
 

@@ -13,7 +13,7 @@ from hpcdist.launch.network import (
     offered_addresses,
 )
 from hpcdist.launch.place import find_place
-from hpcdist.launch.rank_check import RankCheck, first_mismatch
+from hpcdist.launch.rank_check import RankCheck, RankChecks
 
 
 def facts(node, **changes):
@@ -73,10 +73,14 @@ def check(rank, *, gpu=None, **seen):
     return RankCheck(rank=rank, host=f"n{rank // 2}", environment=environment, gpu=gpu)
 
 
+def mismatches(*checks):
+    found = RankChecks(4)
+    return [wrong for one in checks if (wrong := found.add(one)) is not None]
+
+
 def test_ranks_that_see_what_they_should_are_let_through():
-    others = [check(0, gpu="GPU-a"), check(1, gpu="GPU-b")]
-    assert first_mismatch(check(2, gpu="GPU-c"), others, 4) is None
-    assert first_mismatch(check(2), [check(0)], 4) is None
+    assert mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), check(2, gpu="GPU-c")) == []
+    assert mismatches(check(2), check(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +94,8 @@ def test_ranks_that_see_what_they_should_are_let_through():
     ],
 )
 def test_a_rank_that_sees_something_else_is_named(one, words):
-    assert words in first_mismatch(one, [check(0, gpu="GPU-a"), check(1, gpu="GPU-b")], 4)
+    (found,) = mismatches(check(0, gpu="GPU-a"), check(1, gpu="GPU-b"), one)
+    assert words in found
 
 
 def test_node_0_offers_its_own_name_first_and_loopback_last():

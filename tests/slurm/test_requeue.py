@@ -9,6 +9,8 @@ import pytest
 import torch
 from user import User, agent_pid, events, expand, job_id, log
 
+from hpcdist.run import Run
+
 TRAIN = (
     "ddp",
     *("--set", "train.epochs=24"),
@@ -123,7 +125,7 @@ COUNT = """\
 import os, sys, time
 from pathlib import Path
 from hpcdist import record
-saved = Path(os.environ["HPCDIST_SUBMIT_DIR"], f"saved-{os.environ['RANK']}")
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
 begin = int(saved.read_text()) if saved.exists() else 0
 record.start(first_step=begin)
 for step in range(begin + 1, 301):
@@ -144,11 +146,26 @@ def test_a_job_goes_on_after_its_time_limit(user):
     user.done(run, 200)
     first = run.read_attempt_verdict(0)
     assert (first.kind, first.exit_code_of_run) == ("time_limit", 75)
-    stopped = [int((user.folder / f"saved-{rank}").read_text()) for rank in range(2)]
+    stopped = [int((run.path / f"saved-{rank}").read_text()) for rank in range(2)]
     assert stopped[0] == stopped[1]
     for rank in range(2):
         assert f"stopped {stopped[0]}" in log(run, rank)
         assert f"counted from {stopped[0]}" in log(run, rank)
+
+
+def test_a_part_of_a_sweep_is_requeued_by_itself(user):
+    """The last element's own job id is that of the whole array."""
+    script = user.write("count.py", COUNT.replace("301", "151"))
+    done = user("submit", script, "--repeat", 3)
+    assert done.returncode == 0, done.stderr
+    runs = [Run(path) for path in sorted(user.folder.glob("runs/*-00?"))]
+    for run in runs:
+        user.cluster.wait_for(lambda run=run: events(run, "steps"), 60)
+    last = max(runs, key=lambda run: int(job_id(run).partition("_")[2]))
+    warn(user, last)
+    for run in runs:
+        user.done(run)
+    assert [run.newest_attempt() for run in runs] == [int(run is last) for run in runs]
 
 
 def test_without_requeue_a_warned_training_ends_with_75(user):

@@ -12,11 +12,11 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, SchedulerError, UserError
 from hpcdist.job.duration import parse_minutes
 from hpcdist.schedulers.command import run_command
-from hpcdist.schedulers.slurm.directives import asks_for_gpus, time_limit_min
+from hpcdist.schedulers.slurm.directives import asks_for_gpus, cpus_per_node, time_limit_min
 from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 5.0
-_FORMAT = "%P|%D|%G|%l"
+_FORMAT = "%P|%D|%c|%G|%l"
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:(,]+))?:(\d+)(?=\(|,|$)")
 
 
@@ -26,6 +26,8 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     is_default: bool
     num_nodes: int
+    cpus: int
+    """Per node, at least."""
     gpus: dict[str, int]
     """GPUs per node by type; an empty name where the site gives none."""
     limit_min: float | None
@@ -44,18 +46,19 @@ def ask_capacity() -> list[NodeGroup]:
 
 
 def parse_capacity(text: str) -> list[NodeGroup]:
-    """The lines of `sinfo --format=%P|%D|%G|%l`."""
+    """The lines of `sinfo --format=%P|%D|%c|%G|%l`."""
     rows = (line.split("|") for line in text.splitlines())
     return [
         NodeGroup(
             partition=row[0].rstrip("*"),
             is_default=row[0].endswith("*"),
             num_nodes=int(row[1]),
-            gpus=parse_gpus(row[2]),
-            limit_min=_limit_min(row[3]),
+            cpus=int(row[2].rstrip("+")),
+            gpus=parse_gpus(row[3]),
+            limit_min=_limit_min(row[4]),
         )
         for row in rows
-        if len(row) == 4 and row[1].isdecimal()
+        if len(row) == 5 and row[1].isdecimal() and row[2].rstrip("+").isdecimal()
     ]
 
 
@@ -82,6 +85,7 @@ def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeG
         return
     name = theirs[0].partition
     _check_nodes(job, name, theirs)
+    _check_cpus(job, cluster, name, theirs)
     if asks_for_gpus(job, cluster):
         _check_gpus(job, cluster, name, theirs)
     limit_min, allowed_min = time_limit_min(job, cluster), theirs[0].limit_min
@@ -106,6 +110,27 @@ def _check_nodes(job: JobSpec, name: str, groups: Sequence[NodeGroup]) -> None:
             f"resources.nodes is {nodes}, but partition {name} has {number}",
             hint="ask for fewer with --nodes, or name another partition with --partition",
         )
+
+
+def _check_cpus(
+    job: JobSpec, cluster: ClusterProfile, name: str, groups: Sequence[NodeGroup]
+) -> None:
+    wanted, most = cpus_per_node(job, cluster), max(group.cpus for group in groups)
+    if wanted <= most:
+        return
+    gpus = job.resources.gpus
+    if wanted == gpus:  # one CPU per rank, the least there is
+        raise JobError(
+            f"resources.gpus is {gpus} per node, but the nodes of partition {name} have {most} "
+            "CPUs at most",
+            hint="ask for fewer with --gpus, or name another partition with --partition",
+        )
+    raise JobError(
+        f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} CPUs per node, "
+        f"but the nodes of partition {name} have {most} at most",
+        hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
+        "fewer ranks with --gpus",
+    )
 
 
 def _check_gpus(

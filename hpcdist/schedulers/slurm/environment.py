@@ -6,6 +6,22 @@ import re
 from collections.abc import Mapping
 
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
+_NEVER = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        *("ARRAY_INX", "REQUEUE", "NO_REQUEUE", "WAIT", "JOB_NAME", "OUTPUT", "ERROR", "INPUT"),
+        *("OPEN_MODE", "SIGNAL", "EXPORT", "GET_USER_ENV", "IGNORE_PBS", "WAIT_ALL_NODES"),
+    )
+)
+"""They would make another job of it than the one that is tracked."""
+_ALTERNATIVES = (
+    frozenset(f"SBATCH_MEM_PER_{what}" for what in ("NODE", "CPU", "GPU")),
+    frozenset(
+        f"SBATCH_{name}"
+        for name in ("GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES")
+    ),
+)
+"""Variables that contradict each other: where the script has one, none of the others counts."""
 _DIRECTIVE = re.compile(r"^#SBATCH --([a-z-]+)", re.MULTILINE)
 _VARIABLES = {
     "array": "SBATCH_ARRAY_INX",
@@ -29,8 +45,9 @@ def submission_environment(before: Mapping[str, str], script: str) -> dict[str, 
         _VARIABLES.get(name, f"SBATCH_{name.upper().replace('-', '_')}")
         for name in _DIRECTIVE.findall(script)
     }
+    left_out = _NEVER.union(named, *(group for group in _ALTERNATIVES if group & named))
     return {
         name: value
         for name, value in before.items()
-        if name not in named and (name in _KEPT or not name.startswith("SLURM_"))
+        if name not in left_out and (name in _KEPT or not name.startswith("SLURM_"))
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -77,7 +76,7 @@ def ask_queue() -> list[QueuedJob]:
 
     Raises SchedulerError.
     """
-    argv = ["squeue", f"--user={getpass.getuser()}", "--noheader", "--array", "--states=all"]
+    argv = ["squeue", "--me", "--noheader", "--array", "--states=all"]
     return parse_queue(
         run_command([*argv, f"--format={_SQUEUE_FORMAT}"], timeout_s=TIMEOUT_S).stdout
     )

@@ -22,6 +22,7 @@ _REASONS = {
     "MaxMemPerLimit": "it asks for more memory than the partition allows",
     "NodeDown": "a node that it needs is down",
     "None": "the scheduler has not looked at it yet",
+    "PartitionConfig": "it asks for more than the nodes of the partition have",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition takes no jobs at present",
     "PartitionNodeLimit": "it asks for more nodes than the partition has",

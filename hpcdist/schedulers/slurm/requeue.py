@@ -78,5 +78,7 @@ def parse_job(text: str) -> OwnJob:
 
 
 def _job_id() -> str:
-    """Of the element of an array, as scontrol takes it: SLURM_JOB_ID is unique to each."""
-    return os.environ["SLURM_JOB_ID"]
+    """Of an element of an array by its place there: the last element's SLURM_JOB_ID is the array's
+    own, and would mean all of them."""
+    array, task = (os.environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
+    return f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]

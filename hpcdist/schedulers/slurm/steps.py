@@ -5,7 +5,6 @@ The allocation is the user's, and stays whatever becomes of the run.
 
 from __future__ import annotations
 
-import getpass
 import os
 import signal
 import time
@@ -88,7 +87,7 @@ def _is_alive(run: Run) -> bool | None:
 
 def _steps() -> dict[str, str]:
     """The running steps of this user: id by name, which for runs is theirs."""
-    argv = ["squeue", "--steps", f"--user={getpass.getuser()}", "--noheader", "--format=%i|%j"]
+    argv = ["squeue", "--steps", "--me", "--noheader", "--format=%i|%j"]
     rows = (
         line.strip().split("|", 1)
         for line in run_command(argv, timeout_s=_TIMEOUT_S).stdout.splitlines()

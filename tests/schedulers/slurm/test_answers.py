@@ -97,15 +97,15 @@ def test_gpus_are_counted_by_type(gres, gpus):
     ],
 )
 def test_limits_are_read_as_slurm_prints_them(text, minutes):
-    (group,) = parse_capacity(f"main*|4|(null)|{text}\n")
+    (group,) = parse_capacity(f"main*|4|8|(null)|{text}\n")
     assert group.limit_min == minutes
 
 
 NODES = """\
-main*|4|gpu:2|infinite
-short|2|(null)|1:00:00
-mixed|3|gpu:a100:4(S:0-1)|1-00:00:00
-mixed|1|gpu:v100:8|1-00:00:00
+main*|4|8|gpu:2|infinite
+short|2|8|(null)|1:00:00
+mixed|3|32+|gpu:a100:4(S:0-1)|1-00:00:00
+mixed|1|64|gpu:v100:8|1-00:00:00
 """
 
 
@@ -139,6 +139,8 @@ def test_what_a_partition_has_is_let_through(options):
     [
         ({"nodes": 5}, "resources.nodes is 5", "partition main has 4"),
         ({"gpus": 3}, "resources.gpus is 3", "the most is 2 per node"),
+        ({"gpus": 9}, "resources.gpus is 9 per node", "have 8 CPUs at most"),
+        ({"gpus": 2, "cpus_per_gpu": 5}, "resources.cpus_per_gpu is 5", "10 CPUs per node"),
         ({"cluster": {"partition": "short"}}, "resources.gpus is 1", "have no GPUs"),
         (
             {"nodes": 4, "gpus": 4, "cluster": {"partition": "mixed", "gpu_type": "a100"}},
@@ -169,8 +171,14 @@ def test_variables_that_would_change_the_job_unseen_are_left_out():
         "SBATCH_ACCOUNT": "mine",
         "SBATCH_JOB_NAME": "mine",
         "SBATCH_TIMELIMIT": "5",
+        "SBATCH_REQUEUE": "1",
+        "SBATCH_ARRAY_INX": "0-1",
+        "SBATCH_WAIT": "1",
+        "SBATCH_MEM_PER_CPU": "5G",
+        "SBATCH_GRES": "gpu:8",
     }
-    script = "#SBATCH --job-name=x\n#SBATCH --partition=gpu\n#SBATCH --time=1-00:00:00\n"
+    given = ("job-name=x", "mem=4M", "gpus-per-node=2", "partition=gpu", "time=1-00:00:00")
+    script = "".join(f"#SBATCH --{option}\n" for option in given)
     assert submission_environment(before, script) == {
         "PATH": "/bin",
         "SLURM_CONF": "/etc/slurm.conf",

@@ -26,7 +26,7 @@ export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:
 # they say why the run ended.
 srun --job-name=RUN --nodes=2 --ntasks=2 --ntasks-per-node=1 \
-    --cpus-per-task=32 --kill-on-bad-exit=0 --wait=60 --unbuffered \
+    --cpus-per-task=32 --export=ALL --kill-on-bad-exit=0 --wait=60 --unbuffered \
     --output=/scratch/ann/runs/RUN/submitit/%j_%t_log.out --open-mode=append \
     /opt/venv/bin/python -u -c '
 import sys
