@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from commands import LIMIT_S, BenchmarkError, run_command, user_environment
 
 _TESTS = Path(__file__).parent.parent / "tests" / "slurm"
 _POLL_S = 0.02
+_MAX_ARRAY_SIZE = 1001
+"""Slurm's own default; that of the tests is small. The controller keeps the value that it finds at
+the first array, so no restart is needed before it."""
 
 _RECORDER = """#!/bin/bash
 printf '%s %s' "$EPOCHREALTIME" {name} >> {record}
@@ -61,17 +63,21 @@ class Site:
         """Let jobs be submitted, and none start: their work would disturb what is measured."""
         self.run("scontrol", "update", "PartitionName=main", "State=DOWN")
 
+    def queue(self) -> str:
+        """The jobs in the queue, a line for each."""
+        return self.run("squeue", "--noheader")
+
     def cancel_jobs(self) -> None:
         """Empty the queue."""
         self.run("scancel", f"--user={os.getuid()}")
-        self.wait_for(lambda: not self.run("squeue", "--noheader"), "an empty queue")
+        self.wait_until_empty()
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
-        """Until it is true."""
+    def wait_until_empty(self) -> None:
+        """Until no job waits, runs or completes."""
         deadline_s = time.monotonic() + LIMIT_S
-        while not condition():
+        while jobs := self.queue():
             if time.monotonic() > deadline_s:
-                raise BenchmarkError(f"no {what} after {LIMIT_S:g} s")
+                raise BenchmarkError(f"still in the queue after {LIMIT_S:g} s:\n{jobs}")
             time.sleep(_POLL_S)
 
     def recording(self, names: Sequence[str]) -> tuple[Site, Callable[[], list[Call]]]:
@@ -108,7 +114,8 @@ def booted() -> Iterator[Site]:
         try:
             folder = Path(name) / "work"
             folder.mkdir()
-            yield Site(folder=folder, environment=_environment(cluster.environment, Path(name)))
+            with cluster.settings(MaxArraySize=_MAX_ARRAY_SIZE):
+                yield Site(folder=folder, environment=_environment(cluster.environment, Path(name)))
         finally:
             cluster.stop()
 
@@ -130,5 +137,3 @@ def _environment(of_cluster: dict[str, str], folder: Path) -> dict[str, str]:
 def _call(line: str) -> Call:
     time_s, *argv = shlex.split(line)
     return Call(time_s=float(time_s), argv=argv)
-
-

@@ -1,4 +1,4 @@
-"""torchx in a virtual environment of its own, made at the first use and kept in the user's cache."""
+"""torchx in a virtual environment of its own, made at the first use, in the user's cache."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def _make(folder: Path) -> None:
         [folder / "bin" / "pip", "install", "--quiet", "torchx"],
         check=True,
         timeout=_INSTALL_LIMIT_S,
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
     )
