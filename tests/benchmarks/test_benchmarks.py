@@ -68,6 +68,7 @@ def test_a_benchmark_runs_and_names_machine_and_versions(name, arguments, expect
         ),
     ],
 )
+@pytest.mark.timeout(300)
 def test_a_benchmark_on_slurm_boots_its_own_and_leaves_nothing(name, arguments, expected, missing):
     if lacking := missing_programs():
         missing(lacking)
