@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 _BENCHMARKS = ("cli", "start", "recovery", "train", "recording", "summary")
+_ON_SLURM = ("submit", "status", "slurm_start")
 
 
 def main() -> int:
     folder = Path(__file__).parent
     failed = []
-    for name in _BENCHMARKS:
+    for name in _BENCHMARKS + _ON_SLURM:
         print(f"\n== {name}", flush=True)
         command = [sys.executable, str(folder / f"{name}.py"), *sys.argv[1:]]
         if subprocess.run(command, check=False).returncode:

@@ -99,6 +99,25 @@ def started(
             process.wait()
 
 
+def run_command(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a command that must succeed, to its end; what it wrote on stdout."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=user_environment() if environment is None else dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).decode(errors="replace")
+        raise BenchmarkError(f"{' '.join(command)}: exit code {done.returncode}: {said}")
+    return done.stdout.decode(errors="replace")
+
+
 def user_environment() -> dict[str, str]:
     """The environment without what would tilt the comparison."""
     return {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}

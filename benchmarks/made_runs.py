@@ -6,6 +6,7 @@ import math
 import os
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,16 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
         files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
         files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
         run.write_verdict(verdict)
+
+
+def make_submitted_runs(runs: Path, *, jobs: Sequence[tuple[str, str]], scheduler: str) -> None:
+    """Runs of the job `ddp` that a scheduler has, or had, under these names and ids of its own."""
+    spec = _spec(1) | {"scheduler": scheduler}
+    for name, job_id in jobs:
+        run = Run.create(runs, "ddp")
+        files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
+        submission = {"scheduler": scheduler, "job_id": job_id, "job_name": name}
+        files.write_json(run.submission_file, submission | {"submitted_s": time.time()})
 
 
 def _spec(num_ranks: int) -> dict[str, object]:

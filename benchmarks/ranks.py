@@ -13,7 +13,7 @@ from typing import Any
 
 from commands import HPCDIST, SCRIPTS, TORCHRUN, Commands, started
 
-_SCRIPT = str(SCRIPTS / "all_reduces.py")
+SCRIPT = str(SCRIPTS / "all_reduces.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def hpcdist_commands(layout: Layout, folder: Path) -> list[list[str]]:
     runs = folder / "runs"
     return [
         [
-            *(HPCDIST, "submit", _SCRIPT, *map(str, options), "--local"),
+            *(HPCDIST, "submit", SCRIPT, *map(str, options), "--local"),
             *("--runs", str(runs), "--", str(folder)),
         ]
     ]
@@ -71,11 +71,11 @@ def torchrun_commands(layout: Layout, folder: Path) -> list[list[str]]:
     options = ["--nproc-per-node", layout.ranks_per_node, "--max-restarts", layout.max_restarts]
     if layout.nodes > 1:
         options += ["--nnodes", layout.nodes, "--master-addr", "127.0.0.1"]
-        options += ["--master-port", _free_port()]
+        options += ["--master-port", free_port()]
     places: Sequence[list[Any]] = (
         [["--node-rank", node] for node in range(layout.nodes)] if layout.nodes > 1 else [[]]
     )
-    return [[TORCHRUN, *map(str, options + place), _SCRIPT, str(folder)] for place in places]
+    return [[TORCHRUN, *map(str, options + place), SCRIPT, str(folder)] for place in places]
 
 
 LAUNCHERS = {"hpcdist": hpcdist_commands, "torchrun": torchrun_commands}
@@ -104,7 +104,7 @@ def warm_up() -> None:
             ranks.release()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -27,9 +27,15 @@ class Measure:
     name: str
     unit: str
     at_most: float | None = None
-    """Largest ratio that meets the target; None for measures without one."""
+    """Largest ratio, or difference, that meets the target; None for measures without one."""
     at_least: float | None = None
-    """Smallest ratio that meets the target."""
+    """Smallest ratio, or difference, that meets the target."""
+    by_difference: bool = False
+    """Compare by ours minus the peer's, in the measure's unit, where a ratio would say little."""
+
+    def compare(self, ours: float, peer: float) -> float:
+        """Two neighbours in time."""
+        return ours - peer if self.by_difference else ours / peer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,8 @@ def compare(
     pairs: int,
 ) -> None:
     """Run two sides in turns and print a row per measure; the first side is divided by the second.
+
+    Differences have a sign.
 
     A warm-up, where one is needed, is the caller's.
     """
@@ -93,12 +101,18 @@ def option_parser(about: str | None, *, pairs: int) -> argparse.ArgumentParser:
 def _row(measure: Measure, ours: Sequence[Figures], peer: Sequence[Figures]) -> str:
     values = [figures[measure.name] for figures in ours]
     peer_values = [figures[measure.name] for figures in peer]
-    ratio = Spread.of([value / other for value, other in zip(values, peer_values, strict=True)])
+    found = Spread.of(
+        [measure.compare(value, other) for value, other in zip(values, peer_values, strict=True)]
+    )
     name = f"{measure.name} ({measure.unit})"
+    form = "+.3f" if measure.by_difference else ".3f"
+    shown = "".join(
+        f"{format(value, form):>{width}}"
+        for value, width in ((found.least, 10), (found.median, 8), (found.largest, 8))
+    )
     return (
-        f"  {name:<36}{_show(values):>18}{_show(peer_values):>18}   "
-        f"{ratio.least:>10.3f}{ratio.median:>8.3f}{ratio.largest:>8.3f}   "
-        f"{_judge(measure, ratio.median)}"
+        f"  {name:<36}{_show(values):>18}{_show(peer_values):>18}   {shown}   "
+        f"{_judge(measure, found.median)}"
     )
 
 
@@ -108,11 +122,12 @@ def _show(values: Sequence[float]) -> str:
     return f"{spread.median:,.4g} ± {(spread.largest - spread.least) / 2:,.2g}"
 
 
-def _judge(measure: Measure, ratio: float) -> str:
+def _judge(measure: Measure, found: float) -> str:
+    sign = "+" if measure.by_difference else ""
     if measure.at_most is not None:
-        return f"<= {measure.at_most:g}: {'yes' if ratio <= measure.at_most else 'NO'}"
+        return f"<= {measure.at_most:{sign}g}: {'yes' if found <= measure.at_most else 'NO'}"
     if measure.at_least is not None:
-        return f">= {measure.at_least:g}: {'yes' if ratio >= measure.at_least else 'NO'}"
+        return f">= {measure.at_least:{sign}g}: {'yes' if found >= measure.at_least else 'NO'}"
     return "-"
 
 

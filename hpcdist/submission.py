@@ -22,6 +22,7 @@ from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
+from hpcdist.packages import installed_version
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import (
     Dependency,
@@ -357,17 +358,10 @@ def _notes(cluster: LoadedProfile) -> list[str]:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, hpcdist and the packages that results depend on; imports none of them."""
-    from importlib import metadata
-
     from hpcdist.version import __version__
 
     found: dict[str, str | None] = {"python": sys.version.split()[0], "hpcdist": __version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    return found | {package: installed_version(package) for package in _PACKAGES}
 
 
 def git_state() -> dict[str, Any] | None:

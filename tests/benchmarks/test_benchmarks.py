@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slurm_cluster.needs import missing_programs
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 
@@ -41,6 +42,41 @@ def test_a_benchmark_runs_and_names_machine_and_versions(name, arguments, expect
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in machine
     assert "torch " in machine
     assert expected in "\n".join(figures)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        pytest.param(
+            "submit",
+            ["--peers", "sbatch", "submitit", "--points", "4"],
+            [
+                "hpcdist submit script.py, and sbatch, pairs: 1",
+                "hpcdist submit script.py, and submitit, pairs: 1",
+                "sbatch calls of the sweep: 2   <= 4: yes",
+            ],
+            id="submit",
+        ),
+        pytest.param(
+            "status",
+            ["--runs", "6"],
+            ["6 runs, 3 of them in the queue", "calls: squeue 1, sacct 1 "],
+            id="status",
+        ),
+        pytest.param(
+            "slurm_start", [], ["first all-reduce on Slurm, 2 nodes x 2 ranks"], id="start"
+        ),
+    ],
+)
+@pytest.mark.timeout(300)
+def test_a_benchmark_on_slurm_boots_its_own_and_leaves_nothing(name, arguments, expected, missing):
+    if lacking := missing_programs():
+        missing(lacking)
+
+    printed = run_benchmark(name, *arguments)
+
+    for text in expected:
+        assert text in printed
 
 
 def test_bulk_made_runs_are_whole_to_the_summary(tmp_path, monkeypatch):
