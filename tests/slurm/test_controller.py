@@ -1,6 +1,7 @@
 """A scheduler that is down, slow or forgetful: nothing is half made, and nothing is lost."""
 
 import json
+import sys
 
 import pytest
 from user import User, job_id
@@ -85,6 +86,22 @@ def test_without_accounting_the_run_directory_and_squeue_are_enough(user, stayin
         assert state(user, staying) == "done"
         done = user("summary", staying.id)
         assert done.returncode == 0, done.stderr
+
+
+def test_accounting_tells_of_one_run_among_more_than_a_command_line_holds(user):
+    go = user.folder / "go"
+    go.touch()
+    run = user.done(user.submit(user.write("stay.py", STAY), "--", go))
+    asked = f"""
+from hpcdist.schedulers.slurm.queue import ask_accounting
+ids = ["{job_id(run)}", *map(str, range(10**6, 10**6 + 20_000))]
+for job in ask_accounting(ids, since_s={run.read_submission()["submitted_s"]}):
+    print(job.job_id, job.name, job.state)
+"""
+    line = f"{job_id(run)} {run.id} COMPLETED"
+    user.cluster.wait_for(
+        lambda: line in user.cluster.run(sys.executable, "-c", asked).stdout.splitlines()
+    )
 
 
 def test_an_id_that_another_job_has_now_is_not_taken_for_the_run(user, staying):

@@ -141,6 +141,17 @@ def test_a_step_is_seen_and_cancelled_from_another_shell(shell, slurm):
     assert [job.id for job in slurm.queue()] == [shell.job_id]
 
 
+def test_a_step_has_the_time_limit_of_the_profile(shell):
+    profile = "default: lab\nclusters: {lab: {time_limit_min: 7}}\n"
+    (shell.folder / "hpcdist.yaml").write_text(profile)
+    with shell.start("work.py", "--here", "--nodes", "1", "--", "600") as command:
+        assert command.stdout.readline().startswith("[rank ")
+        said = shell("squeue", "--steps", "--noheader", f"--jobs={shell.job_id}", "--format=%l")
+        command.send_signal(signal.SIGINT)
+        command.communicate(timeout=60)
+    assert "7:00" in said.stdout.split()
+
+
 def test_two_runs_share_an_allocation_at_one_time(shell):
     with shell.start("work.py", "--here", "--", "600") as first:
         assert first.stdout.readline().startswith("[rank ")

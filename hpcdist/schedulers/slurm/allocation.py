@@ -11,11 +11,17 @@ import msgspec
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, UserError
 from hpcdist.schedulers.command import CommandFailedError, run_command
-from hpcdist.schedulers.slurm.directives import MIB_PER_GB, cpus_per_node, slurm_time
+from hpcdist.schedulers.slurm.directives import (
+    MIB_PER_GB,
+    cpus_per_node,
+    slurm_time,
+    time_limit_min,
+)
 from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 30.0
 _TRES = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
+_REQUESTED = re.compile(r"\bTresPer(Node|Job)=(\S+)")
 _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -51,18 +57,20 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
     state = re.search(r"\bJobState=(\S+)", said)
     if state is None or state[1] not in {"RUNNING", "SUSPENDED"}:
         raise _ended(job_id, f"its state is {state[1] if state else 'unknown'}")
-    return parse_allocation(job_id, said, environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return parse_allocation(job_id, said, environment)
 
 
-def parse_allocation(job_id: str, said: str, cpus_per_node: str) -> Allocation:
-    """From `scontrol --oneliner show job`, and SLURM_JOB_CPUS_PER_NODE, such as 4(x2),2."""
+def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> Allocation:
+    """From `scontrol --oneliner show job`, and what salloc and srun set for their commands."""
     nodes = re.search(r"\bNumNodes=(\d+)", said)
     tres = _TRES.search(said)
     found = dict(pair.split("=", 1) for pair in tres[1].split(",") if "=" in pair) if tres else {}
     num_nodes = int(nodes[1]) if nodes else 1
     cpus = [
         int(number)
-        for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", cpus_per_node)
+        for number, times in re.findall(
+            r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+        )
         for _ in range(int(times or 1))
     ]
     mem_mib = _mib(found.get("mem", ""))
@@ -70,7 +78,11 @@ def parse_allocation(job_id: str, said: str, cpus_per_node: str) -> Allocation:
         job_id=job_id,
         num_nodes=num_nodes,
         cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
-        gpus_per_node=int(found.get("gres/gpu", 0)) // num_nodes,
+        gpus_per_node=(
+            int(found.get("gres/gpu", 0)) // num_nodes
+            or _requested_gpus(said, num_nodes)
+            or _gpus_of_shell(environment)
+        ),
         mem_mib_per_node=None if mem_mib is None else mem_mib / num_nodes,
     )
 
@@ -84,6 +96,7 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: Allocati
             f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
             hint=f"ask for --nodes {allocation.num_nodes} or fewer, or get more with salloc",
         )
+    _check_memory(job, allocation)
     cpus = cpus_per_node(job, cluster)
     fitting = sum(number >= cpus for number in allocation.cpus)
     if fitting < resources.nodes:
@@ -105,6 +118,17 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: Allocati
         )
 
 
+def _check_memory(job: JobSpec, allocation: Allocation) -> None:
+    wanted_gb, has_mib = job.resources.mem_gb, allocation.mem_mib_per_node
+    if wanted_gb is None or not has_mib or _mib_of_gb(wanted_gb) <= has_mib:
+        return
+    raise JobError(
+        f"resources.mem_gb is {wanted_gb:g}, but allocation {allocation.job_id} has "
+        f"{has_mib / MIB_PER_GB:.3g} GB per node",
+        hint="ask for less, or get more: salloc --mem=N",
+    )
+
+
 def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> list[str]:
     """What srun is told beyond what it is told in a batch job.
 
@@ -118,19 +142,54 @@ def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) 
     if allocation.gpus_per_node:
         wants = job.launch.device != "cpu"
         options.append(f"--gres=gpu:{job.resources.gpus}" if wants else "--gres=none")
-    if job.resources.time_limit_min is not None:
-        options.append(f"--time={slurm_time(job.resources.time_limit_min)}")
+    limit_min = time_limit_min(job, cluster)
+    if limit_min is not None:  # a longer one than the allocation's ends with the allocation
+        options.append(f"--time={slurm_time(limit_min)}")
     return options
 
 
 def _step_memory(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> int | None:
-    """MiB per node: what the job says, else the share that goes with its CPUs."""
+    """MiB per node: what the job says, or its profile, else the share that goes with its CPUs.
+
+    A profile is written for whole jobs, and may say more than this allocation has: srun would wait
+    for ever.
+    """
+    has_mib = allocation.mem_mib_per_node
     if job.resources.mem_gb is not None:
-        return math.ceil(job.resources.mem_gb * MIB_PER_GB)
-    if not allocation.mem_mib_per_node:
+        return _mib_of_gb(job.resources.mem_gb)
+    if cluster.mem_gb is not None:
+        wanted_mib = _mib_of_gb(cluster.mem_gb)
+        return min(wanted_mib, math.floor(has_mib)) if has_mib else wanted_mib
+    if not has_mib:
         return None
     share = cpus_per_node(job, cluster) / min(allocation.cpus)
-    return math.floor(allocation.mem_mib_per_node * min(share, 1.0)) or None
+    return math.floor(has_mib * min(share, 1.0)) or None
+
+
+def _mib_of_gb(gigabytes: float) -> int:
+    return math.ceil(gigabytes * MIB_PER_GB)
+
+
+def _requested_gpus(said: str, num_nodes: int) -> int:
+    """GPUs per node as they were asked for: not every site accounts for what was given."""
+    found = {kind: _count_gpus(words) for kind, words in _REQUESTED.findall(said)}
+    return found.get("Node", 0) or found.get("Job", 0) // num_nodes
+
+
+def _count_gpus(words: str) -> int:
+    """Of gres:gpu:a100:2,gres:gpu as Slurm 22 says it, or gres/gpu:a100:2,gres/gpu:1 as 24."""
+    parts = [re.split("[:/=]", word.removeprefix("gres")) for word in words.split(",")]
+    numbers = [one[-1] for one in parts if one[:2] == ["", "gpu"]]
+    return sum(int(number) if number.isdecimal() else 1 for number in numbers)
+
+
+def _gpus_of_shell(environment: Mapping[str, str]) -> int:
+    """GPUs per node as salloc and srun tell their commands (man salloc, OUTPUT ENVIRONMENT
+    VARIABLES): a number, or one by type such as a100:2, and the indices of this node's."""
+    words = environment.get("SLURM_GPUS_PER_NODE") or environment.get("SLURM_GPUS_ON_NODE") or ""
+    if words:
+        return sum(int(number) for number in re.findall(r"(\d+)(?=,|$|\()", words))
+    return len([index for index in environment.get("SLURM_JOB_GPUS", "").split(",") if index])
 
 
 def _mib(text: str) -> float | None:

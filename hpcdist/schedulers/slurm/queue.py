@@ -44,6 +44,8 @@ _STATES: dict[str, State] = {
 
 _SQUEUE_FORMAT = "%i|%T|%r|%S|%j"  # the name comes last: it may hold what separates
 _SACCT_FIELDS = "JobID,State,Reason,JobName"
+_LONGEST_ARGUMENT = 100_000  # Linux refuses one of 128 KiB
+_CLOCKS_DIFFER_S = 3600.0  # between the login node and the database, at most
 
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,14 +105,25 @@ def scancel(job_ids: Sequence[str]) -> None:
         run_command(["scancel", "--quiet", *job_ids], timeout_s=TIMEOUT_S)
 
 
-def ask_accounting(job_ids: Iterable[str]) -> list[QueuedJob]:
+def ask_accounting(job_ids: Iterable[str], *, since_s: float) -> list[QueuedJob]:
     """What accounting knows of these jobs; several lines where ids were used again.
 
-    Raises SchedulerError.
+    `since_s` is the Unix time of the oldest job's submission. Raises SchedulerError.
     """
     argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2"]
-    wanted = [f"--format={_SACCT_FIELDS}", f"--jobs={','.join(job_ids)}"]
+    wanted = [f"--format={_SACCT_FIELDS}", *accounting_choice(job_ids, since_s)]
     return parse_accounting(run_command([*argv, *wanted], timeout_s=TIMEOUT_S).stdout)
+
+
+def accounting_choice(job_ids: Iterable[str], since_s: float) -> list[str]:
+    """How one sacct is asked for any number of jobs: by id, an array by its one; else by time."""
+    wanted = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    by_id = f"--jobs={','.join(wanted)}"
+    if len(by_id) <= _LONGEST_ARGUMENT:
+        return [by_id]
+    since = time.localtime(max(since_s - _CLOCKS_DIFFER_S, 0))
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", since)
+    return [f"--user={getpass.getuser()}", f"--starttime={start}"]
 
 
 def parse_accounting(text: str) -> list[QueuedJob]:

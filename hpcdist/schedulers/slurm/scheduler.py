@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -145,7 +145,8 @@ class SlurmScheduler:
                 found[run.id] = queued.condition()
             else:
                 missing[run.id] = key
-        return found | _from_accounting(missing)
+        since_s = min((_submitted_s(submissions[name]) for name in missing), default=0.0)
+        return found | _from_accounting(missing, since_s)
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have Slurm end the jobs, and wait until their processes are gone.
@@ -219,12 +220,20 @@ def _planned_name(run: Run) -> tuple[str, str]:
     return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
 
 
-def _from_accounting(missing: dict[str, tuple[str, str]]) -> dict[str, Condition]:
+def _submitted_s(submission: Mapping[str, Any] | None) -> float:
+    """When a run was submitted; 0 where a damaged file does not say."""
+    found = (submission or {}).get("submitted_s")
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _from_accounting(
+    missing: Mapping[str, tuple[str, str]], since_s: float
+) -> dict[str, Condition]:
     """Of jobs that squeue has forgotten; lost where accounting is off or does not know them."""
     if not missing:
         return {}
     try:
-        known = newest(ask_accounting(sorted({job_id for job_id, _ in missing.values()})))
+        known = newest(ask_accounting({job_id for job_id, _ in missing.values()}, since_s=since_s))
     except SchedulerError:
         known = {}
     lost = Condition(state="lost")

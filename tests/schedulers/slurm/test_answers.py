@@ -13,7 +13,12 @@ from hpcdist.schedulers.slurm.capacity import (
     parse_gpus,
 )
 from hpcdist.schedulers.slurm.environment import submission_environment
-from hpcdist.schedulers.slurm.queue import newest, parse_accounting, parse_queue
+from hpcdist.schedulers.slurm.queue import (
+    accounting_choice,
+    newest,
+    parse_accounting,
+    parse_queue,
+)
 from hpcdist.schedulers.slurm.reasons import plain_reason
 from hpcdist.spec import Launch, Resources, ScriptJob
 
@@ -51,6 +56,17 @@ def test_accounting_tells_a_job_from_a_former_one_with_its_id():
     assert known["7", "old"].condition().state == "failed"
     assert known["8_1", "array"].state == "COMPLETED"  # the last of its lives
     assert ("7", "other") not in known
+
+
+def test_accounting_is_asked_for_an_array_by_its_one_id():
+    assert accounting_choice({"7_0", "7_1", "12", "8_3"}, 0) == ["--jobs=12,7,8"]
+
+
+def test_accounting_is_asked_by_time_where_the_ids_are_too_many_for_a_command_line():
+    noon = time.mktime(time.strptime("2026-11-21 12:00", "%Y-%m-%d %H:%M"))
+    user, start = accounting_choice(map(str, range(10**6, 10**6 + 20_000)), noon)
+    assert user.startswith("--user=")
+    assert start == "--starttime=2026-11-21T11:00:00"
 
 
 def test_an_unknown_state_counts_as_running_and_not_as_ended():
