@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -123,7 +124,7 @@ def accounting_choice(job_ids: Iterable[str], since_s: float) -> list[str]:
         return [by_id]
     since = time.localtime(max(since_s - _CLOCKS_DIFFER_S, 0))
     start = time.strftime("%Y-%m-%dT%H:%M:%S", since)
-    return [f"--user={getpass.getuser()}", f"--starttime={start}"]
+    return [f"--user={os.getuid()}", f"--starttime={start}"]
 
 
 def parse_accounting(text: str) -> list[QueuedJob]:
