@@ -57,7 +57,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--partition", "a b"], 2, '--partition: partition is "a b"', "name"),
         (["cluster", "show", "x"], 2, "there is no cluster called 'x'", "cluster detect"),
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
-        (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues -w: there is no such", "login"),
+        (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues cannot be run", "login"),
         (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
         (["cluster", "detect", "--out", "t.py"], 2, "t.py is there already", "--force"),
         (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
