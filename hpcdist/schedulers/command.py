@@ -54,6 +54,8 @@ def run_command(
         said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
         lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
         raise CommandFailedError(
-            f"{argv[0]} ended with exit code {done.returncode} and said: {lines}", said=said
+            f"{argv[0]} ended with exit code {done.returncode} and said: {lines}",
+            said=said,
+            hint=f"if it lasts, try it by hand: {shlex.join(argv[:4])}",
         )
     return done
