@@ -21,6 +21,7 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -45,6 +46,7 @@ _LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _SLUG_LENGTH = 40
 _RESERVE_BYTES = 1 << 17
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Run:
@@ -118,6 +120,15 @@ class Run:
     def agent_file(self, node: int) -> Path:
         """Process, host and address of one node's agent."""
         return self.launch_folder / f"agent-{node:05d}.json"
+
+    def has_started(self) -> bool:
+        """Whether an agent of the run ever came to live."""
+        return any(self.launch_folder.glob("agent-*.json"))
+
+    def job_logs(self) -> list[Path]:
+        """What the scheduler kept of the job's own output, before and around the ranks."""
+        ends = ("log", "out", "err")
+        return sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
 
     @property
     def meeting_file(self) -> Path:
@@ -287,9 +298,10 @@ def rank_log(rank: int, attempt: int) -> str:
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     """The error for a folder of runs that cannot be made or written."""
+    another = "name another folder with --runs or HPCDIST_RUNS"
     return RunDirectoryError(
         f"{runs}: the run directory cannot be written: {error.strerror}",
-        hint="free some space, or name another folder with --runs or HPCDIST_RUNS",
+        hint=f"free some space, or {another}" if error.errno in _FULL else another,
     )
 
 

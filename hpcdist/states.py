@@ -23,6 +23,7 @@ _LONGEST_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than tha
 _POLL_S = 0.02
 _GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
+_NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log has the reason"
 
 
 def run_states(
@@ -73,7 +74,7 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     return Verdict(
         kind="agent_lost",
         state=_end_state(state),
-        message=f"{_LOST_MESSAGE}{said}",
+        message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{said}",
         exit_code_of_run=EXIT_FAILED,
     )
 
@@ -137,7 +138,8 @@ def _ask(
         answers = load_scheduler(scheduler).conditions(runs)
     except SchedulerError as error:
         if warn is not None:
-            warn(f"the states of {len(runs)} runs are not known: {error.message}")
+            whose = "state of 1 run is" if len(runs) == 1 else f"states of {len(runs)} runs are"
+            warn(f"the {whose} not known: {error.message}")
         unknown = Condition(state="unknown", reason=error.message)
         return {run.id: _settled(run, unknown) for run in runs}
     lost = Condition(state="lost")

@@ -132,7 +132,7 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     except NoWorkTreeError as error:
         if request.wanted:
             raise
-        note = f"no snapshot is taken, the job runs from {submit_dir}: {error.message}"
+        note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
         return Workspace(submit_dir=submit_dir, notes=[note])
     notes = [*snapshot.notes, *_left_behind(snapshot, job)]
     return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)

@@ -85,9 +85,10 @@ def show(*, name: str | None, as_json: bool) -> None:
 def detect(
     *, write: bool, out: str | None, force: bool, name: str | None, scheduler: str | None
 ) -> None:
-    """Make a first hpcdist.yaml from what the scheduler tells, and print or write it.
+    """Make a first hpcdist.yaml from what the scheduler tells.
 
-    Every partition with GPUs, and the default one, gets a profile. Run it on a login node.
+    It is printed, or written with --write or --out. Every partition with GPUs, and the default
+    one, gets a profile. Run it on a login node.
     """
     from hpcdist.cluster.first_file import first_file
 

@@ -48,18 +48,23 @@ def _print(run: Run, rank: int | None) -> None:
 
 
 def _follow(run: Run, rank: int | None) -> None:
-    from hpcdist.follow.run import POLL_S, end_sentence
+    from hpcdist.follow.beginning import Beginning
+    from hpcdist.follow.run import POLL_S, end_sentence, show_lost_agents
     from hpcdist.follow.screen import Screen
     from hpcdist.follow.tail import LogTail
     from hpcdist.states import EndWatch
 
     end = EndWatch(run)
     tail = LogTail(run, lambda found: rank in {None, found})
+    beginning = Beginning(run)
     with closing(Screen(prefixed=rank is None)) as screen:
         while (verdict := end.poll()) is None:
+            beginning.show(screen, end.condition)
             screen.lines(tail.lines())
             time.sleep(POLL_S)
         screen.lines(tail.lines(finish=True))
+        if verdict.kind == "agent_lost":
+            show_lost_agents(run, screen)
         screen.say(end_sentence(run, verdict))
 
 
@@ -67,6 +72,8 @@ def _explain_nothing(run: Run, rank: int | None) -> None:
     ranks = sorted({found for found, _, _ in run.log_files()})
     if rank is None or not ranks:
         note(f"the ranks of run {run.id} have not printed anything")
+        for path in run.job_logs():
+            note(f"the job's own log is {path}")
         return
     raise UserError(
         f"run {run.id} has no log of rank {rank}", hint=f"its ranks are {ranks[0]} to {ranks[-1]}"

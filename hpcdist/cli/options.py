@@ -50,7 +50,8 @@ run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What names a job, changes it, and says where it goes: the options that submit and render
-    share, as they were typed. A field is an option of `_JOB_OPTIONS`, by its name there."""
+    share, as they were typed. A field is an option of `_PLACE_OPTIONS` or
+    `_RUN_OPTIONS`, by its name there."""
 
     job_name: str
     script_args: tuple[str, ...]
@@ -85,7 +86,7 @@ _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
-_JOB_OPTIONS: tuple[_Decorator, ...] = (
+_PLACE_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--nodes", metavar="N", help="Number of nodes."),
     click.option("--gpus", metavar="G", help="GPUs per node; without GPUs, ranks per node."),
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
@@ -115,6 +116,8 @@ _JOB_OPTIONS: tuple[_Decorator, ...] = (
         multiple=True,
         help="Set any key of the job file; may be given several times.",
     ),
+)
+_RUN_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--max-restarts", metavar="R", help="Restarts after a failure."),
     click.option(
         "--requeue/--no-requeue",
@@ -164,19 +167,32 @@ _JOB_OPTIONS: tuple[_Decorator, ...] = (
     click.option(
         "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
     ),
-    runs_option,
 )
+_NO_RUN_OPTIONS: dict[str, Any] = {
+    "max_restarts": None,
+    "requeue": None,
+    "snapshot": None,
+    "snapshot_limit": None,
+    "sweeps": (),
+    "repeat": 1,
+    "max_parallel": None,
+    "after": (),
+    "summary_after": False,
+}
+"""What `_RUN_OPTIONS` are where a verb does not have them."""
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    return _with_options(function, (*_JOB_ARGUMENTS, *_JOB_OPTIONS), {})
+    return _with_options(
+        function, (*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option), {}
+    )
 
 
 def options_of_job(job_name: str) -> _Decorator:
-    """The same for a verb that always submits one and the same job."""
-    fixed = {"job_name": job_name, "script_args": ()}
-    return lambda function: _with_options(function, _JOB_OPTIONS, fixed)
+    """The same for a verb that submits one and the same job, once: how large, and where to."""
+    fixed = {"job_name": job_name, "script_args": (), **_NO_RUN_OPTIONS}
+    return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
 
 
 def _with_options(

@@ -118,7 +118,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
     has_ended = run["state"] not in OPEN_STATES
     lines = {
-        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {run['scheduler'] or '-'}",
+        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {_whose(run)}",
         "submitted": local_time(run["created_s"]),
         "progress": _place(progress, is_open=not has_ended),
         "directory": run["path"],
@@ -131,12 +131,22 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         _print_line(name, value)
 
 
+def _whose(run: Mapping[str, Any]) -> str:
+    """The scheduler, and the job by the name that the scheduler's own commands take."""
+    scheduler = run["scheduler"] or "-"
+    has_id = run["job_id"] and scheduler != "local"
+    return f"{scheduler} job {run['job_id']}" if has_id else scheduler
+
+
 def _print_place(run: Run, condition: Condition) -> None:
     """Why it waits, or where it is and by which way its nodes reach the first one."""
     from hpcdist.follow.beginning import waiting_sentence
     from hpcdist.nodes import master_sentence, node_lines, seen_nodes
+    from hpcdist.states import OPEN_STATES
 
     _print_line("pending", waiting_sentence(condition))
+    if condition.state not in OPEN_STATES and run.read_verdict() is None:
+        _print_line("job's log", next((str(path) for path in run.job_logs()), None))
     nodes = seen_nodes(run)
     for name, line in zip_longest(["nodes"], node_lines(nodes), fillvalue=""):
         _print_line(name, line or None)

@@ -271,7 +271,10 @@ def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
         print_json(_described(run, scheduler, None, None))
         return
     print(run.id)
-    print(f"submitted to {scheduler}; its directory is {one_line(str(run.path))}", file=sys.stderr)
+    job_id = (run.read_submission() or {}).get("job_id")
+    job = f" as job {job_id}" if job_id and scheduler != "local" else ""
+    where = one_line(str(run.path))
+    print(f"submitted to {scheduler}{job}; its directory is {where}", file=sys.stderr)
     for verb in ("status", "logs --follow", "cancel"):
         print(f"  hpcdist {verb} {run.id}", file=sys.stderr)
 
@@ -287,6 +290,7 @@ def _described(
         "run": run.id,
         "path": str(run.path),
         "scheduler": scheduler,
+        "job_id": (run.read_submission() or {}).get("job_id"),
         "state": run_states([run])[run.id] if verdict is None else verdict.state,
         "exit_code": exit_code,
         "verdict": None if verdict is None else msgspec.to_builtins(verdict),

@@ -149,12 +149,12 @@ def _profile(cluster: LoadedProfile) -> Finding:
         )
     if cluster.name is None:
         return passed("profile", "none: the site's defaults")
-    own = [
-        f"{key} from {origin}"
-        for key, origin in cluster.origins.items()
-        if origin != DEFAULT_ORIGIN
-    ]
-    return passed("profile", f"{cluster.name}: {', '.join(own) or 'nothing but defaults'}")
+    own: dict[str, list[str]] = {}
+    for key, origin in cluster.origins.items():
+        if origin != DEFAULT_ORIGIN:
+            own.setdefault(origin, []).append(key)
+    said = "; ".join(f"{', '.join(keys)} from {origin}" for origin, keys in own.items())
+    return passed("profile", f"{cluster.name}: {said or 'nothing but defaults'}")
 
 
 def _folder(request: Request) -> Iterator[Finding]:

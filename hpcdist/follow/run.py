@@ -84,6 +84,12 @@ class _Restarts:
             screen.say(again_sentence(verdict, most_restarts=self._most))
 
 
+def show_lost_agents(run: Run, screen: Screen) -> None:
+    """The last words of the agents, and of the job around them: no rank could say why it ended."""
+    for path in [*sorted(run.logs_folder.glob("agent-*.log")), *run.job_logs()]:
+        _show_tail(run, path, screen)
+
+
 def _shown_ranks(run: Run) -> range:
     resources = job_section(run, "resources")
     world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
@@ -93,8 +99,7 @@ def _shown_ranks(run: Run) -> range:
 def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
     """What explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
-        for path in sorted([*run.logs_folder.glob("agent-*.log"), *_submitit_logs(run)]):
-            _show_tail(run, path, screen)
+        show_lost_agents(run, screen)
     elif verdict.rank is not None:
         log = run.path / (verdict.log or run.log_file(verdict.rank))
         if verdict.rank not in shown:
@@ -104,10 +109,6 @@ def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> No
             for line in verdict.traceback.splitlines()[-_TAIL_LINES:]:
                 screen.say(f"  {line}")
         screen.say(f"log of rank {verdict.rank}: {log}")
-
-
-def _submitit_logs(run: Run) -> list[Path]:
-    return [path for end in ("log", "out", "err") for path in run.submitit_folder.glob(f"*.{end}")]
 
 
 def _show_tail(run: Run, path: Path, screen: Screen) -> None:

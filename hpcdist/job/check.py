@@ -112,6 +112,10 @@ def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
     parts = wanted.types if isinstance(wanted, inspect.UnionType) else (wanted,)
     if isinstance(value, bool | int | float) and any(isinstance(p, inspect.StrType) for p in parts):
         return "write the value in quotes, to make it text"
+    if isinstance(value, list) and isinstance(wanted, inspect.ListType):
+        bare = [item for item in value if _quotes_hint(wanted.item_type, item)]
+        if bare and all(isinstance(item, str) or item in bare for item in value):
+            return f"write {show(bare[0])} in quotes, to make it text: '{show(bare[0])}'"
     return None
 
 

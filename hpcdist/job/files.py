@@ -158,6 +158,8 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
     stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
     near = nearest(stem, known)
     listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
+    if kind is None:
+        near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
     return JobError(
         f"{name}: there is no such file" if kind else f"there is no job called {name!r}",
         hint=f"did you mean {near}? {listed}" if near else listed,

@@ -111,7 +111,7 @@ def _cancelled(verdict: Verdict) -> Verdict:
         verdict,
         kind="cancelled",
         state="cancelled",
-        message=f"cancelled ({verdict.signal}): {verdict.message}",
+        message=f"cancelled ({verdict.signal})",
         exit_code_of_run=EXIT_INTERRUPTED,
     )
 

@@ -56,5 +56,6 @@ def run_command(
         raise CommandFailedError(
             f"{shlex.join(argv)} ended with exit code {done.returncode} and said: {lines}",
             said=said,
+            hint="if it lasts, try it by hand",
         )
     return done

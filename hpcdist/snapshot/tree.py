@@ -36,7 +36,7 @@ def find_work_tree(cwd: str) -> WorkTree:
     root, _, head = os.fsdecode(done.stdout).removesuffix("\n").rpartition("\n")
     if not root:
         raise NoWorkTreeError(
-            f"{cwd} is in no git work tree that can be read: {_said(done)}",
+            f"{cwd} is in no git work tree{_said_of_other_faults(done)}",
             hint="make one with git init, or leave the snapshot out with --no-snapshot",
         )
     return WorkTree(root=root, commit=head if _COMMIT.fullmatch(head) else None)
@@ -107,6 +107,12 @@ def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[b
             f"git {arguments[0]} has not answered after {_TIMEOUT_S:.0f} s in {folder}",
             hint="see whether the file system answers, or use --no-snapshot",
         ) from None
+
+
+def _said_of_other_faults(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Nothing where there simply is no repository: git's words would only say so again."""
+    said = _said(done)
+    return "" if said.startswith("not a git repository") else f" that can be read: {said}"
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -53,7 +53,7 @@ def test_a_run_outlives_a_restart_of_the_controller_which_is_told(user, staying)
         done = user("status", staying.id)
         assert done.returncode == 0
         assert f"{staying.id}: unknown" in done.stdout
-        assert "note: the states of 1 runs are not known" in done.stderr
+        assert "note: the state of 1 run is not known" in done.stderr
         assert user("cancel", staying.id).returncode == 3
     finally:
         user.cluster.start_controller()

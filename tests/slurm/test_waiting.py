@@ -50,3 +50,20 @@ def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, tmp_path):
     shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
     assert "node 1: n2 (10.77.0.2, eth0)" in shown
     assert "node 0 at  10.77.0.1 by eth0" in shown
+
+
+def test_a_job_that_ends_before_its_ranks_shows_its_own_log(slurm, tmp_path):
+    profile = "clusters: {c: {python: /no/such/python}}"
+    (tmp_path / "hpcdist.yaml").write_text(profile)
+    done = slurm.run("hpcdist", "submit", "check", "--set", "launch.device=cpu", cwd=tmp_path)
+    run_id = done.stdout.strip()
+    (status,) = json.loads(slurm.run("hpcdist", "status", "--json", cwd=tmp_path).stdout)
+    assert f"submitted to slurm as job {status['job_id']};" in done.stderr
+
+    followed = slurm.run("hpcdist", "logs", "-f", run_id, cwd=tmp_path, timeout=60)
+    said = followed.stdout + followed.stderr
+    assert "/no/such/python: No such file or directory" in said
+    assert "failed: the job ended before hpcdist started in it" in said
+    shown = slurm.run("hpcdist", "status", run_id, cwd=tmp_path).stdout
+    assert f"slurm job {status['job_id']}" in shown
+    assert f"submitit/{status['job_id']}_0_log.out" in shown

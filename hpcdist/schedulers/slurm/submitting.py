@@ -19,7 +19,7 @@ from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 from hpcdist.errors import SchedulerError
 from hpcdist.launch.process import identify
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import scancel
 
@@ -29,6 +29,7 @@ _REFUSED_HINT = (
     "nothing was submitted; what was asked for: hpcdist render, what the profile says: hpcdist "
     "cluster show, what the cluster has: sinfo"
 )
+_NO_ANSWER = "timed out"  # "Socket timed out on send/recv operation"
 
 
 class ScriptExecutor(SlurmExecutor):
@@ -81,6 +82,14 @@ class ScriptExecutor(SlurmExecutor):
             job.paths.move_temporary_file(path, "submitted_pickle")
         return jobs
 
+    def _unanswered_hint(self) -> str:
+        """A controller that is only slow takes the job later, when nobody listens any more."""
+        name = self._target.name
+        return (
+            f"Slurm may take the job yet: when it answers again, look with squeue --name={name}, "
+            f"and end it with scancel --name={name}"
+        )
+
     def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
         script_file: Path = self._target.script_file
         try:
@@ -90,7 +99,10 @@ class ScriptExecutor(SlurmExecutor):
                 environment=submission_environment(os.environ, self._script),
             )
         except CommandFailedError as error:
-            error.hint = _REFUSED_HINT
+            error.hint = self._unanswered_hint() if _NO_ANSWER in error.said else _REFUSED_HINT
+            raise
+        except CommandTimeoutError as error:
+            error.hint = self._unanswered_hint()
             raise
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
         try:
