@@ -22,7 +22,6 @@ from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError
 from hpcdist.job import LoadedJob, locate
-from hpcdist.packages import installed_version
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import (
     Dependency,
@@ -358,10 +357,17 @@ def _notes(cluster: LoadedProfile) -> list[str]:
 
 def versions() -> dict[str, str | None]:
     """Versions of Python, hpcdist and the packages that results depend on; imports none of them."""
+    from importlib import metadata
+
     from hpcdist.version import __version__
 
     found: dict[str, str | None] = {"python": sys.version.split()[0], "hpcdist": __version__}
-    return found | {package: installed_version(package) for package in _PACKAGES}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def git_state() -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ Only bugs show a traceback. A verb returns the exit code, or None for 0; the cod
 
 from __future__ import annotations
 
-import gc
 import importlib
 import io
 import os
@@ -33,11 +32,6 @@ VERBS = {
     "render": "Print what would be executed, without executing it.",
 }
 """Verb -> its line in the help; hpcdist/cli/<verb>.py has a command of the same name."""
-
-
-_GARBAGE_THRESHOLD = 10_000
-"""Objects made between looks for garbage. A command imports, answers and ends; with Python's 700 a
-tenth of its time goes into looking at modules that stay."""
 
 
 class LazyGroup(click.Group):
@@ -97,7 +91,6 @@ def hpcdist() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    gc.set_threshold(_GARBAGE_THRESHOLD)
     _never_fail_to_print()
     try:
         code = hpcdist.main(

@@ -186,9 +186,8 @@ def test_two_starts_without_progress_are_enough(user):
     for start in range(2):
         user.cluster.wait_for(lambda count=start: run.newest_attempt() == count, 60)
         user.cluster.wait_for(
-            lambda count=start: (
-                run.log_file(0, count).exists() and "up" in run.log_file(0, count).read_text()
-            ),
+            lambda count=start: run.log_file(0, count).exists()
+            and "up" in run.log_file(0, count).read_text(),
             60,
         )
         requeue(user, run)
