@@ -172,3 +172,19 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
     events.close()
     assert live(run, SCRIPT, 6, verdict=killed)
     assert not live(run, SCRIPT, 7, verdict=killed)
+    message = run.read_verdict().message
+    assert "attempts 6 and 7 ended without a newly recorded step or a stop" in message
+    assert "record.should_stop()" in message
+    assert "checkpoint.every_steps" not in message
+
+
+def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
+    """It may save, and go on from there, without a word to anybody."""
+    killed = msgspec.structs.replace(STOPPED, exit_code=None)
+    for life in range(9):
+        assert live(run, SCRIPT, life, verdict=killed)
+        assert lives.stalled_at_begin(run, SCRIPT) is None
+    assert not live(run, SCRIPT, 9, verdict=killed)
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.step) == ("no_progress", None)
+    assert "10 starts in a row: those of attempts 0-9 ended" in verdict.message

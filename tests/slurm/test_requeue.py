@@ -161,24 +161,30 @@ def test_without_requeue_a_warned_training_ends_with_75(user):
     assert last_checkpoint(run)["position"]["step"] == stop
 
 
-SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+ONE_STEP = """\
+import time
+from hpcdist import record
+record.step(samples=1)
+print("up", flush=True)
+time.sleep(600)
+"""
 
 
 def test_two_starts_without_progress_are_enough(user):
-    run = user.submit(user.write("sleep.py", SLEEP))
-    for start in range(2):
-        user.cluster.wait_for(lambda count=start: run.newest_attempt() == count, 60)
-        user.cluster.wait_for(
-            lambda count=start: (
-                run.log_file(0, count).exists() and "up" in run.log_file(0, count).read_text()
-            ),
-            60,
-        )
+    run = user.submit(user.write("one_step.py", ONE_STEP))
+    for start in range(3):  # the first recorded a step that none had before
+        user.cluster.wait_for(lambda count=start: is_up(run, count), 60)
         requeue(user, run)
     verdict = user.verdict(run)
     assert (verdict.kind, verdict.state) == ("no_progress", "failed")
     assert "2 starts" in verdict.message
     user.cluster.wait_for_end(job_id(run))
+
+
+def is_up(run, attempt):
+    """Its rank has said so."""
+    path = run.log_file(0, attempt)
+    return path.exists() and "up" in path.read_text()
 
 
 @pytest.mark.timeout(240)
