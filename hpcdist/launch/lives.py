@@ -64,6 +64,17 @@ def progress(run: Run, job: JobSpec) -> int:
     return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
 
 
+def has_saved(run: Run, job: JobSpec) -> bool:
+    """Whether there is a checkpoint newer than the begin of this life. Of a script that did not
+    stop when it was told to, that is taken to be no: nothing says that it could go on."""
+    begun = beginnings(run)
+    if isinstance(job, ScriptJob) or not begun:
+        return False
+    life = begun[max(begun)].life
+    first = min(attempt for attempt, one in begun.items() if one.life == life)
+    return progress(run, job) > begun[first].progress
+
+
 def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
     """The final verdict where another life would be in vain; None where it may begin."""
     return _verdict_if_stalled(job, beginnings(run), progress(run, job), reason="")
