@@ -117,6 +117,10 @@ class Run:
         """What the agent of one node has to say."""
         return self.logs_folder / f"agent-{node:05d}.log"
 
+    def agent_files(self) -> list[Path]:
+        """Of all nodes whose agents have been there, in order."""
+        return sorted(self.launch_folder.glob("agent-*.json"))
+
     def agent_file(self, node: int) -> Path:
         """Process, host and address of one node's agent."""
         return self.launch_folder / f"agent-{node:05d}.json"
@@ -181,6 +185,11 @@ class Run:
         """Say why an attempt ended after which the ranks are started again."""
         folder = self.attempts_folder / f"{verdict.attempt:05d}"
         files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
+
+    def write_lost_attempt_verdict(self, verdict: Verdict) -> bool:
+        """The same for an attempt whose own agents left none; True where there was none yet."""
+        path = self.attempts_folder / f"{verdict.attempt:05d}" / "verdict.json"
+        return files.write_once(path, files.to_json(msgspec.to_builtins(verdict)))
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
         """Why an attempt ended; None where it goes on, or was the last."""

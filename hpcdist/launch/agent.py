@@ -8,6 +8,7 @@ answers within milliseconds whatever the ranks do.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import signal
 import sys
@@ -29,6 +30,7 @@ from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
 from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
+from hpcdist.launch.lost import note_lost_attempt
 from hpcdist.launch.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
 from hpcdist.launch.network import (
     NoSuchInterfaceError,
@@ -37,6 +39,7 @@ from hpcdist.launch.network import (
     require_interface,
 )
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
+from hpcdist.launch.patience import Patience
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
@@ -83,6 +86,7 @@ class Agent:
         self._coordinator: Coordinator | None = None  # of node 0
         self._leader: Channel | None = None  # of the others
         self._closing = False
+        self._signals: int | None = None
         self._attempt = 0
         self._newest_known = run.newest_attempt()  # its own, or from before its time
         self._has_begun = False
@@ -97,7 +101,7 @@ class Agent:
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
         try:
-            if self._is_over() or self._is_in_vain():
+            if self._is_over() or self._is_not_to_begin():
                 self._closing = True
             else:
                 self._set_up()
@@ -117,8 +121,22 @@ class Agent:
                 self.job,
                 self.verdict,
                 self.requeuer,
+                patience=Patience(self.verdict, self._pause),
+                has_a_say=self._has_a_say,
                 begin_attempt=None if self._has_begun else self._begin_attempt,
             )
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait, or until SIGTERM comes; True where it does."""
+        if self._signals is None:
+            time.sleep(seconds)
+            return False
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select([self._signals], [], [], left_s)
+            if readable and signal.SIGTERM in os.read(self._signals, 4096):
+                return True
+        return False
 
     def _begin_attempt(self) -> int:
         life = self.requeuer.life() if self.requeuer is not None else 0
@@ -298,9 +316,12 @@ class Agent:
                 f"within {timeout_s:g} s"
             )
 
-    def _is_in_vain(self) -> bool:
+    def _is_not_to_begin(self) -> bool:
         """Whether the job was started before without coming further, and must not be again."""
-        if self.requeuer is None or self.node_rank != 0:
+        if self.requeuer is None:
+            return False
+        note_lost_attempt(self.run, life=self.requeuer.life())
+        if self.node_rank != 0:
             return False
         self.verdict = lives.stalled_at_begin(self.run, self.job)
         return self.verdict is not None
@@ -384,6 +405,7 @@ class Agent:
             self._warn(None)
 
     def _on_signals(self) -> None:
+        assert self._signals is not None
         for number in os.read(self._signals, 4096):
             if number in self._warning_signals() and not self.run.cancel_file.exists():
                 self._warn(signal.Signals(number).name)

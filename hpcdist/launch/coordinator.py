@@ -260,6 +260,7 @@ class Coordinator:
     def _on_warn(self, _node: int, message: Message) -> None:
         """The job will be ended soon: stop the ranks at the next step, and start none any more."""
         if self._notice is not None:
+            self._heed_again(self._notice, message["signal"])
             return
         self._notice = failure.Notice(signal=message["signal"])
         if self.stage in {Stage.JOINING, Stage.STARTING}:
@@ -271,6 +272,13 @@ class Coordinator:
             self.stage = Stage.RUNNING
             self._deadline = self.now() + STOP_TOGETHER_S
             self._broadcast({"type": "pause"})
+
+    def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
+        """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
+        must do for the verdict: the ranks are ended at once."""
+        if signal_name == "SIGTERM" and notice.signal != "SIGTERM" and not notice.is_over:
+            self._notice = msgspec.structs.replace(notice, is_over=True)
+            self._end_ranks()
 
     def _on_reached(self, node: int, message: Message) -> None:
         if message["attempt"] != self.attempt:
@@ -358,6 +366,14 @@ class Coordinator:
 
     def _verdict_from_ends(self) -> Verdict:
         ends = [self._ends[rank] for rank in sorted(self._ends)]
+        if self._notice is not None and failure.is_cut_short(ends, self._notice):
+            return failure.cut_short(
+                ends,
+                self._notice,
+                attempt=self.attempt,
+                restarts=self.restarts,
+                time_s=self.unix_now(),
+            )
         return failure.decide(
             ends,
             attempt=self.attempt,

@@ -38,6 +38,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     signal: str | None = None
     """By which the scheduler told it; None: the agents keep the time limit themselves."""
+    is_over: bool = False
+    """SIGTERM came after an earlier warning: there is no time left."""
 
     @property
     def kind(self) -> Kind:
@@ -46,8 +48,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def before_what(self) -> str:
-        """For a sentence."""
-        return "for a preemption" if self.kind == "preempted" else "before the time limit"
+        """For a sentence; what SIGTERM was for, the scheduler is asked at the end."""
+        return "by SIGTERM" if self.kind == "preempted" else "before the time limit"
 
 
 def is_failure(end: RankEnd) -> bool:
@@ -56,10 +58,17 @@ def is_failure(end: RankEnd) -> bool:
 
 
 def is_stop(end: RankEnd, notice: Notice) -> bool:
-    """Whether a rank ended because of the notice: in good order, or by the signal that gave it."""
+    """Whether a rank ended because of the notice: in good order, or by a signal that gave it.
+
+    After another warning, SIGTERM is the scheduler's last: it may reach ranks before their agent.
+    """
     if end.stopped:
         return False
-    return end.exit_code == EXIT_STOPPED or (end.signal is not None and end.signal == notice.signal)
+    if end.exit_code == EXIT_STOPPED:
+        return True
+    if notice.signal is None or end.signal is None:
+        return False
+    return end.signal in {notice.signal, "SIGTERM"}
 
 
 def is_victim(end: RankEnd) -> bool:
@@ -76,6 +85,21 @@ def is_victim(end: RankEnd) -> bool:
         return True
     is_runtime_error = end.exception in {"RuntimeError", "ConnectionError", "TimeoutError"}
     return is_runtime_error and bool(_PEER_IS_GONE.search(end.message or ""))
+
+
+def is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
+    """Whether ranks were ended because they had not stopped in time after the notice: none stopped
+    in good order, and none failed by itself."""
+    if notice.signal in {None, "SIGTERM"}:
+        return False
+    failures = [end for end in ends if is_failure(end)]
+    if any(end.exit_code == EXIT_STOPPED and not end.stopped for end in failures):
+        return False  # it has saved what there is
+    if not all(is_victim(end) or is_stop(end, notice) for end in failures):
+        return False
+    if any(end.signal == "SIGTERM" and not end.stopped for end in failures):
+        return True
+    return notice.is_over and (not ends or any(end.stopped for end in ends))
 
 
 def decide(
@@ -170,7 +194,11 @@ def stopped(
     in_order = [end for end in ends if end.exit_code == EXIT_STOPPED]
     steps = [end.step for end in ends if end.step is not None]
     if not in_order:
-        what = f"ended by {notice.signal}, {notice.before_what}"
+        what = "ended " + (
+            notice.before_what
+            if notice.kind == "preempted"
+            else f"by {notice.signal}, {notice.before_what}"
+        )
     elif steps:
         what = f"stopped at step {max(steps)} {notice.before_what}"
     else:
@@ -205,6 +233,26 @@ def stopped_without_ranks(
         exit_code=exit_code,
         signal=notice.signal,
         step=step,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s,
+    )
+
+
+def cut_short(
+    ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, time_s: float
+) -> Verdict:
+    """The verdict on ranks that did not stop although they were warned, until SIGTERM came: it is
+    the time limit, unless the scheduler says otherwise."""
+    return Verdict(
+        kind="time_limit",
+        state="failed",
+        message=(
+            f"ended by SIGTERM; the ranks had been asked to stop by {notice.signal}, and did not"
+        ),
+        exit_code_of_run=EXIT_FAILED,
+        signal="SIGTERM",
+        step=max((end.step for end in ends if end.step is not None), default=None),
         attempt=attempt,
         restarts=restarts,
         time_s=time_s,

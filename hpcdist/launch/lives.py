@@ -3,7 +3,8 @@
 A life has one attempt, and more where its ranks were started again after failures. What a run has
 to show is a number that only grows: the step of its newest checkpoint; for a script, the last step
 that it recorded, and how often it stopped in good order (exit code 75), which is all that can be
-known of checkpoints of its own.
+known of checkpoints of its own. Of a script that has done neither nothing is known: it may well
+save, and is judged by a generous number of lives alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from hpcdist.training import checkpoint_files
 from hpcdist.verdict import Verdict
 
 _MOST_STALLED = 2
+_MOST_UNKNOWN = 10
+"""Lives of a script that shows nothing of how far it comes."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +64,20 @@ def progress(run: Run, job: JobSpec) -> int:
     return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
 
 
+def has_saved(run: Run, job: JobSpec) -> bool:
+    """Whether there is a checkpoint newer than the begin of this life. Of a script that did not
+    stop when it was told to, that is taken to be no: nothing says that it could go on."""
+    begun = beginnings(run)
+    if isinstance(job, ScriptJob) or not begun:
+        return False
+    life = begun[max(begun)].life
+    first = min(attempt for attempt, one in begun.items() if one.life == life)
+    return progress(run, job) > begun[first].progress
+
+
 def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
     """The final verdict where another life would be in vain; None where it may begin."""
-    return _verdict_if_stalled(beginnings(run), progress(run, job), reason="")
+    return _verdict_if_stalled(job, beginnings(run), progress(run, job), reason="")
 
 
 def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
@@ -71,7 +85,7 @@ def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
     now = progress(run, job)
     if isinstance(job, ScriptJob):
         now += _stopped_well(verdict)
-    return _verdict_if_stalled(beginnings(run), now, reason=verdict.message)
+    return _verdict_if_stalled(job, beginnings(run), now, reason=verdict.message)
 
 
 def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
@@ -90,9 +104,12 @@ def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
     return in_vain
 
 
-def _verdict_if_stalled(begun: dict[int, Beginning], now: int, *, reason: str) -> Verdict | None:
+def _verdict_if_stalled(
+    job: JobSpec, begun: dict[int, Beginning], now: int, *, reason: str
+) -> Verdict | None:
     in_vain = lives_in_vain(begun, now)
-    if len(in_vain) < _MOST_STALLED:
+    shows_nothing = isinstance(job, ScriptJob) and now == 0
+    if len(in_vain) < (_MOST_UNKNOWN if shows_nothing else _MOST_STALLED):
         return None
     attempts = listed(in_vain).replace("rank", "attempt")
     last = f" (the last: {reason})" if reason else ""
@@ -100,14 +117,29 @@ def _verdict_if_stalled(begun: dict[int, Beginning], now: int, *, reason: str) -
         kind="no_progress",
         state="failed",
         message=(
-            f"no progress in {len(in_vain)} starts in a row: those of {attempts} ended without a "
-            f"checkpoint newer than step {now}{last}; it is not started again. Give it more time, "
-            "or save more often (checkpoint.every_steps)"
+            f"no progress in {len(in_vain)} starts in a row: those of {attempts} ended without "
+            f"{_missing(job, now)}{last}; it is not started again. {_advice(job)}"
         ),
         exit_code_of_run=EXIT_FAILED,
-        step=now,
+        step=None if isinstance(job, ScriptJob) else now,
         attempt=max(begun),
         time_s=time.time(),
+    )
+
+
+def _missing(job: JobSpec, now: int) -> str:
+    """What a start in vain did not bring."""
+    if not isinstance(job, ScriptJob):
+        return f"a checkpoint newer than step {now}"
+    return "a newly recorded step or a stop with exit code 75"
+
+
+def _advice(job: JobSpec) -> str:
+    if not isinstance(job, ScriptJob):
+        return "Give it more time, or save more often (checkpoint.every_steps)"
+    return (
+        "Give it more time; have it record its steps, counted on from its own checkpoint "
+        "(record.start(first_step=...)), or leave with 75 when record.should_stop() says so"
     )
 
 

@@ -12,15 +12,25 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hpcdist.errors import EXIT_INTERRUPTED, EXIT_STOPPED, SchedulerError
+from hpcdist.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.launch import lives
+from hpcdist.launch.causes import Cause, is_overdue, with_cause
+from hpcdist.launch.patience import Patience
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import Verdict
 
-Decision = Literal["requeue", "leave", "final", "cancelled"]
+Sequel = Literal["requeue", "leave", "final"]
 """Ask the scheduler to start the job again; leave that to the scheduler, which does so by itself;
-let the run end; or let it end as one that somebody cancelled."""
+or let the run end."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to follow the end of a life."""
+
+    sequel: Sequel
+    cause: Cause
+    """Why the scheduler ended it; after a cancel, the sequel is final."""
 
 
 class Requeuer(Protocol):
@@ -60,59 +70,83 @@ def conclude(
     verdict: Verdict,
     requeuer: Requeuer | None,
     *,
+    patience: Patience,
+    has_a_say: Callable[[], bool] = lambda: True,
     begin_attempt: Callable[[], int] | None = None,
 ) -> None:
     """Write the verdict on the run; or that on its last attempt, and have the job started again.
 
-    `begin_attempt` takes an attempt number where the job ended before it had one. Of several
-    agents that call this at the end of one life, one acts.
+    `has_a_say` turns false once a newer attempt has begun elsewhere, as it may while the scheduler
+    is asked: then nothing is written. `begin_attempt` takes an attempt number where the job ended
+    before it had one. Of several agents that call this at the end of one life, one acts.
     """
     if requeuer is None or not _may_go_on(verdict):
         run.write_verdict(verdict)
         return
     try:
-        decision = requeuer.decide(verdict)
+        decision = patience.retry(lambda: requeuer.decide(verdict))
     except (SchedulerError, OSError) as error:
-        run.write_verdict(_not_requeued(verdict, error) if job.launch.requeue else verdict)
+        if has_a_say():
+            _end_undecided(run, job, with_cause(verdict, None), error)
         return
-    if decision == "cancelled":
-        run.write_verdict(_cancelled(verdict))
-    elif decision == "final" or not job.launch.requeue:
-        run.write_verdict(verdict)
-    elif (stalled := lives.stalled_at_end(run, job, verdict)) is not None:
+    if not has_a_say():
+        return
+    told = with_cause(verdict, decision.cause)
+    is_lost = is_overdue(told) and not lives.has_saved(run, job)
+    if decision.sequel == "final" or not job.launch.requeue or is_lost:
+        run.write_verdict(told)
+    elif (stalled := lives.stalled_at_end(run, job, told)) is not None:
         run.write_verdict(stalled)
     elif run.claim_end_of_life(requeuer.life()):
-        _go_on(run, verdict, requeuer if decision == "requeue" else None, begin_attempt)
+        if begin_attempt is not None:
+            told = msgspec.structs.replace(told, attempt=begin_attempt())
+        run.write_attempt_verdict(told)
+        if decision.sequel == "requeue":
+            _requeue(run, told, requeuer, patience, has_a_say)
 
 
-def _go_on(
-    run: Run,
-    verdict: Verdict,
-    requeuer: Requeuer | None,
-    begin_attempt: Callable[[], int] | None,
-) -> None:
-    if begin_attempt is not None:
-        verdict = msgspec.structs.replace(verdict, attempt=begin_attempt())
-    run.write_attempt_verdict(verdict)
-    if requeuer is None:
-        return
-    try:
-        requeuer.requeue()
-    except (SchedulerError, OSError) as error:
+def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
+    """The scheduler could not be asked. An agent that has lost the others may be the one that is
+    cut off, while they go on: it leaves the run to them, and to the scheduler."""
+    if not job.launch.requeue:
+        run.write_verdict(verdict)
+    elif verdict.kind == "agent_lost":
+        run.write_attempt_verdict(_not_requeued(verdict, error))
+    else:
         run.write_verdict(_not_requeued(verdict, error))
 
 
+def _requeue(
+    run: Run,
+    verdict: Verdict,
+    requeuer: Requeuer,
+    patience: Patience,
+    has_a_say: Callable[[], bool],
+) -> None:
+    try:
+        requeuer.requeue()
+    except (SchedulerError, OSError):
+        try:
+            patience.retry(lambda: _requeue_again(verdict, requeuer), at_once=False)
+        except (SchedulerError, OSError) as error:
+            if has_a_say():
+                run.write_verdict(_not_requeued(verdict, error))
+
+
+def _requeue_again(verdict: Verdict, requeuer: Requeuer) -> None:
+    """What was asked without an answer may have been heard: to ask twice would be refused."""
+    sequel = requeuer.decide(verdict).sequel
+    if sequel == "requeue":
+        requeuer.requeue()
+    elif sequel == "final":
+        raise SchedulerError("the job is being ended")
+
+
 def _may_go_on(verdict: Verdict) -> bool:
-    return verdict.exit_code_of_run == EXIT_STOPPED or verdict.kind == "agent_lost"
-
-
-def _cancelled(verdict: Verdict) -> Verdict:
-    return msgspec.structs.replace(
-        verdict,
-        kind="cancelled",
-        state="cancelled",
-        message=f"cancelled ({verdict.signal})",
-        exit_code_of_run=EXIT_INTERRUPTED,
+    return (
+        verdict.exit_code_of_run == EXIT_STOPPED
+        or verdict.kind == "agent_lost"
+        or is_overdue(verdict)
     )
 
 

@@ -1,5 +1,7 @@
 """A scheduler that starts a job again when the test does: it leaves a file that asks for it."""
 
+from hpcdist.launch.requeue import Decision
+
 
 class TestRequeuer:
     """What the agents of one run see of it."""
@@ -14,7 +16,7 @@ class TestRequeuer:
         return self._life
 
     def decide(self, _verdict):
-        return "requeue"
+        return Decision(sequel="requeue", cause="nothing")
 
     def requeue(self):
         (self._path / f"requeue-{self._life}").touch()

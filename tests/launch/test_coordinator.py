@@ -457,7 +457,7 @@ def test_sigterm_is_a_preemption():
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGTERM")
-    assert cluster.verdict.message == "stopped at step 12 for a preemption"
+    assert cluster.verdict.message == "stopped at step 12 by SIGTERM"
 
 
 def test_a_run_that_ends_before_it_stops_is_done():
@@ -536,7 +536,7 @@ def test_ranks_that_die_of_the_warning_itself_are_no_failure():
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
     assert cluster.verdict.exit_code is None
-    assert cluster.verdict.message == "ended by SIGTERM, for a preemption"
+    assert cluster.verdict.message == "ended by SIGTERM"
 
 
 def test_a_warned_run_does_not_start_its_ranks_again():
@@ -562,6 +562,43 @@ def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
     assert "had been asked to stop, and did not" in cluster.verdict.message
+
+
+@pytest.mark.parametrize("first", ["the agents", "a rank", "all ranks"])
+def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
+    cluster = warned(restarts=1)
+    last = [end(0, signal="SIGTERM"), end(1, 1, signal="SIGTERM")]
+    if first == "the agents":
+        last = [killed(0, stopped=True), killed(1, 1, stopped=True)]
+    cluster.end(*last[: {"the agents": 0, "a rank": 1}.get(first, 2)])
+    cluster.tell(0, "warn", signal="SIGTERM")
+    cluster.tell(1, "warn", signal="SIGTERM")
+    assert cluster.stage is Stage.ENDING
+    assert cluster.received(0).count("end") == 1
+    cluster.end(*last)
+    cluster.gone(0, 1)
+    verdict = cluster.verdict
+    assert (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
+    assert verdict.rank is None
+    assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
+
+
+def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
+    for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
+        cluster = warned()
+        cluster.end(own)
+        cluster.tell(0, "warn", signal="SIGTERM")
+        cluster.end(killed(1, 1, stopped=True))
+        cluster.gone(0, 1)
+        assert cluster.verdict.kind == kind
+        assert cluster.verdict.exit_code_of_run == (75 if own.exit_code == 75 else 1)
+
+
+def test_sigterm_after_a_warning_has_a_verdict_where_no_rank_had_begun():
+    cluster = warned()
+    cluster.tell(0, "warn", signal="SIGTERM")
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
 
 
 def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():

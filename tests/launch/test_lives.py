@@ -1,11 +1,15 @@
 """What follows the end of a job that could go on: another life, or the final verdict."""
 
+import json
+
 import msgspec
 import pytest
 
 from hpcdist.errors import SchedulerError
 from hpcdist.events import EventWriter
 from hpcdist.launch import lives, requeue
+from hpcdist.launch.lost import note_lost_attempt
+from hpcdist.launch.patience import Patience
 from hpcdist.run import Run
 from hpcdist.spec import Launch, ScriptJob, TrainJob
 from hpcdist.verdict import Verdict
@@ -15,7 +19,7 @@ SCRIPT = ScriptJob(name="s", script="s.py")
 STOPPED = Verdict(
     kind="preempted",
     state="preempted",
-    message="stopped at step 5",
+    message="stopped at step 5 by SIGTERM",
     exit_code_of_run=75,
     exit_code=75,
     signal="SIGTERM",
@@ -23,26 +27,62 @@ STOPPED = Verdict(
 
 
 class Scheduler:
-    """A scheduler that answers as it is told to."""
+    """A scheduler that answers as it is told to; before, it is silent `silent` times, and `deaf`
+    times it says nothing although it has heard."""
 
-    def __init__(self, decision="requeue", error=None, life=0):
+    def __init__(
+        self, decision="requeue", error=None, life=0, *, cause="nothing", silent=0, deaf=0
+    ):
         self.decision = decision
         self.error = error
         self.number = life
+        self.cause = cause
+        self.silent = silent
+        self.deaf = deaf
         self.requeued = 0
 
     def life(self):
         return self.number
 
     def decide(self, _verdict):
-        if self.decision is None:
+        if self.decision is None or self._is_silent():
             raise SchedulerError("squeue does not answer")
-        return self.decision
+        sequel = "leave" if self.requeued else self.decision
+        return requeue.Decision(sequel=sequel, cause=self.cause)
 
     def requeue(self):
-        if self.error:
-            raise self.error
+        if self.error or self._is_silent():
+            raise self.error or SchedulerError("it does not answer")
         self.requeued += 1
+        if self.deaf:
+            self.deaf -= 1
+            raise SchedulerError("it does not answer")
+
+    def _is_silent(self):
+        self.silent -= 1
+        return self.silent >= 0
+
+
+class Clock:
+    """Time that passes only while somebody waits; SIGTERM comes at `terminated_s`."""
+
+    def __init__(self, terminated_s=None):
+        self.now = 0.0
+        self.terminated_s = terminated_s
+
+    def wait(self, seconds):
+        if self.terminated_s is not None and self.now < self.terminated_s <= self.now + seconds:
+            self.now = self.terminated_s
+            return True
+        self.now += seconds
+        return False
+
+
+def conclude(run, job, verdict, scheduler, *, clock=None, **options):
+    clock = clock or Clock()
+    patience = Patience(verdict, clock.wait, now=lambda: clock.now)
+    requeue.conclude(run, job, verdict, scheduler, patience=patience, **options)
+    return clock.now
 
 
 @pytest.fixture
@@ -59,7 +99,7 @@ def live(run, job, life, *, steps=(), verdict=STOPPED):
     attempt = lives.begin_attempt(run, job, life=life)
     for step in steps:
         save_checkpoint(run, step)
-    requeue.conclude(
+    conclude(
         run,
         job,
         msgspec.structs.replace(verdict, attempt=attempt),
@@ -71,21 +111,22 @@ def live(run, job, life, *, steps=(), verdict=STOPPED):
 def test_a_stopped_run_leaves_the_verdict_to_its_last_life(run):
     assert live(run, TRAINING, 0, steps=[5])
     assert run.read_verdict() is None
-    assert run.read_attempt_verdict(0) == STOPPED
+    stopped = run.read_attempt_verdict(0)
+    assert (stopped.kind, stopped.message) == ("preempted", STOPPED.message)
 
 
 @pytest.mark.parametrize("why", ["the user says no", "the scheduler cannot", "it decides so"])
 def test_without_a_requeue_the_stop_is_the_final_verdict(run, why):
     scheduler = {"the user says no": Scheduler(), "it decides so": Scheduler("final")}.get(why)
     job = TrainJob(name="t", launch=Launch(requeue=why != "the user says no"))
-    requeue.conclude(run, job, STOPPED, scheduler)
+    conclude(run, job, STOPPED, scheduler)
     assert run.read_verdict() == STOPPED
     assert scheduler is None or not scheduler.requeued
 
 
 def test_a_scheduler_that_requeues_by_itself_is_not_asked_to(run):
     lives.begin_attempt(run, TRAINING, life=0)
-    requeue.conclude(run, TRAINING, STOPPED, scheduler := Scheduler("leave"))
+    conclude(run, TRAINING, STOPPED, scheduler := Scheduler("leave"))
     assert (run.read_verdict(), run.read_attempt_verdict(0)) == (None, STOPPED)
     assert not scheduler.requeued
 
@@ -93,10 +134,10 @@ def test_a_scheduler_that_requeues_by_itself_is_not_asked_to(run):
 @pytest.mark.parametrize("scheduler", [Scheduler(error=SchedulerError("no")), Scheduler(None)])
 def test_a_requeue_that_fails_is_told_in_the_final_verdict(run, scheduler):
     lives.begin_attempt(run, TRAINING, life=0)
-    requeue.conclude(run, TRAINING, STOPPED, scheduler)
+    conclude(run, TRAINING, STOPPED, scheduler)
     verdict = run.read_verdict()
     assert verdict.exit_code_of_run == 75
-    assert verdict.message.startswith("stopped at step 5; it could not be requeued: ")
+    assert "stopped at step 5 by SIGTERM; it could not be requeued: " in verdict.message
 
 
 def test_of_several_agents_one_requeues(run):
@@ -104,20 +145,20 @@ def test_of_several_agents_one_requeues(run):
     agents = [Scheduler(), Scheduler()]
     lost = Verdict(kind="agent_lost", state="failed", message="lost", exit_code_of_run=1)
     for scheduler in agents:
-        requeue.conclude(run, TRAINING, lost, scheduler)
+        conclude(run, TRAINING, lost, scheduler)
     assert [scheduler.requeued for scheduler in agents] == [1, 0]
     assert run.read_verdict() is None
 
 
 def test_a_failure_is_final(run):
     failed = Verdict(kind="exception", state="failed", message="no", exit_code_of_run=1)
-    requeue.conclude(run, TRAINING, failed, scheduler := Scheduler())
+    conclude(run, TRAINING, failed, scheduler := Scheduler())
     assert (run.read_verdict(), scheduler.requeued) == (failed, 0)
 
 
 def test_a_life_that_ended_before_its_first_attempt_counts_as_one(run):
     scheduler = Scheduler(life=3)
-    requeue.conclude(
+    conclude(
         run,
         TRAINING,
         STOPPED,
@@ -136,7 +177,7 @@ def test_two_lives_without_a_newer_checkpoint_are_the_last(run):
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("no_progress", "failed", 1)
     assert "attempts 1 and 2 ended without a checkpoint newer than step 40" in verdict.message
-    assert "(the last: stopped at step 5)" in verdict.message
+    assert "(the last: stopped at step 5 by SIGTERM)" in verdict.message
 
 
 def test_a_life_that_gets_further_begins_the_count_anew(run):
@@ -172,3 +213,133 @@ def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run
     events.close()
     assert live(run, SCRIPT, 6, verdict=killed)
     assert not live(run, SCRIPT, 7, verdict=killed)
+    message = run.read_verdict().message
+    assert "attempts 6 and 7 ended without a newly recorded step or a stop" in message
+    assert "record.should_stop()" in message
+    assert "checkpoint.every_steps" not in message
+
+
+def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
+    """It may save, and go on from there, without a word to anybody."""
+    killed = msgspec.structs.replace(STOPPED, exit_code=None)
+    for life in range(9):
+        assert live(run, SCRIPT, life, verdict=killed)
+        assert lives.stalled_at_begin(run, SCRIPT) is None
+    assert not live(run, SCRIPT, 9, verdict=killed)
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.step) == ("no_progress", None)
+    assert "10 starts in a row: those of attempts 0-9 ended" in verdict.message
+
+
+CAUSES = {
+    "time_limit": ("the time limit was reached: ", "time_limit"),
+    "preemption": ("preempted: ", "preempted"),
+    "requeue or preemption": ("preempted or requeued: ", "preempted"),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_sigterm_was_for_is_told_as_the_scheduler_knows_it(run, cause):
+    lives.begin_attempt(run, TRAINING, life=0)
+    conclude(run, TRAINING, STOPPED, Scheduler(cause=cause))
+    verdict = run.read_attempt_verdict(0)
+    words, kind = CAUSES[cause]
+    assert (verdict.message, verdict.kind) == (words + STOPPED.message, kind)
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
+
+
+def test_what_a_scheduler_that_does_not_answer_knows_is_left_open(run):
+    conclude(run, TRAINING, STOPPED, Scheduler(None))
+    assert run.read_verdict().message.startswith("preempted or requeued: stopped at step 5")
+
+
+OVERDUE = Verdict(
+    kind="time_limit",
+    state="failed",
+    message="ended by SIGTERM",
+    exit_code_of_run=1,
+    signal="SIGTERM",
+)
+ENDED = msgspec.structs.replace(STOPPED, exit_code=None, message="ended by SIGTERM")
+
+
+@pytest.mark.parametrize("verdict", [OVERDUE, ENDED], ids=["warned before", "not warned"])
+@pytest.mark.parametrize("job", [TRAINING, SCRIPT], ids=["training", "script"])
+def test_at_the_limit_a_run_that_has_saved_nothing_is_over(run, job, verdict):
+    lives.begin_attempt(run, job, life=0)
+    conclude(run, job, verdict, scheduler := Scheduler(cause="time_limit"))
+    final = run.read_verdict()
+    assert (final.kind, final.state, final.exit_code_of_run) == ("time_limit", "failed", 1)
+    assert final.message == "the time limit was reached: ended by SIGTERM"
+    assert not scheduler.requeued
+
+
+def test_at_the_limit_a_training_goes_on_where_it_has_saved_in_this_life(run):
+    save_checkpoint(run, 3)
+    lives.begin_attempt(run, TRAINING, life=0)
+    assert not lives.has_saved(run, TRAINING)
+    lives.begin_attempt(run, TRAINING, life=0)  # after a failure
+    save_checkpoint(run, 5)
+    conclude(run, TRAINING, OVERDUE, scheduler := Scheduler(cause="time_limit"))
+    assert (run.read_verdict(), scheduler.requeued) == (None, 1)
+
+
+def test_who_did_not_stop_before_a_preemption_goes_on_all_the_same(run):
+    lives.begin_attempt(run, SCRIPT, life=0)
+    conclude(run, SCRIPT, OVERDUE, Scheduler("leave", cause="requeue or preemption"))
+    verdict = run.read_attempt_verdict(0)
+    assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == ("preempted", "preempted", 75)
+
+
+WARNED = msgspec.structs.replace(STOPPED, kind="time_limit", signal="SIGUSR2")
+
+
+@pytest.mark.parametrize("scheduler", [{"silent": 12}, {"deaf": 1}, {"silent": 1, "deaf": 1}])
+def test_a_scheduler_that_is_silent_for_a_while_is_asked_again(run, scheduler):
+    lives.begin_attempt(run, TRAINING, life=0)
+    conclude(run, TRAINING, WARNED, scheduler := Scheduler(**scheduler))
+    assert (run.read_verdict(), scheduler.requeued) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "terminated_s", "waited_s"),
+    [(WARNED, None, 100), (STOPPED, None, 15), (WARNED, 33, 48), (WARNED, 97, 100)],
+    ids=["warned", "SIGTERM", "SIGTERM meanwhile", "SIGTERM near the end"],
+)
+@pytest.mark.parametrize("silent", ["at once", "when it is to requeue"])
+def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
+    lives.begin_attempt(run, TRAINING, life=0)
+    scheduler = Scheduler(None) if silent == "at once" else Scheduler(error=SchedulerError("no"))
+    assert conclude(run, TRAINING, verdict, scheduler, clock=Clock(terminated_s)) == waited_s
+    assert "it could not be requeued" in run.read_verdict().message
+
+
+def announce(run, *hosts):
+    for node, host in enumerate(hosts):
+        run.agent_file(node).write_text(json.dumps({"node": node, "host": host}))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words"),
+    [
+        (["n1"], "the agent of node 0 (host n1) left no verdict"),
+        (["n1", "n2"], "the agents of node 0 (host n1) and node 1 (host n2) left no verdict"),
+    ],
+)
+def test_the_next_life_tells_of_an_attempt_that_was_lost_with_its_node(run, hosts, words):
+    lives.begin_attempt(run, TRAINING, life=0)
+    announce(run, *hosts)
+    note_lost_attempt(run, life=0)
+    assert run.read_attempt_verdict(0) is None
+    note_lost_attempt(run, life=1)
+    announce(run, *("m" for _ in hosts))
+    note_lost_attempt(run, life=1)  # by another agent
+    verdict = run.read_attempt_verdict(0)
+    assert verdict.kind == "agent_lost"
+    assert verdict.message.startswith(words)
+
+
+def test_an_attempt_that_told_its_end_is_not_lost(run):
+    assert live(run, TRAINING, 0, steps=[5])
+    note_lost_attempt(run, life=1)
+    assert run.read_attempt_verdict(0).kind == "preempted"

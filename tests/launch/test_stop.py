@@ -208,15 +208,18 @@ def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
     assert launched.run.read_attempt_verdict(0).kind == "agent_lost"
 
 
-def test_a_job_that_comes_no_further_in_two_lives_is_not_started_a_third_time(launch, write_script):
-    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+def test_a_job_that_comes_no_further_in_two_lives_is_not_started_again(launch, write_script):
+    script = write_script(
+        "import time\nfrom hpcdist import record\nrecord.step(samples=1)\n"
+        "print('up', flush=True)\ntime.sleep(60)"
+    )
     launched = launch(script, nodes=2, scheduler="testing")
-    for life in range(2):
+    for life in range(3):  # the first recorded a step that none had before
         launched.wait(lambda life=life: "up" in launched.log(0, life))
         os.kill(launched.agent_pid(1), signal.SIGKILL)
-        if life == 0:
+        if life < 2:
             start_again(launched, life, 2)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.exit_code_of_run) == ("no_progress", 1)
-    assert "attempts 0 and 1" in verdict.message
+    assert "attempts 1 and 2" in verdict.message
     assert "the agent of node 1" in verdict.message

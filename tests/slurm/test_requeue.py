@@ -168,6 +168,34 @@ def test_a_part_of_a_sweep_is_requeued_by_itself(user):
     assert [run.newest_attempt() for run in runs] == [int(run is last) for run in runs]
 
 
+DEAF = """\
+import signal, time
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+while True:
+    time.sleep(1)
+"""
+SLEEP = "import time\ntime.sleep(600)\n"
+
+
+@pytest.mark.timeout(240)
+def test_scripts_that_do_not_stop_end_at_the_time_limit_and_say_so(user):
+    runs = [
+        user.submit(user.write(name, text), *options, "--time", "1")
+        for name, text, options in (("deaf.py", DEAF, TWO), ("sleep.py", SLEEP, ()))
+    ]
+    for run in runs:
+        verdict = user.verdict(run, 180)
+        assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == (
+            "time_limit",
+            "failed",
+            1,
+        ), verdict.message
+        assert verdict.message.startswith("the time limit was reached: ended by SIGTERM")
+        assert user.cluster.wait_for_end(job_id(run)) == "TIMEOUT"
+        assert run.newest_attempt() == 0
+
+
 def test_without_requeue_a_warned_training_ends_with_75(user):
     run = train(user, "--no-requeue")
     warn(user, run)
@@ -178,23 +206,30 @@ def test_without_requeue_a_warned_training_ends_with_75(user):
     assert last_checkpoint(run)["position"]["step"] == stop
 
 
-SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
+ONE_STEP = """\
+import time
+from hpcdist import record
+record.step(samples=1)
+print("up", flush=True)
+time.sleep(600)
+"""
 
 
 def test_two_starts_without_progress_are_enough(user):
-    run = user.submit(user.write("sleep.py", SLEEP))
-    for start in range(2):
-        user.cluster.wait_for(lambda count=start: run.newest_attempt() == count, 60)
-        user.cluster.wait_for(
-            lambda count=start: run.log_file(0, count).exists()
-            and "up" in run.log_file(0, count).read_text(),
-            60,
-        )
+    run = user.submit(user.write("one_step.py", ONE_STEP))
+    for start in range(3):  # the first recorded a step that none had before
+        user.cluster.wait_for(lambda count=start: is_up(run, count), 60)
         requeue(user, run)
     verdict = user.verdict(run)
     assert (verdict.kind, verdict.state) == ("no_progress", "failed")
     assert "2 starts" in verdict.message
     user.cluster.wait_for_end(job_id(run))
+
+
+def is_up(run, attempt):
+    """Its rank has said so."""
+    path = run.log_file(0, attempt)
+    return path.exists() and "up" in path.read_text()
 
 
 @pytest.mark.timeout(240)
@@ -206,10 +241,23 @@ def test_a_training_goes_on_exactly_after_the_loss_of_a_node(user, uninterrupted
     user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
     end_well(user, run, uninterrupted)
     lost = run.read_attempt_verdict(0)
-    if lost is not None:  # of node 0, which leads, Slurm may be the first to know
-        assert lost.kind == "agent_lost"
-        assert name in lost.message or f"node {node}" in lost.message
+    assert lost.kind == "agent_lost"
+    assert name in lost.message or f"node {node}" in lost.message
     assert name not in hosts(user, run)
+    user.cluster.revive_node(name)
+
+
+@pytest.mark.timeout(240)
+def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
+    script = "import os, time\ntime.sleep(0 if 'SLURM_RESTART_COUNT' in os.environ else 600)\n"
+    run = user.submit(user.write("first_sleeps.py", script))
+    user.cluster.wait_for(lambda: run.event_file(0).exists(), 60)
+    (name,) = hosts(user, run)
+    user.cluster.kill_node(name)
+    user.done(run, 120)
+    lost = run.read_attempt_verdict(0)
+    assert (lost.kind, lost.host) == ("agent_lost", name)
+    assert f"node 0 (host {name})" in lost.message
     user.cluster.revive_node(name)
 
 

@@ -12,11 +12,13 @@ import re
 
 import msgspec
 
+from hpcdist.launch.causes import Cause
 from hpcdist.launch.requeue import Decision
 from hpcdist.schedulers.command import run_command
 from hpcdist.verdict import Verdict
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 10.0
+"""Of one call; what fails is tried again."""
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 
@@ -57,13 +59,18 @@ requeuer = SlurmRequeuer()
 def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
     """What is to follow the end of a life."""
     if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
-        return "leave"
-    if job.is_preempted or job.reason == "TimeLimit":
-        return "requeue"
+        # A preemption without a grace period looks like an administrator's requeue.
+        known: Cause = "preemption" if job.is_preempted else "requeue or preemption"
+        return Decision(sequel="leave", cause=known)
+    if job.reason == "TimeLimit":
+        return Decision(sequel="requeue", cause="time_limit")
+    if job.is_preempted:
+        return Decision(sequel="requeue", cause="preemption")
+    is_terminated = verdict.signal == "SIGTERM"
     if job.state in {"COMPLETING", "CANCELLED"}:
-        return "cancelled" if verdict.signal == "SIGTERM" else "final"
+        return Decision(sequel="final", cause="cancel" if is_terminated else "nothing")
     # Somebody sent SIGTERM by hand, for no reason that Slurm knows of: the job is to end.
-    return "final" if verdict.signal == "SIGTERM" else "requeue"
+    return Decision(sequel="final" if is_terminated else "requeue", cause="nothing")
 
 
 def parse_job(text: str) -> OwnJob:
