@@ -314,6 +314,30 @@ def test_how_long_it_is_asked(run, verdict, terminated_s, waited_s, silent):
     assert "it could not be requeued" in run.read_verdict().message
 
 
+LOST = Verdict(
+    kind="agent_lost", state="failed", message="node 0 was lost", exit_code_of_run=1, node=0
+)
+
+
+def test_an_agent_that_is_cut_off_leaves_the_run_to_the_others(run):
+    lives.begin_attempt(run, TRAINING, life=0)
+    conclude(run, TRAINING, LOST, Scheduler(None))
+    assert run.read_verdict() is None
+    assert "could not be requeued" in run.read_attempt_verdict(0).message
+    assert run.claim_end_of_life(0)  # whoever can ask the scheduler may still act
+
+
+@pytest.mark.parametrize("answer", ["requeue", None], ids=["answered", "silent"])
+@pytest.mark.parametrize("verdict", [LOST, WARNED], ids=["lost", "warned"])
+def test_an_attempt_that_was_overtaken_while_it_asked_says_nothing(run, verdict, answer):
+    lives.begin_attempt(run, TRAINING, life=0)
+    scheduler = Scheduler(None) if answer is None else Scheduler()
+    conclude(run, TRAINING, verdict, scheduler, has_a_say=lambda: False)
+    assert run.read_verdict() is None
+    assert run.read_attempt_verdict(0) is None
+    assert scheduler.requeued == 0
+
+
 def announce(run, *hosts):
     for node, host in enumerate(hosts):
         run.agent_file(node).write_text(json.dumps({"node": node, "host": host}))

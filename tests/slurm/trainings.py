@@ -1,0 +1,104 @@
+"""Jobs that can be interrupted, the interruptions, and what they must end with all the same."""
+
+import json
+
+import torch
+from user import User, events, expand, job_id
+
+TRAIN = (
+    "ddp",
+    *("--set", "train.epochs=24"),
+    *("--set", "train.batch_size=16"),
+    *("--set", "train.evaluate_every_epochs=0"),
+    *("--set", "checkpoint.every_epochs=2"),
+    *("--set", "launch.device=cpu"),
+)
+TWO = ("--nodes", 2, "--gpus", 1)
+
+COUNT = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
+begin = int(saved.read_text()) if saved.exists() else 0
+record.start(first_step=begin)
+for step in range(begin + 1, int(sys.argv[1]) + 1):
+    time.sleep(0.1)
+    record.step(samples=1)
+    if record.should_stop():
+        saved.write_text(str(step))
+        print("stopped", step, flush=True)
+        sys.exit(record.EXIT_STOPPED)
+print("counted from", begin, flush=True)
+"""
+"""Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
+
+
+def train_undisturbed(cluster, folder):
+    """The last checkpoint of a training when nothing comes in between."""
+    user = User(cluster, folder)
+    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO)))
+
+
+def last_checkpoint(run):
+    path = max(run.checkpoints_folder.glob("step-*.pt"))
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def assert_equal(found, expected):
+    assert found["identity"] == expected["identity"]
+    assert found["position"] == expected["position"]
+    for part in ("model", "optimizer", "rng"):
+        assert flat(found[part]) == flat(expected[part])
+
+
+def flat(value):
+    """Plain values that compare bit for bit."""
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), value.shape, value.numpy().tobytes())
+    if isinstance(value, dict):
+        return {key: flat(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [flat(one) for one in value]
+    return value
+
+
+def train(user, *options):
+    """Submit the training, and wait until it is well under way."""
+    run = user.submit(*TRAIN, *TWO, *options)
+    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 4, 60)
+    return run
+
+
+def end_well(user, run, expected, *, attempts=2):
+    user.done(run, 120)
+    assert run.newest_attempt() + 1 == attempts
+    resumed = events(run, "resume")
+    assert len(resumed) == attempts - 1
+    assert all(one["exact"] for one in resumed)
+    assert_equal(last_checkpoint(run), expected)
+    (row,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert len(row["attempts"]) == attempts
+    assert row["lost_time_s"] > 0
+
+
+def stopped_steps(run):
+    """The step at which each rank stopped, by attempt."""
+    return [
+        {one["step"] for rank in range(2) for one in events(run, "stop", rank=rank)},
+        [one["step"] for one in events(run, "resume")],
+    ]
+
+
+def requeue(user, run):
+    user.cluster.run("scontrol", "requeue", job_id(run))
+
+
+def warn(user, run):
+    user.cluster.run("scancel", "--signal=USR2", job_id(run))
+
+
+def hosts(user, run):
+    shown = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
+    (nodes,) = [word.partition("=")[2] for word in shown.split() if word.startswith("NodeList=")]
+    return expand(nodes)
