@@ -7,6 +7,7 @@
     │   └── RunNotFoundError     2   a run id that matches none or several
     ├── RunDirectoryError        2   the directory for the runs cannot be written
     └── SchedulerError           3   the scheduler refused, or cannot be reached
+        └── SubmissionUnclearError   3   it may have the job, or not: the run is kept
 
 A command that ends without an error ends with 0, with the run's own code where it waited for a
 run, and with 130 where the user interrupted it.
@@ -61,3 +62,10 @@ class SchedulerError(HpcdistError):
     """The scheduler refused the job, or does not answer."""
 
     exit_code = EXIT_SCHEDULER
+
+
+class SubmissionUnclearError(SchedulerError):
+    """The scheduler was asked, and did not say whether it took the job.
+
+    What the job needs must stay.
+    """

@@ -20,7 +20,7 @@ import msgspec
 from hpcdist import files, workloads
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError
+from hpcdist.errors import JobError, SubmissionUnclearError
 from hpcdist.job import LoadedJob, locate
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import (
@@ -213,7 +213,8 @@ def submit(
 ) -> Submitted:
     """Make the run directory, and submit what is prepared; the run is the scheduler's from then on.
 
-    `command` is how the user asked for it, for spec.json. On an error nothing is left behind.
+    `command` is how the user asked for it, for spec.json. On an error nothing is left behind,
+    unless it is a SubmissionUnclearError.
     """
     planned = store_workspace(planned, runs)
     with _new_run(planned, runs, command) as run:
@@ -232,11 +233,14 @@ def store_workspace(planned: PlannedSubmission, runs: Path) -> PlannedSubmission
 
 @contextmanager
 def _new_run(planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> Iterator[Run]:
-    """A run directory with its spec.json; an error in the block leaves nothing of it behind."""
+    """A run directory with its spec.json; an error in the block leaves nothing of it behind, unless
+    a scheduler may have the run."""
     run = Run.create(runs, planned.loaded.job.name)
     try:
         describe(run, planned, command)
         yield run
+    except SubmissionUnclearError:
+        raise
     except BaseException as error:
         shutil.rmtree(run.path, ignore_errors=True)
         if isinstance(error, OSError):

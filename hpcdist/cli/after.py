@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcdist.cli.options import JobOptions
 from hpcdist.cli.printing import note
-from hpcdist.errors import SchedulerError
+from hpcdist.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.run import Run
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
     try:
         summary_id, said = job.submit([run], [job_id])
     except SchedulerError as error:
+        perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
+        what = f"run {run.id} was submitted, but {perhaps}not the job for its summary"
         raise SchedulerError(
-            f"run {run.id} was submitted, but not the job for its summary: {error.message}",
+            f"{what}: {error.message}",
             hint=f"it goes on; summarize it later with: hpcdist summary {run.id}",
         ) from error
     for text in said:

@@ -60,5 +60,8 @@ def main() -> None:
     """
     from submitit.core.submission import submitit_main
 
+    from hpcdist.launch.pickles import adopt_pickle
+
+    adopt_pickle(Path(sys.argv[1]))
     submitit_main()
     sys.exit(_exit_code)

@@ -109,7 +109,8 @@ class Scheduler(Protocol):
         """The script that is executed; pure, and nothing of `target` need exist."""
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
-        """Submit, and write each run's submission.json; on an error nothing runs.
+        """Submit, and write each run's submission.json; on an error nothing runs, unless it is a
+        SubmissionUnclearError: then the runs may be the scheduler's, and are found by their names.
 
         `runs` is one run, or those of the array in their order. Returns what the scheduler had to
         say, one sentence each.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.errors import HpcdistError, SchedulerError
+from hpcdist.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.run import Run, cannot_write
 from hpcdist.schedulers import BatchScheduler, Dependency
 from hpcdist.submission import describe, surroundings_now
@@ -44,7 +44,8 @@ def submit_sweep(
     """Make the runs, and submit them; they are the scheduler's from then on.
 
     An error before the first job is accepted leaves nothing behind. After one later, what the
-    scheduler has stays with it, the runs that it has not are deleted, and the error says so.
+    scheduler has, or may have, stays with it, the runs that it has not are deleted, and the error
+    says so.
     """
     max_array_size = scheduler.max_array_size()
     planned = planned.stored(runs)
@@ -59,7 +60,7 @@ def submit_sweep(
             going.submit_summary()
     except BaseException as error:
         going.take_back()
-        if going.submitted and isinstance(error, HpcdistError):
+        if (going.submitted or going.unclear) and isinstance(error, HpcdistError):
             raise going.partly(error) from error
         if isinstance(error, OSError):
             raise cannot_write(runs, error) from None
@@ -112,6 +113,8 @@ class _Submission:
     jobs: list[LaidOutJob]
     command: Sequence[str]
     submitted: list[SubmittedJob] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)
+    """Ids of runs of which nobody knows whether the scheduler has them."""
     summary_job_id: str | None = None
     said: list[str] = field(default_factory=list)
     is_complete: bool = False
@@ -145,7 +148,11 @@ class _Submission:
         behind = None if job.behind is None else self.submitted[job.behind].job_id
         target = job.target_behind(behind)
         target.submitit_folder.mkdir(parents=True, exist_ok=True)
-        self.said += self.planned.runs[job.points[0]].hand_over(target, runs)
+        try:
+            self.said += self.planned.runs[job.points[0]].hand_over(target, runs)
+        except SubmissionUnclearError:
+            self.unclear = [run.id for run in runs]
+            raise
         first = str((runs[0].read_submission() or {}).get("job_id"))
         self.submitted.append(
             SubmittedJob(
@@ -180,7 +187,7 @@ class _Submission:
 
     def take_back(self) -> None:
         """Delete the runs that the scheduler has not; with the last of them goes the sweep."""
-        theirs = {name for job in self.submitted for name in job.runs}
+        theirs = {name for job in self.submitted for name in job.runs}.union(self.unclear)
         for index in range(len(self.planned.points)):
             run = self.run(index)
             if run.id not in theirs:
@@ -189,17 +196,28 @@ class _Submission:
             self.sweep.remove()
 
     def partly(self, error: HpcdistError) -> SchedulerError:
-        """The error where a part is submitted."""
+        """The error where the scheduler has a part, or may have."""
         hint = f"hpcdist status {self.sweep.id} shows what runs, hpcdist cancel {self.sweep.id} "
         if self.is_complete:
-            what = f"sweep {self.sweep.id} was submitted, but not the job for its summary"
-            return SchedulerError(f"{what}: {error.message}", hint=f"{hint}ends it")
+            is_unclear = isinstance(error, SubmissionUnclearError)
+            what = f"{'perhaps ' if is_unclear else ''}not the job for its summary"
+            return SchedulerError(
+                f"sweep {self.sweep.id} was submitted, but {what}: {error.message}",
+                hint=f"{hint}ends it",
+            )
+        text = f"{self._what_was_submitted()}: {error.message}"
+        kind = SubmissionUnclearError if self.unclear else SchedulerError
+        return kind(text, hint=f"{hint}ends them")
+
+    def _what_was_submitted(self) -> str:
         number = sum(len(job.runs) for job in self.submitted)
-        what = (
-            f"{number} of the {len(self.planned.points)} runs of sweep {self.sweep.id} were "
-            f"submitted, the others were not"
+        of_all = f"of the {len(self.planned.points)} runs of sweep {self.sweep.id}"
+        if not self.unclear:
+            return f"{number} {of_all} were submitted, the others were not"
+        return (
+            f"{number} {of_all} were submitted, of {len(self.unclear)} that is not known, and the "
+            "others were not"
         )
-        return SchedulerError(f"{what}: {error.message}", hint=f"{hint}ends them")
 
     def result(self) -> SubmittedSweep:
         return SubmittedSweep(

@@ -1,10 +1,14 @@
 """A scheduler that is down, slow or forgetful: nothing is half made, and nothing is lost."""
 
 import json
+import os
+import shutil
 import sys
 
 import pytest
 from user import User, job_id
+
+from hpcdist.run import all_runs
 
 STAY = """\
 import os, sys, time
@@ -45,6 +49,76 @@ def test_a_submission_while_the_controller_is_down_leaves_nothing(user):
     assert "error: sbatch" in done.stderr
     assert not [path for path in (user.folder / "runs").iterdir() if path.name[0] != "."]
     assert user.cluster.queue() == []
+
+
+def unanswered(user, *arguments):
+    """Submit to a controller that takes the request, and answers nobody in time."""
+    with user.cluster.silent_controller():
+        done = user("submit", user.write("stay.py", STAY), *arguments)
+    assert done.returncode == 3
+    assert "Socket timed out" in done.stderr
+    assert "nothing was submitted" not in done.stderr
+    return done.stderr, all_runs(user.folder / "runs")
+
+
+def test_a_submission_without_an_answer_is_kept_and_goes_on_if_slurm_has_it(user):
+    go = user.folder / "go"
+    said, (run,) = unanswered(user, "--", go)
+    assert f"it is not known whether {run.id} was submitted" in said
+    assert f"hpcdist status {run.id} will tell, hpcdist cancel {run.id} ends it" in said
+    user.cluster.wait_for(lambda: state(user, run) == "running")
+    go.touch()
+    assert user.verdict(run).state == "done"
+    user.cluster.wait_until_idle()
+
+
+def test_a_sweep_without_an_answer_is_kept_and_can_be_cancelled(user):
+    said, runs = unanswered(user, "--repeat", "2", "--", user.folder / "go")
+    sweep = runs[0].id.removesuffix("-000")
+    assert f"0 of the 2 runs of sweep {sweep} were submitted, of 2 that is not known" in said
+    for run in runs:
+        user.wait_for_line(run, "up")
+    assert user("cancel", sweep).returncode == 0
+    assert [run.read_verdict().state for run in runs] == ["cancelled", "cancelled"]
+    assert user.cluster.queue() == []
+
+
+@pytest.fixture
+def sbatch_times_out(user, tmp_path):
+    """Environment in which sbatch calls a command, and then says that it got no answer."""
+
+    def environment(command):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        before = user.cluster.environment
+        real = shutil.which("sbatch", path=before["PATH"])
+        (folder / "sbatch").write_text(
+            f'#!/bin/bash\n[ "$1" = --version ] && exec {real} "$@"\n{command} "$@" > /dev/null\n'
+            "echo 'sbatch: error: Batch job submission failed: Socket timed out' >&2\nexit 1\n"
+        )
+        (folder / "sbatch").chmod(0o755)
+        return before | {"PATH": f"{folder}{os.pathsep}{before['PATH']}"}
+
+    return environment
+
+
+def test_a_job_whose_id_sbatch_did_not_tell_is_found_by_its_name(user, sbatch_times_out):
+    real = shutil.which("sbatch", path=user.cluster.environment["PATH"])
+    go = user.folder / "go"
+    go.touch()
+    script = user.write("stay.py", STAY)
+    done = user("submit", script, "--", go, env=sbatch_times_out(real))
+    assert done.returncode == 0, done.stderr
+    (run,) = all_runs(user.folder / "runs")
+    assert f"sbatch gave up, but its job {job_id(run)} is there" in done.stderr
+    user.done(run)
+
+
+def test_what_slurm_has_not_after_a_time_out_was_not_submitted(user, sbatch_times_out):
+    done = user("submit", user.write("stay.py", STAY), env=sbatch_times_out("true"))
+    assert done.returncode == 3
+    assert "nothing was submitted" in done.stderr
+    assert all_runs(user.folder / "runs") == []
 
 
 def test_a_run_outlives_a_restart_of_the_controller_which_is_told(user, staying):

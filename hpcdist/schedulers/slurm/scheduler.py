@@ -210,7 +210,9 @@ def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
         is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
     except OSError:  # deleted a moment ago
         is_new = False
-    return Condition(state="pending" if is_new else "lost")
+    if not is_new:
+        return Condition(state="lost", reason="Slurm has no job of its name")
+    return Condition(state="pending", reason="it is being submitted")
 
 
 def _planned_name(run: Run) -> tuple[str, str]:

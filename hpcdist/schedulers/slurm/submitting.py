@@ -7,21 +7,21 @@ import shutil
 import signal
 import subprocess
 import threading
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
-from submitit.core import core, utils
+from submitit.core import utils
 from submitit.slurm.slurm import SlurmExecutor, SlurmJob
 
 from hpcdist.errors import SchedulerError
+from hpcdist.launch.pickles import unnamed_pickle
 from hpcdist.launch.process import identify
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError, run_command
+from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import scancel
+from hpcdist.schedulers.slurm.unclear import NoJobNamedError, find_job, is_unclear
 
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
 
@@ -29,7 +29,6 @@ _REFUSED_HINT = (
     "nothing was submitted; what was asked for: hpcdist render, what the profile says: hpcdist "
     "cluster show, what the cluster has: sinfo"
 )
-_NO_ANSWER = "timed out"  # "Socket timed out on send/recv operation"
 
 
 class ScriptExecutor(SlurmExecutor):
@@ -63,56 +62,52 @@ class ScriptExecutor(SlurmExecutor):
         scancel(job_ids)
 
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
-        """As submitit does, but its arrays would forget that they are ours."""
-        if self._target.array_size is None:
-            return core.PicklingExecutor._internal_process_submissions(  # noqa: SLF001
-                self, delayed_submissions
-            )
+        """As submitit does, but its arrays would forget that they are ours, and its pickles could
+        be found only by who knows the job's id."""
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
-        pickles = [folder / f"{uuid.uuid4().hex}.pkl" for _ in delayed_submissions]
+        pickles = [unnamed_pickle(folder, index) for index in range(len(delayed_submissions))]
         for delayed, path in zip(delayed_submissions, pickles, strict=True):
             delayed.dump(path)
-        first = self._submit_command(self._submitit_command_str)
-        tasks = list(range(self._num_nodes))
-        jobs: list[Any] = [
-            SlurmJob(folder=self.folder, job_id=f"{first.job_id}_{index}", tasks=tasks)
-            for index in range(len(pickles))
-        ]
+        jobs = self._jobs(self._submit_command(self._submitit_command_str), len(pickles))
         for job, path in zip(jobs, pickles, strict=True):
             job.paths.move_temporary_file(path, "submitted_pickle")
         return jobs
 
-    def _unanswered_hint(self) -> str:
-        """A controller that is only slow takes the job later, when nobody listens any more."""
-        name = self._target.name
-        return (
-            f"Slurm may take the job yet: when it answers again, look with squeue --name={name}, "
-            f"and end it with scancel --name={name}"
-        )
+    def _jobs(self, first: Any, number: int) -> list[Any]:
+        """What submitit knows the job by, or the elements of the array."""
+        if self._target.array_size is None:
+            return [first]
+        return [self._job(f"{first.job_id}_{index}") for index in range(number)]
+
+    def _job(self, job_id: str) -> Any:
+        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
 
     def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
-        script_file: Path = self._target.script_file
         try:
-            done = run_command(
-                ["sbatch", str(script_file)],
-                timeout_s=_SBATCH_TIMEOUT_S,
-                environment=submission_environment(os.environ, self._script),
-            )
-        except CommandFailedError as error:
-            error.hint = self._unanswered_hint() if _NO_ANSWER in error.said else _REFUSED_HINT
-            raise
-        except CommandTimeoutError as error:
-            error.hint = self._unanswered_hint()
-            raise
+            return self._job(self._sbatch())
+        except SchedulerError as error:
+            job_id = find_job(self._target.name, error) if is_unclear(error) else None
+            if job_id is None:
+                error.hint = _REFUSED_HINT if isinstance(error, CommandFailedError) else error.hint
+                raise
+            self.said = [f"sbatch gave up, but its job {job_id} is there: {error.message}"]
+            return self._job(job_id)
+
+    def _sbatch(self) -> str:
+        """The job's id."""
+        done = run_command(
+            ["sbatch", str(self._target.script_file)],
+            timeout_s=_SBATCH_TIMEOUT_S,
+            environment=submission_environment(os.environ, self._script),
+        )
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
         try:
-            job_id = self._get_job_id_from_submission_command(done.stdout)
+            return str(self._get_job_id_from_submission_command(done.stdout))
         except utils.FailedSubmissionError:
-            raise SchedulerError(
+            raise NoJobNamedError(
                 f"sbatch said {done.stdout.strip()!r}, which names no job",
                 hint="is sbatch a wrapper of the site's? ask its administrators",
             ) from None
-        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
 
 
 class StepExecutor(ScriptExecutor):
@@ -144,4 +139,4 @@ class StepExecutor(ScriptExecutor):
         self.submitted = {"step": True, "process": msgspec.to_builtins(identify(process.pid))}
         # A program that goes on after submitting must not keep the ended script as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
-        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
+        return self._job(job_id)
