@@ -69,8 +69,12 @@ class ScriptExecutor(SlurmExecutor):
         for delayed, path in zip(delayed_submissions, pickles, strict=True):
             delayed.dump(path)
         jobs = self._jobs(self._submit_command(self._submitit_command_str), len(pickles))
-        for job, path in zip(jobs, pickles, strict=True):
-            job.paths.move_temporary_file(path, "submitted_pickle")
+        try:
+            for job, path in zip(jobs, pickles, strict=True):
+                job.paths.move_temporary_file(path, "submitted_pickle")
+        except OSError:  # a quota, say: the jobs would find nothing to do
+            self.take_back([job.job_id for job in jobs])
+            raise
         return jobs
 
     def _jobs(self, first: Any, number: int) -> list[Any]:
