@@ -2,7 +2,7 @@
 
     <runs>/<id>/
       spec.json               the job, its source, versions, git state, environment (no secrets)
-      submission.json         scheduler, job id, host and process of the submission
+      submission.json         scheduler and its cluster, job id, host and process of the submission
       script.sh               what the scheduler was given
       submitit/               submitit's pickle, result and logs
       launch/                 where the agents meet; one file per node about its agent; until the

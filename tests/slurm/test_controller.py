@@ -9,6 +9,7 @@ import pytest
 from user import User, job_id
 
 from hpcdist.run import all_runs
+from hpcdist.schedulers.slurm.clusters import parse_cluster
 
 STAY = """\
 import os, sys, time
@@ -31,6 +32,10 @@ def staying(user):
     user.wait_for_line(run, "up")
     yield run
     go.touch()
+
+
+def cluster_name(cluster):
+    return parse_cluster(cluster.run("scontrol", "show", "config").stdout)
 
 
 def state(user, run, **options):
@@ -183,6 +188,25 @@ def test_an_id_that_another_job_has_now_is_not_taken_for_the_run(user, staying):
     staying.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
     assert state(user, staying) == "lost"
     staying.submission_file.write_text(json.dumps(submission))
+    assert state(user, staying) == "running"
+
+
+def test_a_run_of_another_cluster_is_unknown_here_and_not_lost(user, staying):
+    submission = json.loads(staying.submission_file.read_text())
+    assert submission["cluster"] == cluster_name(user.cluster)
+    elsewhere = submission | {"cluster": "other", "job_id": "999999"}
+    staying.submission_file.write_text(json.dumps(elsewhere))
+    try:
+        (status,) = json.loads(user("status", staying.id, "--json").stdout)
+        refused = user("cancel", staying.id)
+    finally:
+        staying.submission_file.write_text(json.dumps(submission))
+    assert status["state"] == "unknown"
+    assert status["reason"].startswith("it was submitted to cluster other, and this is cluster")
+    assert refused.returncode == 3
+    assert f"run {staying.id} cannot be cancelled here" in refused.stderr
+    assert not staying.cancel_file.exists()
+    assert staying.read_verdict() is None
     assert state(user, staying) == "running"
 
 

@@ -17,6 +17,11 @@ from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
+from hpcdist.schedulers.slurm.clusters import (
+    ClusterQuestion,
+    conditions_elsewhere,
+    refuse_elsewhere,
+)
 from hpcdist.schedulers.slurm.directives import (
     check_folder,
     cpus_per_node,
@@ -94,10 +99,15 @@ class SlurmScheduler:
         from hpcdist.launch.task import AgentTask
 
         tasks = [AgentTask(str(run.path)) for run in runs]
-        executor, job_ids = _send(job, target, tasks, script)
+        question = ClusterQuestion()
+        try:
+            executor, job_ids = _send(job, target, tasks, script)
+        finally:  # no scontrol may outlive this call
+            cluster = question.answer()
+        submitted = executor.submitted | {"cluster": cluster}
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
-                self._write_submission(run, job_id, target, executor.submitted)
+                self._write_submission(run, job_id, target, submitted)
         except BaseException:
             executor.take_back(job_ids)
             raise
@@ -119,14 +129,16 @@ class SlurmScheduler:
         return job_id.partition("_")[0]
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """One squeue, and one sacct where squeue does not know all of them any more.
+        """One squeue, and one sacct where squeue does not know all of them any more; one scontrol
+        where neither does, for they may be another cluster's.
 
         Raises SchedulerError where squeue does not answer.
         """
         steps = [run for run in runs if is_step(run)]
         found = step_conditions(steps)
         jobs = [run for run in runs if run.id not in found]
-        return found | self._job_conditions(jobs) if jobs else found
+        found |= self._job_conditions(jobs) if jobs else {}
+        return found | conditions_elsewhere(run for run in runs if found[run.id].state == "lost")
 
     def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         submissions = {run.id: run.read_submission() for run in runs}
@@ -154,6 +166,7 @@ class SlurmScheduler:
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
         queue = ask_queue()  # where Slurm does not answer, nothing may be half done
+        refuse_elsewhere(run for run in runs if is_step(run) or not _queued_job(run, queue))
         for run in runs:
             run.ask_to_cancel()
         for run in filter(is_step, runs):

@@ -12,6 +12,7 @@ from hpcdist.schedulers.slurm.capacity import (
     parse_capacity,
     parse_gpus,
 )
+from hpcdist.schedulers.slurm.clusters import parse_cluster
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import (
     accounting_choice,
@@ -67,6 +68,12 @@ def test_accounting_is_asked_by_time_where_the_ids_are_too_many_for_a_command_li
     user, start = accounting_choice(map(str, range(10**6, 10**6 + 20_000)), noon)
     assert user.startswith("--user=")
     assert start == "--starttime=2026-11-21T11:00:00"
+
+
+def test_the_name_of_the_cluster_is_read_as_scontrol_prints_it():
+    text = "CliFilterPlugins = (null)\nClusterName             = lab-2\nNextJobId = 7\n"
+    assert parse_cluster(text) == "lab-2"
+    assert parse_cluster("slurm_load_ctl_conf error\n") is None
 
 
 def test_an_unknown_state_counts_as_running_and_not_as_ended():
