@@ -51,9 +51,10 @@ def test_workers_survive_the_warnings_of_others_and_end_with_their_rank(
 
 
 def test_without_the_shield_torch_lets_them_die(submit, write_script):
+    """What its reader finds first, that the worker is dead or that its pipe is, is chance."""
     launched = submit(write_script(SCRIPT), "fork")
-    message = launched.verdict().exception_message
-    assert "killed by signal" in message or "exited unexpectedly" in message
+    assert launched.verdict().kind == "exception"
+    assert "alive" not in launched.log(0)
 
 
 def test_outside_a_run_nothing_is_shielded(write_script):
@@ -64,4 +65,6 @@ def test_outside_a_run_nothing_is_shielded(write_script):
         timeout=LIMIT_S,
         check=False,
     )
-    assert "killed by signal" in done.stderr
+    assert done.returncode == 1
+    assert "alive" not in done.stdout
+    assert "DataLoader" in done.stderr or "ConnectionResetError" in done.stderr
