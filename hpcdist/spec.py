@@ -203,6 +203,11 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
 
 
+def warning_before_s(launch: Launch, limit_min: float | None) -> float:
+    """How long before a time limit the ranks are told to stop: a quarter of it at most."""
+    return launch.warning_s if limit_min is None else min(launch.warning_s, limit_min * 60 / 4)
+
+
 def job_to_dict(job: JobSpec) -> dict[str, Any]:
     """The job as plain values, every key present, as it stands in spec.json."""
     value = msgspec.to_builtins(job)

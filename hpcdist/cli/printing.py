@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from hpcdist import files
@@ -36,6 +37,13 @@ def one_line(text: str) -> str:
 def note(text: str) -> None:
     """Something the user should know, on stderr."""
     print(f"note: {one_line(text)}", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """A line on stderr, though the terminal may have gone, which is why the command was
+    interrupted."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def local_time(time_s: float | None) -> str:

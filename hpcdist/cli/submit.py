@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from hpcdist.cli.options import (
     load_from_options,
     snapshot_from_options,
 )
-from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.cli.printing import note, one_line, print_json, say
 from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
 
@@ -247,10 +247,10 @@ def _follow(
 
 def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
     if not owned:
-        _say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
+        say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
         return None
     _cancel(run)
-    _say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
+    say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
     return run.read_verdict()
 
 
@@ -259,11 +259,6 @@ def _cancel(run: Run) -> None:
     from hpcdist.submitted import scheduler_of
 
     load_scheduler(scheduler_of(run) or "local").cancel([run])
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal may have gone, which is why we were interrupted
-        print(text, file=sys.stderr, flush=True)
 
 
 def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:

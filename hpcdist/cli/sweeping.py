@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from hpcdist.cli.options import (
     snapshot_from_options,
     sweep_points,
 )
-from hpcdist.cli.printing import note, one_line, print_columns, print_json
+from hpcdist.cli.printing import note, one_line, print_columns, print_json, say
 from hpcdist.errors import EXIT_INTERRUPTED
 from hpcdist.run import Run
 
@@ -124,14 +124,14 @@ def _print_submitted(
 ) -> None:
     num_runs, num_jobs = len(submitted.runs), len(submitted.jobs)
     jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
-    _say(f"{num_runs} runs submitted to {scheduler.name}, as {jobs}:")
+    say(f"{num_runs} runs submitted to {scheduler.name}, as {jobs}:")
     rows = [
         (run.id, str((run.read_submission() or {}).get("job_id")), one_line(point.label))
         for run, point in zip(submitted.runs[:_SHOWN_POINTS], planned.points, strict=False)
     ]
     print_columns(("RUN", "JOB ID", "POINT"), rows, file=sys.stderr)
     if num_runs > _SHOWN_POINTS:
-        _say(f"... and {num_runs - _SHOWN_POINTS} more")
+        say(f"... and {num_runs - _SHOWN_POINTS} more")
     if planned.max_parallel is not None and planned.max_parallel < num_jobs:
         note(
             f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for each other, "
@@ -140,7 +140,7 @@ def _print_submitted(
     if submitted.summary_job_id is not None:
         note(f"job {submitted.summary_job_id} will write {submitted.sweep.path / 'summary.txt'}")
     for verb in ("status", "summary", "cancel"):
-        _say(f"  hpcdist {verb} {submitted.sweep.id}")
+        say(f"  hpcdist {verb} {submitted.sweep.id}")
 
 
 def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, Verdict], int]:
@@ -150,14 +150,14 @@ def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, 
     try:
         verdicts = EndsWatch(submitted.runs).wait(
             check=interrupts.check,
-            changed=lambda counts: _say(f"sweep {name}: {states_in_words(counts.elements())}"),
+            changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
         )
     except Interrupted:
-        _say(f"sweep {name} goes on; end it with: hpcdist cancel {name}")
+        say(f"sweep {name} goes on; end it with: hpcdist cancel {name}")
         return {}, EXIT_INTERRUPTED
     for run in submitted.runs:
         if verdicts[run.id].state != "done":
-            _say(_end_sentence(run, verdicts[run.id]))
+            say(_end_sentence(run, verdicts[run.id]))
     return verdicts, exit_code_of_all(verdicts.values())
 
 
@@ -183,11 +183,11 @@ def _run_here(
     try:
         ends = run_points(local, shown)
     except Interrupted:
-        _say(f"sweep {sweep.id} interrupted; its runs are cancelled or were not started")
+        say(f"sweep {sweep.id} interrupted; its runs are cancelled or were not started")
     code = exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
     if ends:
         states = [end.verdict.state if end.verdict else "not started" for end in ends]
-        _say(f"sweep {sweep.id}: {states_in_words(states)}")
+        say(f"sweep {sweep.id}: {states_in_words(states)}")
     if options.summary_after and local.started:
         print_summary_here(local.started, sweep.path, as_json=as_json)
     if as_json:
@@ -213,7 +213,7 @@ class _OneByOne:
 
     def started(self, index: int, run: Run) -> None:
         points = self.local.planned.points
-        _say(f"run {run.id} ({index + 1} of {len(points)}): {one_line(points[index].label)}")
+        say(f"run {run.id} ({index + 1} of {len(points)}): {one_line(points[index].label)}")
 
     def ended(self, end: PointEnd) -> None:
         _say_ended(self.local, end)
@@ -235,7 +235,7 @@ def _several_at_once(local: LocalSweep, interrupts: Interrupts) -> Shown:
         def started(self, index: int, run: Run) -> None:
             points = local.planned.points
             place = f"{index + 1} of {len(points)}"
-            _say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")
+            say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")
 
         def ended(self, end: PointEnd) -> None:
             _say_ended(local, end)
@@ -245,21 +245,16 @@ def _several_at_once(local: LocalSweep, interrupts: Interrupts) -> Shown:
 
 def _say_ended(local: LocalSweep, end: PointEnd) -> None:
     if end.run is not None and end.verdict is not None:
-        _say(_end_sentence(Run(end.run), end.verdict))
+        say(_end_sentence(Run(end.run), end.verdict))
     else:
         label = local.planned.points[end.index].label
-        _say(f"the run for {one_line(label)} could not be started: {one_line(end.error or '')}")
+        say(f"the run for {one_line(label)} could not be started: {one_line(end.error or '')}")
 
 
 def _end_sentence(run: Run, verdict: Verdict) -> str:
     from hpcdist.follow.run import end_sentence
 
     return one_line(end_sentence(run, verdict))
-
-
-def _say(text: str) -> None:
-    with suppress(OSError):  # the terminal may have gone, which is why we were interrupted
-        print(text, file=sys.stderr, flush=True)
 
 
 def _described(

@@ -44,14 +44,12 @@ from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob, job_from_dict
+from hpcdist.spec import JobSpec, ScriptJob, job_from_dict, warning_before_s
 from hpcdist.verdict import Kind, Verdict
 
 _LOOPBACK = "127.0.0.1"
 _TICK_S = 0.5
 _STACKS_WAIT_S = 0.5
-_MOST_OF_LIMIT = 0.25
-"""The longest warning before the time limit, in parts of it."""
 _PAUSE_SETTLES_S = 0.01
 """After the order to pause, when every rank that had not seen it has told its boundary."""
 
@@ -253,7 +251,7 @@ class Agent:
         if len(self.plan.nodes) == 1:
             return [_LOOPBACK]
         try:
-            offered = offered_addresses(self.place.node_name, self.plan.interface)
+            offered = offered_addresses(self.host, self.plan.interface)
         except NoSuchInterfaceError as error:
             raise CannotLaunchError(f"node 0 (host {self.host}): {error}") from None
         return [address.ip for address in offered]
@@ -397,7 +395,7 @@ class Agent:
         if limit_min is None or self._coordinator is None:
             return
         left_s = self._begin_s + limit_min * 60 - time.monotonic()
-        warning_s = min(self.job.launch.warning_s, limit_min * 60 * _MOST_OF_LIMIT)
+        warning_s = warning_before_s(self.job.launch, limit_min)
         if left_s <= 0:
             self._tell({"type": "limit", "limit_min": limit_min})
         elif left_s <= warning_s and not self._is_limit_near:
@@ -504,7 +502,7 @@ class Agent:
             num_threads=self._num_threads(),
             max_restarts=self.job.launch.max_restarts,
             host=self.host,
-            interface=self._interface if self._sets_interface() else None,
+            interface=self._interface,
             gpus=self._gpus,
             cpus_of_job=self.place.cpus,
             meeting=meeting,
@@ -516,9 +514,6 @@ class Agent:
         itself: Debian gives it 127.0.1.1."""
         if self._master_addr != master_addr:
             self._use_address(master_addr=master_addr, own_address=master_addr)
-
-    def _sets_interface(self) -> bool:
-        return self.plan.interface is not None or self.plan.scheduler != "local"
 
     # For the coordinator.
 

@@ -31,8 +31,6 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """cpu or cuda; auto: as the nodes have it."""
     backend: str
     """gloo or nccl; auto: as the device wants it."""
-    scheduler: str = "local"
-    """Whose job the agents are part of."""
     num_threads: int | None = None
     """CPU threads per rank; None: the rank's share of the CPUs."""
     environment: dict[str, str] = {}

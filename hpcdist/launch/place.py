@@ -14,10 +14,8 @@ class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
     node_rank: int
     num_nodes: int | None = None
     """Nodes of the job; None where the scheduler does not say."""
-    node_name: str
-    """What the scheduler calls the node; its host name where it does not say."""
     host: str
-    """What people call the node."""
+    """What the scheduler calls the node; its host name where it does not say."""
     cpus: int | None = None
     """CPUs that the job has on the node; None where the scheduler does not say."""
 
@@ -25,13 +23,10 @@ class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
 def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
     """The place from Slurm's variables where they are (srun sets them for each task:
     slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES), else from the host alone."""
-    host = socket.gethostname()
-    name = environment.get("SLURMD_NODENAME") or host
     return JobPlace(
         node_rank=node_rank,
         num_nodes=_number(environment.get("SLURM_STEP_NUM_NODES")),
-        node_name=name,
-        host=name,
+        host=environment.get("SLURMD_NODENAME") or socket.gethostname(),
         cpus=_number(environment.get("SLURM_CPUS_PER_TASK")),
     )
 

@@ -131,7 +131,7 @@ def test_a_place_is_read_from_the_scheduler_or_else_from_the_host():
         "SLURM_CPUS_PER_TASK": "6",
     }
     place = find_place(3, slurm)
-    assert (place.node_rank, place.num_nodes, place.node_name) == (3, 4, "n7")
+    assert (place.node_rank, place.num_nodes, place.host) == (3, 4, "n7")
     assert place.cpus == 6
     alone = find_place(0, {})
-    assert (alone.node_name, alone.num_nodes, alone.cpus) == (socket.gethostname(), None, None)
+    assert (alone.host, alone.num_nodes, alone.cpus) == (socket.gethostname(), None, None)

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from hpcdist.errors import SchedulerError
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition
-from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.slurm.config import ask_config
 
-_TIMEOUT_S = 10.0
 _NAME = re.compile(r"^ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)
 
 
@@ -34,11 +33,7 @@ class ClusterQuestion:
 
 def ask_cluster() -> str | None:
     """Name of the cluster that Slurm's commands talk to; None where scontrol does not tell."""
-    try:
-        said = run_command(["scontrol", "show", "config"], timeout_s=_TIMEOUT_S).stdout
-    except SchedulerError:
-        return None
-    return parse_cluster(said)
+    return parse_cluster(ask_config())
 
 
 def parse_cluster(text: str) -> str | None:

@@ -11,7 +11,7 @@ import shlex
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import RunDirectoryError
 from hpcdist.schedulers import Dependency, Target
-from hpcdist.spec import JobSpec
+from hpcdist.spec import JobSpec, warning_before_s
 
 _PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20
@@ -119,8 +119,7 @@ def warning_s(job: JobSpec, limit_min: float | None) -> int:
 
     Slurm looks at limits every 30 s or so, and may warn up to 60 s earlier than asked.
     """
-    wanted = job.launch.warning_s
-    return math.ceil(wanted if limit_min is None else min(wanted, limit_min * 60 / 4))
+    return math.ceil(warning_before_s(job.launch, limit_min))
 
 
 def _files(target: Target) -> dict[str, str | None]:

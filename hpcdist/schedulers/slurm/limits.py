@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import run_command
+from hpcdist.schedulers.slurm.config import ask_config
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
 """slurm.schedmd.com/slurm.conf.html, MaxArraySize."""
 
-_TIMEOUT_S = 10.0
 _MAX_ARRAY_SIZE = re.compile(r"^MaxArraySize\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
 def ask_max_array_size() -> int:
     """MaxArraySize; Slurm's default where scontrol does not answer: then sbatch will tell."""
-    try:
-        done = run_command(["scontrol", "show", "config"], timeout_s=_TIMEOUT_S)
-    except SchedulerError:
-        return DEFAULT_MAX_ARRAY_SIZE
-    return parse_max_array_size(done.stdout)
+    return parse_max_array_size(ask_config())
 
 
 def parse_max_array_size(text: str) -> int:

@@ -65,7 +65,6 @@ class SlurmScheduler:
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
             device=job.launch.device,
             backend=job.launch.backend,
-            scheduler=self.name,
             num_threads=num_threads,
             environment={"OMP_NUM_THREADS": str(num_threads)},
             interface=cluster.interface,
@@ -141,38 +140,38 @@ class SlurmScheduler:
         return found | conditions_elsewhere(run for run in runs if found[run.id].state == "lost")
 
     def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        submissions = {run.id: run.read_submission() for run in runs}
-        queue = ask_queue()
-        by_key = newest(queue)
-        by_name = {(job.name, job.job_id.partition("_")[2]): job for job in queue}
+        queue = _Queue(ask_queue())
         found: dict[str, Condition] = {}
-        missing: dict[str, tuple[str, str]] = {}
+        missing: dict[str, Mapping[str, Any]] = {}
         for run in runs:
-            submission = submissions[run.id]
-            if submission is None:  # submitted a moment ago, or its submission was killed
-                found[run.id] = _unsubmitted(run, by_name.get(_planned_name(run)))
-                continue
-            key = (str(submission.get("job_id")), str(submission.get("job_name")))
-            if (queued := by_key.get(key)) is not None:
+            submission = run.read_submission()
+            queued = queue.find(run, submission)
+            if queued is not None:
                 found[run.id] = queued.condition()
+            elif submission is None:  # submitted a moment ago, or its submission was killed
+                found[run.id] = _unsubmitted(run)
             else:
-                missing[run.id] = key
-        since_s = min((_submitted_s(submissions[name]) for name in missing), default=0.0)
-        return found | _from_accounting(missing, since_s)
+                missing[run.id] = submission
+        return found | _from_accounting(missing)
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have Slurm end the jobs, and wait until their processes are gone.
 
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
-        queue = ask_queue()  # where Slurm does not answer, nothing may be half done
-        refuse_elsewhere(run for run in runs if is_step(run) or not _queued_job(run, queue))
+        queue = _Queue(ask_queue())  # where Slurm does not answer, nothing may be half done
+        steps = [run for run in runs if is_step(run)]
+        jobs = {
+            run.id: job
+            for run in runs
+            if run not in steps and (job := queue.find(run, run.read_submission())) is not None
+        }
+        refuse_elsewhere(run for run in runs if run.id not in jobs)
         for run in runs:
             run.ask_to_cancel()
-        for run in filter(is_step, runs):
+        for run in steps:
             cancel_step(run)
-        found = (_queued_job(run, queue) for run in runs if not is_step(run))
-        job_ids = {job.job_id for job in found if job is not None}
+        job_ids = {job.job_id for job in jobs.values()}
         scancel(sorted(job_ids))
         deadline = time.monotonic() + _GONE_LIMIT_S
         while job_ids and (left := _living(job_ids)):
@@ -216,9 +215,26 @@ def _send(
     return executor, executor.submit_all(tasks)
 
 
-def _unsubmitted(run: Run, queued: QueuedJob | None) -> Condition:
-    if queued is not None:
-        return queued.condition()
+class _Queue:
+    """What squeue said, to find the jobs of any number of runs in. They are known by id and name:
+    an id alone may be another job's by now."""
+
+    def __init__(self, jobs: Sequence[QueuedJob]) -> None:
+        self._by_key = newest(jobs)
+        self._by_name = {(job.name, job.job_id.partition("_")[2]): job for job in jobs}
+
+    def find(self, run: Run, submission: Mapping[str, Any] | None) -> QueuedJob | None:
+        """The run's job; None where it has left the queue, or never came there."""
+        if submission is None:
+            return self._by_name.get(_planned_name(run))
+        return self._by_key.get(_key(submission))
+
+
+def _key(submission: Mapping[str, Any]) -> tuple[str, str]:
+    return str(submission.get("job_id")), str(submission.get("job_name"))
+
+
+def _unsubmitted(run: Run) -> Condition:
     try:
         is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
     except OSError:  # deleted a moment ago
@@ -235,37 +251,25 @@ def _planned_name(run: Run) -> tuple[str, str]:
     return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
 
 
-def _submitted_s(submission: Mapping[str, Any] | None) -> float:
+def _submitted_s(submission: Mapping[str, Any]) -> float:
     """When a run was submitted; 0 where a damaged file does not say."""
-    found = (submission or {}).get("submitted_s")
+    found = submission.get("submitted_s")
     return float(found) if isinstance(found, int | float) else 0.0
 
 
-def _from_accounting(
-    missing: Mapping[str, tuple[str, str]], since_s: float
-) -> dict[str, Condition]:
-    """Of jobs that squeue has forgotten; lost where accounting is off or does not know them."""
+def _from_accounting(missing: Mapping[str, Mapping[str, Any]]) -> dict[str, Condition]:
+    """Of jobs that squeue has forgotten, by their submissions; lost where accounting is off or does
+    not know them."""
     if not missing:
         return {}
+    keys = {name: _key(submission) for name, submission in missing.items()}
+    since_s = min(_submitted_s(submission) for submission in missing.values())
     try:
-        known = newest(ask_accounting({job_id for job_id, _ in missing.values()}, since_s=since_s))
+        known = newest(ask_accounting({job_id for job_id, _ in keys.values()}, since_s=since_s))
     except SchedulerError:
         known = {}
     lost = Condition(state="lost")
-    return {name: known[key].condition() if key in known else lost for name, key in missing.items()}
-
-
-def _queued_job(run: Run, queue: Sequence[QueuedJob]) -> QueuedJob | None:
-    """The run's job; None where it has left the queue. By id and name: an id alone may be another
-    job's by now."""
-    submission = run.read_submission()
-    if submission is not None:
-        key = (str(submission.get("job_id")), str(submission.get("job_name")))
-        return newest(queue).get(key)
-    name, task = _planned_name(run)
-    ending = f"_{task}" if task else ""
-    named = (job for job in queue if job.name == name)
-    return next((job for job in named if job.job_id.endswith(ending)), None)
+    return {name: known[key].condition() if key in known else lost for name, key in keys.items()}
 
 
 def _living(job_ids: Collection[str]) -> list[str]:

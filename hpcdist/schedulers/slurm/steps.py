@@ -17,8 +17,8 @@ from hpcdist.launch.process import ProcessId, is_alive
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
 
-_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
 _KILL_AFTER_S = 10.0
@@ -90,14 +90,14 @@ def _steps() -> dict[str, str]:
     argv = ["squeue", "--steps", "--me", "--noheader", "--format=%i|%j"]
     rows = (
         line.strip().split("|", 1)
-        for line in run_command(argv, timeout_s=_TIMEOUT_S).stdout.splitlines()
+        for line in run_command(argv, timeout_s=TIMEOUT_S).stdout.splitlines()
     )
     return {row[1]: row[0] for row in rows if len(row) == 2}
 
 
 def _scancel(step: str) -> None:
     try:
-        run_command(["scancel", "--quiet", step], timeout_s=_TIMEOUT_S)
+        scancel([step])
     except CommandFailedError:
         return  # it has ended by itself; the caller looks again
 
