@@ -8,7 +8,34 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from hpcdist.spec import Count, Positive, Section
+
+LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
+
+
+class LsfOptions(Section, frozen=True, kw_only=True):
+    """What differs between LSF sites; read by LSF alone."""
+
+    options: list[str] = msgspec.field(default_factory=LSF_OPTIONS.copy)
+    """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti (end
+    a job that waits for what can never come true) and -nnodes (hosts instead of slots)."""
+    gpu: str | None = "num={gpus}:mode=exclusive_process"
+    """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
+    gpu_rusage: str | None = None
+    """How GPUs are asked for in -R rusage[...], such as ngpus_excl_p={gpus}."""
+    mem_per: Literal["slot", "host", "job"] = "slot"
+    """What the site's rusage[mem=...] is counted per."""
+    mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
+    """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
+    behind a bare number."""
+    launcher: str = "blaunch -z {host} {command}"
+    """How a command is started on a host of the job: with {host} once per host; without, once for
+    all, with {nodes}, {cpus} and {gpus} (per host) to be filled in, as for jsrun."""
+    node_rank_variable: str | None = None
+    """Variable by which a launcher without {host} numbers the hosts from 0, such as
+    JSM_NAMESPACE_RANK."""
 
 
 class ClusterProfile(Section, frozen=True, kw_only=True):
@@ -43,5 +70,7 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Network interface for gloo and NCCL; unset: the one by which node 0 is reached."""
     directives: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
     """Further options for the scheduler, such as --exclusive, one per item."""
+    lsf: LsfOptions = LsfOptions()
+    """What differs between LSF sites."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""

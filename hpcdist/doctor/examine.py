@@ -17,7 +17,7 @@ from hpcdist.doctor.trial import NotEndedError, collect, run_trial
 from hpcdist.errors import HpcdistError, SchedulerError
 from hpcdist.job import LoadedJob
 from hpcdist.run import Run
-from hpcdist.schedulers.slurm.directives import asks_for_gpus
+from hpcdist.schedulers.asked import asks_for_gpus
 from hpcdist.submission import PlannedSubmission, placeholder_run, plan_submission
 
 _SCHEDULERS = {

@@ -29,10 +29,24 @@ def run_command(
     Raises CommandFailedError, CommandTimeoutError, or SchedulerError where there is no such
     command.
     """
+    done = call_command(argv, timeout_s=timeout_s, environment=environment)
+    if done.returncode != 0:
+        raise failure_of(done)
+    return done
+
+
+def call_command(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
+) -> subprocess.CompletedProcess[str]:
+    """The same, whatever its exit code; `text` is its standard input."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             argv,
-            stdin=subprocess.DEVNULL,
+            input=text,
             capture_output=True,
             text=True,
             errors="replace",
@@ -50,12 +64,14 @@ def run_command(
             f"{argv[0]} cannot be run: {error.strerror}",
             hint="go to a login node of the cluster, or run on this machine with --local",
         ) from None
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
-        lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
-        raise CommandFailedError(
-            f"{shlex.join(argv)} ended with exit code {done.returncode} and said: {lines}",
-            said=said,
-            hint="if it lasts, try it by hand",
-        )
-    return done
+
+
+def failure_of(done: subprocess.CompletedProcess[str]) -> CommandFailedError:
+    """The error for a command that ended with one."""
+    said = (done.stderr.strip() or done.stdout.strip()) or "nothing"
+    lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
+    return CommandFailedError(
+        f"{shlex.join(done.args)} ended with exit code {done.returncode} and said: {lines}",
+        said=said,
+        hint="if it lasts, try it by hand",
+    )

@@ -10,13 +10,9 @@ import msgspec
 
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, UserError
+from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.command import CommandFailedError, run_command
-from hpcdist.schedulers.slurm.directives import (
-    MIB_PER_GB,
-    cpus_per_node,
-    slurm_time,
-    time_limit_min,
-)
+from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 30.0

@@ -11,8 +11,8 @@ import msgspec
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, SchedulerError, UserError
 from hpcdist.job.duration import parse_minutes
+from hpcdist.schedulers.asked import asks_for_gpus, cpus_per_node, time_limit_min
 from hpcdist.schedulers.command import run_command
-from hpcdist.schedulers.slurm.directives import asks_for_gpus, cpus_per_node, time_limit_min
 from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 5.0

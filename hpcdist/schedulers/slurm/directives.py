@@ -11,6 +11,12 @@ import shlex
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import RunDirectoryError
 from hpcdist.schedulers import Dependency, Target
+from hpcdist.schedulers.asked import (
+    asks_for_gpus,
+    cpus_per_node,
+    mem_gb_per_node,
+    time_limit_min,
+)
 from hpcdist.spec import JobSpec, warning_before_s
 
 _PATTERN_SIGNS = ("%", "\\", "\n")
@@ -33,22 +39,6 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         for name, value in options.items()
     ]
     return [*own, *cluster.directives]
-
-
-def cpus_per_node(job: JobSpec, cluster: ClusterProfile) -> int:
-    """CPUs for one node's agent and ranks."""
-    per_rank = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
-    return per_rank * job.resources.gpus
-
-
-def time_limit_min(job: JobSpec, cluster: ClusterProfile) -> float | None:
-    """Minutes until the job is ended; None: as the site has it."""
-    return job.resources.time_limit_min or cluster.time_limit_min
-
-
-def asks_for_gpus(job: JobSpec, cluster: ClusterProfile) -> bool:
-    """Whether GPUs are requested."""
-    return job.launch.device != "cpu" and cluster.gpu_request != "none"
 
 
 def log_pattern(target: Target, task: str) -> str:
@@ -98,7 +88,7 @@ def _resources(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
             options["gres"] = f"gpu:{kind}{number}"
         else:
             options["gpus-per-node"] = f"{kind}{number}"
-    mem_gb = job.resources.mem_gb or cluster.mem_gb
+    mem_gb = mem_gb_per_node(job, cluster)
     if mem_gb is not None:
         options["mem"] = f"{math.ceil(mem_gb * MIB_PER_GB)}M"  # sbatch's M is 2**20 bytes
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -60,6 +60,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     start_s: float | None = None
     """Unix time of the start, expected or past."""
+
+    @property
+    def task(self) -> str:
+        """Number of its run in the array; empty where there is none."""
+        return self.job_id.partition("_")[2]
 
     def condition(self) -> Condition:
         """What it means for a run."""
@@ -146,11 +151,6 @@ def _accounted_reason(state: str, reason: str) -> str:
     """A user's cancellation says by whom; Slurm's own, of what could never start, does not."""
     removed = state == "CANCELLED" and reason == "Dependency"
     return "DependencyNeverSatisfied" if removed else reason
-
-
-def newest(jobs: Iterable[QueuedJob]) -> Mapping[tuple[str, str], QueuedJob]:
-    """Jobs by id and name: an id alone may have been another job's before a cluster's restart."""
-    return {(job.job_id, job.name): job for job in jobs}
 
 
 def _unix_time(text: str) -> float | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +14,15 @@ from hpcdist.errors import SchedulerError
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.asked import cpus_per_node
+from hpcdist.schedulers.known import (
+    JobIndex,
+    job_key,
+    submitted_s,
+    unsubmitted,
+    wait_until_ended,
+    write_submission,
+)
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.clusters import (
@@ -22,17 +30,11 @@ from hpcdist.schedulers.slurm.clusters import (
     conditions_elsewhere,
     refuse_elsewhere,
 )
-from hpcdist.schedulers.slurm.directives import (
-    check_folder,
-    cpus_per_node,
-    directives,
-    log_pattern,
-)
+from hpcdist.schedulers.slurm.directives import check_folder, directives, log_pattern
 from hpcdist.schedulers.slurm.limits import ask_max_array_size
-from hpcdist.schedulers.slurm.queue import QueuedJob, ask_accounting, ask_queue, newest, scancel
+from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.spec import JobSpec
-from hpcdist.submitted import section
 from hpcdist.verdict import cancelled_verdict
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 
 _GONE_LIMIT_S = 180.0
 """KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
-_GONE_POLL_S = 0.5
-_STARTING_S = 120.0
 _ACTIVE = ("pending", "running")
 
 
@@ -106,7 +106,7 @@ class SlurmScheduler:
         submitted = executor.submitted | {"cluster": cluster}
         try:
             for run, job_id in zip(runs, job_ids, strict=True):
-                self._write_submission(run, job_id, target, submitted)
+                write_submission(run, self.name, job_id, target, **submitted)
         except BaseException:
             executor.take_back(job_ids)
             raise
@@ -140,26 +140,27 @@ class SlurmScheduler:
         return found | conditions_elsewhere(run for run in runs if found[run.id].state == "lost")
 
     def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        queue = _Queue(ask_queue())
+        queue = JobIndex(ask_queue())
         found: dict[str, Condition] = {}
-        missing: dict[str, Mapping[str, Any]] = {}
+        submissions: dict[str, Mapping[str, Any]] = {}
         for run in runs:
             submission = run.read_submission()
             queued = queue.find(run, submission)
             if queued is not None:
                 found[run.id] = queued.condition()
             elif submission is None:  # submitted a moment ago, or its submission was killed
-                found[run.id] = _unsubmitted(run)
+                found[run.id] = unsubmitted(run, "Slurm")
             else:
-                missing[run.id] = submission
-        return found | _from_accounting(missing)
+                submissions[run.id] = submission
+        missing = [run for run in runs if run.id in submissions]
+        return found | _from_accounting(missing, submissions)
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have Slurm end the jobs, and wait until their processes are gone.
 
         Raises SchedulerError where Slurm does not answer, or the jobs do not end.
         """
-        queue = _Queue(ask_queue())  # where Slurm does not answer, nothing may be half done
+        queue = JobIndex(ask_queue())  # where Slurm does not answer, nothing may be half done
         steps = [run for run in runs if is_step(run)]
         jobs = {
             run.id: job
@@ -173,31 +174,14 @@ class SlurmScheduler:
             cancel_step(run)
         job_ids = {job.job_id for job in jobs.values()}
         scancel(sorted(job_ids))
-        deadline = time.monotonic() + _GONE_LIMIT_S
-        while job_ids and (left := _living(job_ids)):
-            if time.monotonic() > deadline:
-                raise SchedulerError(
-                    f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s",
-                    hint="their nodes may be down; see: scontrol show job JOBID",
-                )
-            time.sleep(_GONE_POLL_S)
+        wait_until_ended(
+            job_ids,
+            _living,
+            limit_s=_GONE_LIMIT_S,
+            hint="their nodes may be down; see: scontrol show job JOBID",
+        )
         for run in runs:
             run.write_verdict(cancelled_verdict())
-
-    def _write_submission(
-        self, run: Run, job_id: str, target: Target, submitted: dict[str, Any]
-    ) -> None:
-        files.write_json(
-            run.submission_file,
-            {
-                "scheduler": self.name,
-                "job_id": job_id,
-                "job_name": target.name,
-                "submitted_s": time.time(),
-                "folder": str(target.folder),
-                **submitted,
-            },
-        )
 
 
 scheduler = SlurmScheduler()
@@ -215,63 +199,23 @@ def _send(
     return executor, executor.submit_all(tasks)
 
 
-class _Queue:
-    """What squeue said, to find the jobs of any number of runs in. They are known by id and name:
-    an id alone may be another job's by now."""
-
-    def __init__(self, jobs: Sequence[QueuedJob]) -> None:
-        self._by_key = newest(jobs)
-        self._by_name = {(job.name, job.job_id.partition("_")[2]): job for job in jobs}
-
-    def find(self, run: Run, submission: Mapping[str, Any] | None) -> QueuedJob | None:
-        """The run's job; None where it has left the queue, or never came there."""
-        if submission is None:
-            return self._by_name.get(_planned_name(run))
-        return self._by_key.get(_key(submission))
-
-
-def _key(submission: Mapping[str, Any]) -> tuple[str, str]:
-    return str(submission.get("job_id")), str(submission.get("job_name"))
-
-
-def _unsubmitted(run: Run) -> Condition:
-    try:
-        is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
-    except OSError:  # deleted a moment ago
-        is_new = False
-    if not is_new:
-        return Condition(state="lost", reason="Slurm has no job of its name")
-    return Condition(state="pending", reason="it is being submitted")
-
-
-def _planned_name(run: Run) -> tuple[str, str]:
-    """The name of a run's job, and its task in an array, as they were planned."""
-    sweep = section(run.read_spec() or {}, "sweep")
-    task = sweep.get("task")
-    return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
-
-
-def _submitted_s(submission: Mapping[str, Any]) -> float:
-    """When a run was submitted; 0 where a damaged file does not say."""
-    found = submission.get("submitted_s")
-    return float(found) if isinstance(found, int | float) else 0.0
-
-
-def _from_accounting(missing: Mapping[str, Mapping[str, Any]]) -> dict[str, Condition]:
+def _from_accounting(
+    missing: Sequence[Run], submissions: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Condition]:
     """Of jobs that squeue has forgotten, by their submissions; lost where accounting is off or does
     not know them."""
     if not missing:
         return {}
-    keys = {name: _key(submission) for name, submission in missing.items()}
-    since_s = min(_submitted_s(submission) for submission in missing.values())
+    job_ids = {job_key(submissions[run.id])[0] for run in missing}
+    since_s = min(submitted_s(submissions[run.id]) for run in missing)
     try:
-        known = newest(ask_accounting({job_id for job_id, _ in keys.values()}, since_s=since_s))
+        known = JobIndex(ask_accounting(job_ids, since_s=since_s))
     except SchedulerError:
-        known = {}
+        known = JobIndex(())
+    jobs = {run.id: known.find(run, submissions[run.id]) for run in missing}
     lost = Condition(state="lost")
-    return {name: known[key].condition() if key in known else lost for name, key in keys.items()}
+    return {name: lost if job is None else job.condition() for name, job in jobs.items()}
 
 
-def _living(job_ids: Collection[str]) -> list[str]:
-    active = {job.job_id for job in ask_queue() if job.condition().state in _ACTIVE}
-    return sorted(active.intersection(job_ids))
+def _living() -> set[str]:
+    return {job.job_id for job in ask_queue() if job.condition().state in _ACTIVE}

@@ -8,17 +8,16 @@ import signal
 import subprocess
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from submitit.core import utils
-from submitit.slurm.slurm import SlurmExecutor, SlurmJob
+from submitit.slurm.slurm import SlurmExecutor
 
 from hpcdist.errors import SchedulerError
-from hpcdist.launch.pickles import unnamed_pickle
 from hpcdist.launch.process import identify
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.prepared import PreparedSubmission
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import scancel
 from hpcdist.schedulers.slurm.unclear import NoJobNamedError, find_job, is_unclear
@@ -31,7 +30,7 @@ _REFUSED_HINT = (
 )
 
 
-class ScriptExecutor(SlurmExecutor):
+class ScriptExecutor(PreparedSubmission, SlurmExecutor):
     """submitit's Slurm executor, with our script in the place of the one that it would write."""
 
     def __init__(self, target: Target, script: str, num_nodes: int) -> None:
@@ -40,62 +39,22 @@ class ScriptExecutor(SlurmExecutor):
                 "sbatch was not found: this is no login node of a Slurm cluster",
                 hint="go to a login node, load the site's Slurm module, or run with --local",
             )
-        super().__init__(folder=target.submitit_folder)
-        self.said: list[str] = []
-        """What sbatch had to say besides the job's id."""
-        self.submitted: dict[str, Any] = {}
-        """What submission.json says besides the job's id."""
-        self._target = target
-        self._script = script
-        self._num_nodes = num_nodes
-
-    def submit_all(self, callables: Sequence[Any]) -> list[str]:
-        """Submit one callable, or those of the target's array; returns the jobs' ids.
-
-        Raises SchedulerError.
-        """
-        delayed = [utils.DelayedSubmission(one) for one in callables]
-        return [job.job_id for job in self._internal_process_submissions(delayed)]
+        super().__init__(target, script, num_nodes)
 
     def take_back(self, job_ids: Sequence[str]) -> None:
         """End what was submitted: nobody would know of it."""
         scancel(job_ids)
 
-    def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
-        """As submitit does, but its arrays would forget that they are ours, and its pickles could
-        be found only by who knows the job's id."""
-        folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
-        pickles = [unnamed_pickle(folder, index) for index in range(len(delayed_submissions))]
-        for delayed, path in zip(delayed_submissions, pickles, strict=True):
-            delayed.dump(path)
-        jobs = self._jobs(self._submit_command(self._submitit_command_str), len(pickles))
+    def _submit_script(self) -> str:
         try:
-            for job, path in zip(jobs, pickles, strict=True):
-                job.paths.move_temporary_file(path, "submitted_pickle")
-        except OSError:  # a quota, say: the jobs would find nothing to do
-            self.take_back([job.job_id for job in jobs])
-            raise
-        return jobs
-
-    def _jobs(self, first: Any, number: int) -> list[Any]:
-        """What submitit knows the job by, or the elements of the array."""
-        if self._target.array_size is None:
-            return [first]
-        return [self._job(f"{first.job_id}_{index}") for index in range(number)]
-
-    def _job(self, job_id: str) -> Any:
-        return SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_nodes)))
-
-    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
-        try:
-            return self._job(self._sbatch())
+            return self._sbatch()
         except SchedulerError as error:
             job_id = find_job(self._target.name, error) if is_unclear(error) else None
             if job_id is None:
                 error.hint = _REFUSED_HINT if isinstance(error, CommandFailedError) else error.hint
                 raise
             self.said = [f"sbatch gave up, but its job {job_id} is there: {error.message}"]
-            return self._job(job_id)
+            return job_id
 
     def _sbatch(self) -> str:
         """The job's id."""
@@ -126,7 +85,7 @@ class StepExecutor(ScriptExecutor):
         if self.submitted["process"] is not None:
             os.killpg(self.submitted["process"]["pid"], signal.SIGKILL)
 
-    def _submit_command(self, command: str) -> Any:  # noqa: ARG002 - the script has its own
+    def _submit_script(self) -> str:
         job_id = self._target.allocation
         assert job_id is not None
         # srun finds the rest by the id; other variables would be taken for options.
@@ -143,4 +102,4 @@ class StepExecutor(ScriptExecutor):
         self.submitted = {"step": True, "process": msgspec.to_builtins(identify(process.pid))}
         # A program that goes on after submitting must not keep the ended script as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
-        return self._job(job_id)
+        return job_id

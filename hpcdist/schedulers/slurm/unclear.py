@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 
-from hpcdist.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.errors import SchedulerError
 from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.schedulers.known import find_by_name
 from hpcdist.schedulers.slurm.queue import ask_queue
 
-_SETTLE_S = 5.0
-"""A controller that answers again may have the request before it still."""
-_POLL_S = 0.5
 _UNCLEAR = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
 """In slurm_errno.c: the request may have been sent, and no answer came."""
 
@@ -32,18 +29,5 @@ def find_job(name: str, error: SchedulerError) -> str | None:
 
     Raises SubmissionUnclearError where Slurm does not say.
     """
-    deadline = time.monotonic() + _SETTLE_S
-    while (found := _job_id(name, error)) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    return found
-
-
-def _job_id(name: str, error: SchedulerError) -> str | None:
-    try:
-        queue = ask_queue()
-    except SchedulerError:
-        raise SubmissionUnclearError(
-            f"it is not known whether {name} was submitted: {error.message}",
-            hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
-        ) from error
-    return next((job.job_id.partition("_")[0] for job in queue if job.name == name), None)
+    found = find_by_name(name, error, ask_queue)
+    return None if found is None else found.job_id.partition("_")[0]

@@ -1,12 +1,15 @@
 """What squeue, sacct and sinfo say, read."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, SchedulerError
+from hpcdist.run import Run
 from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError, run_command
+from hpcdist.schedulers.known import JobIndex
 from hpcdist.schedulers.slurm.capacity import (
     check_capacity,
     parse_capacity,
@@ -16,7 +19,6 @@ from hpcdist.schedulers.slurm.clusters import parse_cluster
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import (
     accounting_choice,
-    newest,
     parse_accounting,
     parse_queue,
 )
@@ -52,11 +54,15 @@ def test_accounting_tells_a_job_from_a_former_one_with_its_id():
         "7|FAILED|None|old\n7|CANCELLED by 1000|None|new\n"
         "8_1|NODE_FAIL|None|array\n8_1|COMPLETED|None|array\n"
     )
-    known = newest(parse_accounting(text))
-    assert known["7", "new"].condition().state == "cancelled"
-    assert known["7", "old"].condition().state == "failed"
-    assert known["8_1", "array"].state == "COMPLETED"  # the last of its lives
-    assert ("7", "other") not in known
+    known = JobIndex(parse_accounting(text))
+
+    def find(job_id, name):
+        return known.find(Run(Path(name)), {"job_id": job_id, "job_name": name})
+
+    assert find("7", "new").condition().state == "cancelled"
+    assert find("7", "old").condition().state == "failed"
+    assert find("8_1", "array").state == "COMPLETED"  # the last of its lives
+    assert find("7", "other") is None
 
 
 def test_accounting_is_asked_for_an_array_by_its_one_id():
