@@ -86,8 +86,9 @@ def should_stop() -> bool:
     """Whether to save a checkpoint now and to leave with `sys.exit(record.EXIT_STOPPED)`.
 
     Call it once after every step, on every rank: all ranks get True at the same step. From the
-    first call on, SIGTERM no longer ends the process, unless it has a handler of its own. Workers
-    of a DataLoader that a site's SIGTERM may reach need `worker_init_fn=record.shield_worker`.
+    first call on, SIGTERM and SIGINT no longer end the process, unless it has handlers of its own.
+    Workers of a DataLoader that a site's signals may reach need
+    `worker_init_fn=record.shield_worker`.
     """
     global _is_deaf  # noqa: PLW0603 - as above
     context = rank.current()
@@ -98,6 +99,8 @@ def should_stop() -> bool:
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             context.progress.ignore_sigterm()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     return context.progress.should_stop()
 
 

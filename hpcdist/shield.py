@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 
-WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
-"""What schedulers send before they end a job."""
+WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""What schedulers send before they end a job; LSF begins with SIGINT."""
 
 RANK_VARIABLE = "HPCDIST_RANK_PID"
 """Tells the children of a rank, whatever they execute, that they belong to one."""

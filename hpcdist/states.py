@@ -62,7 +62,8 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     state = condition.state
     attempt = run.read_attempt_verdict(run.newest_attempt())
     if attempt is not None:
-        return msgspec.structs.replace(attempt, state=_end_state(state))
+        code = EXIT_INTERRUPTED if state == "cancelled" else attempt.exit_code_of_run
+        return msgspec.structs.replace(attempt, state=_end_state(state), exit_code_of_run=code)
     said = f": {condition.reason}" if condition.reason else ""
     if state == "cancelled":
         return Verdict(

@@ -39,6 +39,7 @@ from hpcdist.launch.network import (
     require_interface,
 )
 from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
+from hpcdist.launch.notes import Notes
 from hpcdist.launch.patience import Patience
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
@@ -95,6 +96,7 @@ class Agent:
         self._tick_at = time.monotonic() + _TICK_S
         self._begin_s = time.monotonic()
         self._announced: dict[str, Any] = {}
+        self._notes = Notes()
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -114,7 +116,7 @@ class Agent:
             kill_descendants()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None and self._has_a_say():
-            requeue.conclude(
+            self.verdict = requeue.conclude(
                 self.run,
                 self.job,
                 self.verdict,
@@ -384,31 +386,46 @@ class Agent:
     def _tick(self) -> None:
         if self._is_over():
             return
-        if self.plan.enforces_limits:
-            self._watch_time()
+        self._heed_notes()
+        self._watch_time()
         silent = self._ranks.look(enforces_limits=self.plan.enforces_limits)
         if silent is not None:
             self._tell({"type": "silent", "attempt": self._attempt, "rank": silent})
 
     def _watch_time(self) -> None:
-        limit_min = self.job.resources.time_limit_min
+        enforced_min = self.job.resources.time_limit_min if self.plan.enforces_limits else None
+        limit_min = enforced_min or self.plan.limit_min
         if limit_min is None or self._coordinator is None:
             return
         left_s = self._begin_s + limit_min * 60 - time.monotonic()
         warning_s = warning_before_s(self.job.launch, limit_min)
-        if left_s <= 0:
+        if left_s <= 0 and enforced_min is not None:
             self._tell({"type": "limit", "limit_min": limit_min})
         elif left_s <= warning_s and not self._is_limit_near:
             self._is_limit_near = True
             self._warn(None)
 
+    def _heed_notes(self) -> None:
+        """What started the agents may know more than reaches this one."""
+        if self._coordinator is None:
+            return
+        for note in self._notes.new():
+            if "signal" in note:
+                self._on_signal(signal.Signals[note["signal"]])
+            else:
+                sentence = f"no agent could be started there: {note['said']}"
+                self._coordinator.on_unreachable(note["node"], note["host"], sentence)
+
     def _on_signals(self) -> None:
         assert self._signals is not None
         for number in os.read(self._signals, 4096):
-            if number in self._warning_signals() and not self.run.cancel_file.exists():
-                self._warn(signal.Signals(number).name)
-            elif number in {*CANCEL_SIGNALS, *self._warning_signals()}:
-                self._cancel(signal.Signals(number).name)
+            self._on_signal(number)
+
+    def _on_signal(self, number: int) -> None:
+        if number in self._warning_signals() and not self.run.cancel_file.exists():
+            self._warn(signal.Signals(number).name)
+        elif number in {*CANCEL_SIGNALS, *self._warning_signals()}:
+            self._cancel(signal.Signals(number).name)
 
     def _warn(self, signal_name: str | None) -> None:
         """The job will be ended soon; told later where the leader is not known yet."""

@@ -12,13 +12,16 @@ import msgspec
 from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from hpcdist.verdict import Verdict
 
-Cause = Literal["time_limit", "preemption", "requeue or preemption", "cancel", "nothing"]
+Cause = Literal[
+    "time_limit", "preemption", "requeue or preemption", "kill or requeue", "cancel", "nothing"
+]
 """Nothing: the scheduler does not mean to end the job, so somebody sent the signal by hand."""
 
 _TOLD: dict[Cause | None, str] = {
     "time_limit": "the time limit was reached: ",
     "preemption": "preempted: ",
     "requeue or preemption": "preempted or requeued: ",
+    "kill or requeue": "killed, requeued or preempted: ",
     "nothing": "",
     None: "preempted or requeued: ",
 }
@@ -28,6 +31,8 @@ def with_cause(verdict: Verdict, cause: Cause | None) -> Verdict:
     """The verdict with what is known now; None: the scheduler was not asked or did not answer."""
     if cause == "cancel":
         return _cancelled(verdict)
+    if cause == "kill or requeue":
+        return _killed(verdict)
     if verdict.signal != "SIGTERM" or verdict.kind not in {"preempted", "time_limit"}:
         return verdict
     if is_overdue(verdict) and cause in {None, "nothing"}:  # a warning came before
@@ -47,6 +52,17 @@ def _cancelled(verdict: Verdict) -> Verdict:
         kind="cancelled",
         state="cancelled",
         message=f"cancelled ({verdict.signal}): {verdict.message}",
+        exit_code_of_run=EXIT_INTERRUPTED,
+    )
+
+
+def _killed(verdict: Verdict) -> Verdict:
+    """Whether it is to come back, only the scheduler knows: the exit code must not ask for it."""
+    return msgspec.structs.replace(
+        verdict,
+        kind="preempted",
+        state="preempted",
+        message=_TOLD["kill or requeue"] + verdict.message,
         exit_code_of_run=EXIT_INTERRUPTED,
     )
 

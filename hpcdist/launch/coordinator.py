@@ -163,6 +163,12 @@ class Coordinator:
             self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
         self._check_gone()
 
+    def on_unreachable(self, node: int, host: str, sentence: str) -> None:
+        """A node on which no agent will start; of one that was there, its connection tells."""
+        if self.stage is Stage.JOINING and node not in self._facts and self._decided is None:
+            text = f"node {node} (host {host}): {sentence}"
+            self._decide_and_end(self._verdict_without_rank("launch", text, node))
+
     def on_time(self) -> None:
         """The deadline has passed."""
         if self._deadline is None or self.now() < self._deadline:

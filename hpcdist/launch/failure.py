@@ -43,13 +43,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """SIGTERM is all that many sites send at a preemption."""
-        return "preempted" if self.signal == "SIGTERM" else "time_limit"
+        """SIGTERM is all that many sites send at a preemption; LSF sends SIGINT before it."""
+        return "preempted" if self.signal in {"SIGTERM", "SIGINT"} else "time_limit"
 
     @property
     def before_what(self) -> str:
-        """For a sentence; what SIGTERM was for, the scheduler is asked at the end."""
-        return "by SIGTERM" if self.kind == "preempted" else "before the time limit"
+        """For a sentence; what the signal was for, the scheduler is asked at the end."""
+        return f"by {self.signal}" if self.kind == "preempted" else "before the time limit"
 
 
 def is_failure(end: RankEnd) -> bool:
@@ -65,6 +65,8 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
     if end.stopped:
         return False
     if end.exit_code == EXIT_STOPPED:
+        return True
+    if notice.signal == "SIGINT" and end.exception == "KeyboardInterrupt":
         return True
     if notice.signal is None or end.signal is None:
         return False
@@ -242,10 +244,9 @@ def stopped_without_ranks(
 def cut_short(
     ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, time_s: float
 ) -> Verdict:
-    """The verdict on ranks that did not stop although they were warned, until SIGTERM came: it is
-    the time limit, unless the scheduler says otherwise."""
+    """The verdict on ranks that did not stop although they were warned, until SIGTERM came."""
     return Verdict(
-        kind="time_limit",
+        kind=notice.kind,
         state="failed",
         message=(
             f"ended by SIGTERM; the ranks had been asked to stop by {notice.signal}, and did not"

@@ -39,6 +39,9 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
     enforces_limits: bool = False
     """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
+    limit_min: float | None = None
+    """Time limit of which node 0's agent warns the ranks by its own clock: the scheduler's warning
+    comes at the limit itself. None: the scheduler warns before."""
     interface: str | None = None
     """Network interface for gloo and NCCL, where the user has set none; None: the one by which
     node 0 is reached."""

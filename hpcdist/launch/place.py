@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpcdist.launch.lsf_hosts import HOSTS_VARIABLE, job_hosts
+
 
 class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Which node of its job an agent is."""
@@ -22,7 +24,11 @@ class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
     """The place from Slurm's variables where they are (srun sets them for each task:
-    slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES), else from the host alone."""
+    slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES), from the hosts of an LSF job where
+    that is known, else from the host alone."""
+    if hosts := job_hosts(environment.get(HOSTS_VARIABLE, "")):
+        host = hosts[min(node_rank, len(hosts) - 1)]
+        return JobPlace(node_rank=node_rank, num_nodes=len(hosts), host=host.name, cpus=host.slots)
     return JobPlace(
         node_rank=node_rank,
         num_nodes=_number(environment.get("SLURM_STEP_NUM_NODES")),

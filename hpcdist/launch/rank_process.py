@@ -290,7 +290,8 @@ def _reset_signals(job: JobSpec) -> None:
             continue
         if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
             signal.signal(signum, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.SIGINT not in deaf_to:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python sets them at its start
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

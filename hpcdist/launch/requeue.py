@@ -20,9 +20,10 @@ from hpcdist.run import Run
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import Verdict
 
-Sequel = Literal["requeue", "leave", "final"]
+Sequel = Literal["requeue", "leave", "open", "final"]
 """Ask the scheduler to start the job again; leave that to the scheduler, which does so by itself;
-or let the run end."""
+leave it open, since the scheduler may do so and does not say: its word decides what became of the
+run; or let the run end."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +44,9 @@ class Requeuer(Protocol):
         """What is to follow a stop after a warning, whose signal is `verdict.signal`, or the loss
         of an agent (kind agent_lost). Raises SchedulerError or OSError where that is not known."""
 
-    def requeue(self) -> None:
-        """Have the scheduler start this job again; it may end the caller at once.
+    def requeue(self, run: Run) -> None:
+        """Have the scheduler start this job, which is the run's, again; it may end the caller at
+        once.
 
         Raises SchedulerError or OSError where it refuses.
         """
@@ -52,6 +54,7 @@ class Requeuer(Protocol):
 
 REQUEUERS = {
     "slurm": "hpcdist.schedulers.slurm.requeue",
+    "lsf": "hpcdist.schedulers.lsf.requeue",
 }
 """Scheduler -> module with a `requeuer`; the others never start a job again."""
 
@@ -73,36 +76,41 @@ def conclude(
     patience: Patience,
     has_a_say: Callable[[], bool] = lambda: True,
     begin_attempt: Callable[[], int] | None = None,
-) -> None:
+) -> Verdict:
     """Write the verdict on the run; or that on its last attempt, and have the job started again.
 
-    `has_a_say` turns false once a newer attempt has begun elsewhere, as it may while the scheduler
-    is asked: then nothing is written. `begin_attempt` takes an attempt number where the job ended
-    before it had one. Of several agents that call this at the end of one life, one acts.
+    Returns the verdict with what the scheduler knows of it. `has_a_say` turns false once a newer
+    attempt has begun elsewhere, as it may while the scheduler is asked: then nothing is written.
+    `begin_attempt` takes an attempt number where the job ended before it had one. Of several agents
+    that call this at the end of one life, one acts.
     """
     if requeuer is None or not _may_go_on(verdict):
         run.write_verdict(verdict)
-        return
+        return verdict
     try:
         decision = patience.retry(lambda: requeuer.decide(verdict))
     except (SchedulerError, OSError) as error:
+        told = with_cause(verdict, None)
         if has_a_say():
-            _end_undecided(run, job, with_cause(verdict, None), error)
-        return
-    if not has_a_say():
-        return
+            _end_undecided(run, job, told, error)
+        return told
     told = with_cause(verdict, decision.cause)
+    if not has_a_say():
+        return told
     is_lost = is_overdue(told) and not lives.has_saved(run, job)
-    if decision.sequel == "final" or not job.launch.requeue or is_lost:
+    goes_on = job.launch.requeue or decision.sequel == "open"
+    if decision.sequel == "final" or not goes_on or is_lost:
         run.write_verdict(told)
     elif (stalled := lives.stalled_at_end(run, job, told)) is not None:
         run.write_verdict(stalled)
+        return stalled
     elif run.claim_end_of_life(requeuer.life()):
         if begin_attempt is not None:
             told = msgspec.structs.replace(told, attempt=begin_attempt())
         run.write_attempt_verdict(told)
         if decision.sequel == "requeue":
             _requeue(run, told, requeuer, patience, has_a_say)
+    return told
 
 
 def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
@@ -124,20 +132,20 @@ def _requeue(
     has_a_say: Callable[[], bool],
 ) -> None:
     try:
-        requeuer.requeue()
+        requeuer.requeue(run)
     except (SchedulerError, OSError):
         try:
-            patience.retry(lambda: _requeue_again(verdict, requeuer), at_once=False)
+            patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
         except (SchedulerError, OSError) as error:
             if has_a_say():
                 run.write_verdict(_not_requeued(verdict, error))
 
 
-def _requeue_again(verdict: Verdict, requeuer: Requeuer) -> None:
+def _requeue_again(run: Run, verdict: Verdict, requeuer: Requeuer) -> None:
     """What was asked without an answer may have been heard: to ask twice would be refused."""
     sequel = requeuer.decide(verdict).sequel
     if sequel == "requeue":
-        requeuer.requeue()
+        requeuer.requeue(run)
     elif sequel == "final":
         raise SchedulerError("the job is being ended")
 

@@ -20,6 +20,7 @@ from hpcdist.verdict import State
 SCHEDULERS = {
     "local": "hpcdist.schedulers.local",
     "slurm": "hpcdist.schedulers.slurm",
+    "lsf": "hpcdist.schedulers.lsf",
 }
 """Scheduler -> module with a `scheduler` object."""
 

@@ -18,5 +18,5 @@ class TestRequeuer:
     def decide(self, _verdict):
         return Decision(sequel="requeue", cause="nothing")
 
-    def requeue(self):
+    def requeue(self, _run):
         (self._path / f"requeue-{self._life}").touch()

@@ -50,7 +50,7 @@ class Scheduler:
         sequel = "leave" if self.requeued else self.decision
         return requeue.Decision(sequel=sequel, cause=self.cause)
 
-    def requeue(self):
+    def requeue(self, _run):
         if self.error or self._is_silent():
             raise self.error or SchedulerError("it does not answer")
         self.requeued += 1

@@ -14,6 +14,7 @@ import msgspec
 
 from hpcdist.launch.causes import Cause
 from hpcdist.launch.requeue import Decision
+from hpcdist.run import Run
 from hpcdist.schedulers.command import run_command
 from hpcdist.verdict import Verdict
 
@@ -44,7 +45,7 @@ class SlurmRequeuer:
         """What Slurm's view of the job makes of the verdict."""
         return decide(verdict, self._ask(), life=self.life())
 
-    def requeue(self) -> None:
+    def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
         """Ask the controller; it ends this job's processes, and queues it again."""
         run_command(["scontrol", "requeue", _job_id()], timeout_s=_TIMEOUT_S)
 

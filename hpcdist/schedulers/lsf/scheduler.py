@@ -1,0 +1,161 @@
+"""The LSF scheduler: plan, script, submission, conditions, and the end on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.run import Run
+from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.asked import time_limit_min
+from hpcdist.schedulers.known import (
+    JobIndex,
+    job_key,
+    unsubmitted,
+    wait_until_ended,
+    write_submission,
+)
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.ids import array_id, lsf_id
+from hpcdist.schedulers.lsf.queues import ask_queue, check_queue, max_array_size
+from hpcdist.schedulers.lsf.script import AGENTS, job_script
+from hpcdist.spec import JobSpec
+from hpcdist.verdict import cancelled_verdict
+
+if TYPE_CHECKING:
+    from hpcdist.schedulers.lsf.plugin import PreparedLsfExecutor
+
+_GONE_LIMIT_S = 180.0
+"""SIGINT, SIGTERM and SIGKILL come 10 s after each other where a site sets nothing."""
+_ACTIVE = ("pending", "running")
+
+
+class LsfScheduler:
+    """See the module."""
+
+    name = "lsf"
+
+    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+        """Lay the ranks out over hosts that are not known yet.
+
+        Raises JobError where bqueues tells that the queue can never run the job.
+        """
+        check_queue(job, cluster, ask_queue(cluster.partition))
+        num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
+        launch = LaunchPlan(
+            nodes=[NodePlan() for _ in range(job.resources.nodes)],
+            device=job.launch.device,
+            backend=job.launch.backend,
+            num_threads=num_threads,
+            environment={"OMP_NUM_THREADS": str(num_threads)},
+            interface=cluster.interface,
+            warning_signals=["SIGUSR2", "SIGINT", "SIGTERM"],
+            limit_min=time_limit_min(job, cluster),
+        )
+        return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """The batch script; pure, and the same on a machine without LSF."""
+        return job_script(
+            job, plan.cluster, target, environment=plan.details["environment"], entry=AGENTS
+        )
+
+    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+        """Give the script to bsub, once."""
+        from hpcdist.launch.task import AgentTask
+
+        tasks = [AgentTask(str(run.path)) for run in runs]
+        executor, job_ids = _send(job, target, tasks, script)
+        try:
+            for run, job_id in zip(runs, job_ids, strict=True):
+                write_submission(run, self.name, job_id, target)
+        except BaseException:
+            executor.take_back(job_ids)
+            raise
+        return executor.said
+
+    def submit_task(
+        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+    ) -> tuple[str, list[str]]:
+        """Give the script of a job that is not a run to bsub."""
+        executor, (job_id,) = _send(job, target, [task], script)
+        return job_id, executor.said
+
+    def max_array_size(self) -> int:
+        """MAX_JOB_ARRAY_SIZE; LSF's default where nobody tells."""
+        return max_array_size()
+
+    def dependency_id(self, job_id: str) -> str:
+        """123[4] is a part of 123."""
+        return array_id(job_id)
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """One bjobs for all of them; SchedulerError where it does not answer."""
+        submissions = {run.id: run.read_submission() for run in runs}
+        known = JobIndex(ask_jobs(_asked(submissions.values())))
+        return {run.id: _condition(run, submissions[run.id], known) for run in runs}
+
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """Have LSF end the jobs, and wait until they have ended.
+
+        Raises SchedulerError where LSF does not answer, or the jobs do not end.
+        """
+        submissions = {run.id: run.read_submission() for run in runs}
+        known = JobIndex(ask_jobs(_asked(submissions.values())))  # nothing may be half done
+        jobs = [job for run in runs if (job := known.find(run, submissions[run.id])) is not None]
+        for run in runs:
+            run.ask_to_cancel()
+        job_ids = sorted({job.job_id for job in jobs if job.condition().state in _ACTIVE})
+        bkill(job_ids)
+        wait_until_ended(
+            job_ids,
+            lambda: _living(job_ids),
+            limit_s=_GONE_LIMIT_S,
+            hint="their hosts may be down; bkill -r JOBID takes them from LSF's list",
+        )
+        for run in runs:
+            run.write_verdict(cancelled_verdict())
+
+
+scheduler = LsfScheduler()
+
+
+def _send(
+    job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
+) -> tuple[PreparedLsfExecutor, list[str]]:
+    """One bsub call; what did it, and the jobs' ids."""
+    from hpcdist.schedulers.lsf.plugin import PreparedLsfExecutor
+
+    executor = PreparedLsfExecutor(target, script, job.resources.nodes)
+    files.write_whole(target.script_file, script)
+    return executor, [lsf_id(one) for one in executor.submit_all(tasks)]
+
+
+def _asked(submissions: Any) -> list[str]:
+    """The jobs to ask for; none, which is all of them, where one is known by its name only."""
+    found = list(submissions)
+    if not all(found):
+        return []
+    return sorted({job_key(submission)[0] for submission in found})
+
+
+def _condition(run: Run, submission: Mapping[str, Any] | None, known: JobIndex[Any]) -> Condition:
+    job = known.find(run, submission)
+    if job is not None:
+        condition: Condition = job.condition()
+        return condition
+    if submission is None:  # submitted a moment ago, or its submission was killed
+        return unsubmitted(run, "LSF")
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    if attempt is not None and attempt.kind == "preempted":
+        return Condition(state="cancelled", reason="LSF has forgotten its job, which was killed")
+    return Condition(state="lost", reason="LSF has forgotten its job")
+
+
+def _living(job_ids: Sequence[str]) -> set[str]:
+    return {job.job_id for job in ask_jobs(job_ids) if job.condition().state in _ACTIVE}

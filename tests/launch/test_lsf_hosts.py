@@ -1,0 +1,247 @@
+"""One command on every host of an LSF job."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdist.launch.lsf_hosts import (
+    Host,
+    exit_code_for_lsf,
+    host_script,
+    job_hosts,
+    launch_command,
+)
+
+LIMIT_S = 20
+
+LAUNCHER = """#!/bin/sh
+# Starts a command on a host, as rsh does: through another shell, without our environment.
+host="$1"; shift
+case "$host" in down*) echo "$host is unreachable" >&2; exit 255 ;; esac
+cd / && exec env -i PATH=/usr/bin:/bin WHERE="$host" /bin/sh -c "$*"
+"""
+
+COMMAND = """
+import json, os, signal, sys, time
+received = []
+for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: received.append(number))
+place = {"cwd": os.getcwd(), "pid": os.getpid(), "environment": dict(os.environ)}
+print(json.dumps(place), flush=True)
+task = os.environ["HPCDIST_LSF_TASK"]
+while not os.path.exists(f"end-{task}"):
+    while received:
+        print(json.dumps({"received": received.pop(0)}), flush=True)
+    time.sleep(0.01)
+sys.exit(int(open(f"end-{task}").read()))
+"""
+
+
+class Job:
+    """A job of LSF's as its script has become: the process that starts the command everywhere."""
+
+    def __init__(self, folder, hosts, options=(), **environment):
+        self.folder = folder
+        launcher = folder / "launch"
+        launcher.write_text(LAUNCHER)
+        launcher.chmod(0o755)
+        self.logs = folder / "logs"
+        self.logs.mkdir(exist_ok=True)
+        code = "from hpcdist.launch.lsf_hosts import main; main()"
+        words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
+        words += ["--launcher", f"{launcher} {{host}} {{command}}", *options]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, *words, "--", sys.executable, "-c", COMMAND],
+            cwd=folder,
+            env=os.environ | {"LSB_MCPU_HOSTS": hosts, "LSB_JOBID": "7"} | environment,
+            start_new_session=True,
+        )
+
+    def lines(self, task=0):
+        path = self.logs / f"7_{task}_log.out"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + LIMIT_S
+        while not (found := condition()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return found
+
+    def started(self, task=0):
+        return self.wait_for(lambda: self.lines(task))[0]
+
+    def end(self, *codes):
+        for task, code in enumerate(codes):
+            (self.folder / f"end-{task}").write_text(str(code))
+        return self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def start(tmp_path):
+    jobs = []
+
+    def start_job(hosts="hostA 8 hostB 8 ", **options):
+        jobs.append(Job(tmp_path, hosts, **options))
+        return jobs[-1]
+
+    yield start_job
+    for job in jobs:
+        job.process.kill()
+        job.process.wait()
+        for task in range(4):
+            for line in job.lines(task):
+                if "pid" in line and Path(f"/proc/{line['pid']}").exists():
+                    os.kill(line["pid"], signal.SIGKILL)
+
+
+def test_hosts_are_counted_once_each_and_in_order():
+    assert job_hosts("hostB 2 hostA 4 ") == [
+        Host(name="hostB", slots=2),
+        Host(name="hostA", slots=4),
+    ]
+    assert job_hosts("hostA 1 hostB 1 hostA 2") == [
+        Host(name="hostA", slots=3),
+        Host(name="hostB", slots=1),
+    ]
+    assert job_hosts("batch1 1 a 42 b 42", skip_first=True) == job_hosts("a 42 b 42")
+    assert job_hosts("") == []
+
+
+def test_every_host_gets_directory_and_environment(start):
+    value = 'it\'s "quoted" $HOME `date`\nand of two lines'
+    job = start(VALUE=value, HF_TOKEN="hf_1234567890abcdef", CUDA_VISIBLE_DEVICES="3")
+    here, there = job.started(0), job.started(1)
+    assert here["cwd"] == there["cwd"] == str(job.folder)
+    assert there["environment"]["VALUE"] == here["environment"]["VALUE"] == value
+    assert there["environment"]["WHERE"] == "hostB"  # it came through the launcher
+    assert "WHERE" not in here["environment"]
+    assert [one["environment"]["HPCDIST_LSF_TASK"] for one in (here, there)] == ["0", "1"]
+    # Of this host alone, and what may be nobody else's, nothing is written down.
+    assert "CUDA_VISIBLE_DEVICES" not in there["environment"]
+    script = job.logs / "7_host.sh"
+    assert "hf_1234567890abcdef" not in script.read_text()
+    assert stat.S_IMODE(script.stat().st_mode) == 0o600
+    assert job.end(0, 0) == 0
+
+
+def test_the_first_hosts_exit_code_is_the_jobs(start):
+    job = start()
+    job.started(0)
+    job.started(1)
+    assert job.end(3, 0) == 3
+    assert (job.logs / "7_exit_code").read_text() == "3\n"
+
+
+def test_signals_reach_the_first_host_once_each(start):
+    job = start()
+    job.started(0)
+    for number in (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM):
+        os.killpg(job.process.pid, number)  # as LSF does
+        job.wait_for(lambda number=number: {"received": number} in job.lines(0))
+    received = [line["received"] for line in job.lines(0)[1:]]
+    assert received == [signal.SIGUSR2, signal.SIGINT, signal.SIGTERM]
+    job.started(1)
+    assert job.end(0, 0) == 0
+
+
+def test_what_is_killed_takes_the_first_hosts_command_along(start):
+    job = start("hostA 8 ")
+    pid = job.started(0)["pid"]
+    job.process.kill()
+    job.wait_for(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_host_that_cannot_be_reached_is_told(start):
+    job = start("hostA 8 downB 8 ")
+    job.started(0)
+    note = job.wait_for(
+        lambda: (job.logs / "7.notes").exists() and (job.logs / "7.notes").read_text()
+    )
+    assert json.loads(note) == {
+        "node": 1,
+        "host": "downB",
+        "said": f"{job.folder / 'launch'} ended with exit code 255",
+    }
+    assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
+    assert job.end(1) == 1
+
+
+def test_several_tasks_per_host_are_numbered_by_host(start):
+    job = start(options=["--tasks-per-node", "2"])
+    where = [job.started(task)["environment"].get("WHERE") for task in range(4)]
+    assert where == [None, None, "hostB", "hostB"]
+    assert job.end(0, 0, 0, 0) == 0
+
+
+def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
+    launcher = tmp_path / "jsrun"
+    launcher.write_text(
+        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i /bin/sh -c "$*" & done\nwait\n'
+    )
+    launcher.chmod(0o755)
+    options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
+    options += ["--node-rank-variable", "RANK_OF_IT"]
+    job = start("launch1 1 hostA 42 hostB 42 ", options=[*options, "--nodes", "2"])
+    hosts = {job.started(task)["environment"]["HPCDIST_LSF_HOSTS"] for task in (0, 1)}
+    assert hosts == {"hostA 42 hostB 42"}
+    os.killpg(job.process.pid, signal.SIGUSR2)
+    job.wait_for((job.logs / "7.notes").exists)
+    assert json.loads((job.logs / "7.notes").read_text()) == {"signal": "SIGUSR2"}
+    job.end(0, 0)
+
+
+def test_a_start_counts_those_before_it(start):
+    assert start("hostA 1 ").started(0)["environment"]["HPCDIST_LSF_LIFE"] == "0"
+    job = start("hostA 1 ")
+    lives = [
+        line["environment"]["HPCDIST_LSF_LIFE"] for line in job.wait_for(lambda: job.lines()[1:])
+    ]
+    assert lives == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "requeued", "told"),
+    [
+        (130, "", 130),
+        (130, "99 100", 130),
+        (130, "99 130", 1),
+        (1, "all", 1),  # nothing helps
+        (75, "all ~3", 3),
+        (75, "all ~75", 75),
+        (20, "30 EXCLUDE(20 1)", 2),
+        (0, "all", 0),
+    ],
+)
+def test_no_exit_code_asks_for_a_requeue(code, requeued, told):
+    assert exit_code_for_lsf(code, requeued) == told
+
+
+def test_a_launcher_is_given_plain_words():
+    command = "/bin/sh /runs/a/7_host.sh 1"
+    words = launch_command("blaunch -z {host} {command}", host="hostB", command=command)
+    assert words == ["blaunch", "-z", "hostB", "/bin/sh", "/runs/a/7_host.sh", "1"]
+    quoted = launch_command("ssh {host} 'exec {command}'", host="hostB", command=command)
+    assert quoted == ["ssh", "hostB", f"exec {command}"]
+
+
+def test_a_host_script_is_plain_sh():
+    text = host_script(
+        {"A": "b c", "BASH_FUNC_module%%": "() { :; }"},
+        "/a b",
+        ["x", "y z"],
+        logs="/l/7",
+        task="$1",
+    )
+    assert "BASH_FUNC" not in text
+    assert text.splitlines()[0] == "cd '/a b' || exit 1"
+    assert text.endswith("exec x 'y z'\n")
+    subprocess.run(["shellcheck", "--shell=sh", "-"], input=text, text=True, check=True)
