@@ -1,0 +1,1 @@
+"""IBM Spectrum LSF, and engines that are compatible with it."""
