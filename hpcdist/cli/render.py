@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +15,19 @@ from hpcdist.cli.options import (
     load_from_options,
     snapshot_from_options,
 )
-from hpcdist.cli.printing import note
+from hpcdist.cli.printing import note, one_line, say
+
+if TYPE_CHECKING:
+    from hpcdist.submission import PlannedSubmission
+    from hpcdist.sweeps.plan import PlannedSweep
 
 
 @click.command
 @job_options
-def render(*, options: JobOptions) -> None:
+@click.option(
+    "--explain", is_flag=True, help="Say on stderr how the numbers in the script come about."
+)
+def render(*, options: JobOptions, explain: bool) -> None:
     """Print the script that `hpcdist submit` with these options would give to the scheduler.
 
     The script is all that is printed on stdout; RUN stands in it for the id that the run would get.
@@ -29,7 +37,8 @@ def render(*, options: JobOptions) -> None:
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
-    scripts = _of_sweep(options) if options.is_sweep else _of_run(options)
+    of = _of_sweep if options.is_sweep else _of_run
+    scripts = of(options, explain=explain)
     sys.stdout.flush()
     for number, script in enumerate(scripts, start=1):
         if len(scripts) > 1:
@@ -37,7 +46,7 @@ def render(*, options: JobOptions) -> None:
         sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
 
 
-def _of_run(options: JobOptions) -> list[str]:
+def _of_run(options: JobOptions, *, explain: bool) -> list[str]:
     from hpcdist.submission import placeholder_run, plan_submission
 
     loaded = load_from_options(options)
@@ -47,13 +56,15 @@ def _of_run(options: JobOptions) -> list[str]:
     )
     for text in planned.notes:
         note(text)
+    if explain:
+        _explain(planned)
     run = placeholder_run(options.runs)
     dependencies = dependencies_now(options, planned.scheduler)
     script = planned.script(planned.target(run, dependencies))
     return [script, *summary_scripts(options, planned, run)]
 
 
-def _of_sweep(options: JobOptions) -> list[str]:
+def _of_sweep(options: JobOptions, *, explain: bool) -> list[str]:
     from hpcdist.cli.sweeping import plan
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission import placeholder_run
@@ -61,6 +72,8 @@ def _of_sweep(options: JobOptions) -> list[str]:
     from hpcdist.sweeps.submit import planned_scripts
 
     planned = plan(options)
+    if explain:
+        _explain_sweep(planned)
     sweep = Sweep(placeholder_run(options.runs).path)
     scheduler = planned.scheduler
     if isinstance(scheduler, BatchScheduler):
@@ -73,3 +86,22 @@ def _of_sweep(options: JobOptions) -> list[str]:
         )
     runs = [sweep.run(point.index, len(planned.points)) for point in planned.points]
     return [one.script(one.target(run)) for one, run in zip(planned.runs, runs, strict=True)]
+
+
+def _explain(planned: PlannedSubmission) -> None:
+    for line in planned.scheduler.explain(planned.loaded.job, planned.plan):
+        say(one_line(line))
+
+
+def _explain_sweep(planned: PlannedSweep) -> None:
+    """Once for runs that ask for the same."""
+    from hpcdist.submission import shape_of
+
+    points: dict[str, list[int]] = {}
+    for index, run in enumerate(planned.runs):
+        points.setdefault(shape_of(run.loaded.job), []).append(index)
+    for same in points.values():
+        if len(points) > 1:
+            labels = ", ".join(dict.fromkeys(planned.points[index].label for index in same))
+            say(one_line(f"{len(same)} of {len(planned.runs)} runs: {labels}"))
+        _explain(planned.runs[same[0]])

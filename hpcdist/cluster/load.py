@@ -113,7 +113,7 @@ def _in_full(key: str, value: Any) -> Any:
     """A key that has nothing behind it is empty; several lines of bash may be one text."""
     if value is None and key in {"setup", "directives"}:
         return []
-    if value is None and key == "environment":
+    if value is None and key in {"environment", "lsf"}:
         return {}
     return [value] if key == "setup" and isinstance(value, str) else value
 

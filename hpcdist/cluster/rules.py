@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hpcdist.cluster.lsf_rules import LSF_KEYS, Problem, lsf_problems, requirement_problems
 from hpcdist.errors import ProfileError
 from hpcdist.job.check import show
 from hpcdist.secrets import looks_secret
@@ -37,41 +38,28 @@ _SLURM_KEYS = {
     ("--output", "-o", "--error", "-e"): "nothing: the output is in the run directory",
     ("--array", "-a", "--dependency", "-d"): "nothing: hpcdist sets it where it is needed",
 }
-_LSF_KEYS = {
-    ("-q",): "the key partition",
-    ("-P",): "the key account",
-    ("-gpu",): "the keys gpu_request and gpu_type",
-    ("-M",): "the key mem_gb",
-    ("-W",): "the key time_limit_min",
-    ("-n",): "the options --nodes and --gpus, or resources in the job",
-    ("-J",): "name in the job",
-    ("-r", "-rn"): "nothing: hpcdist restarts its runs",
-    ("-o", "-oo", "-e", "-eo"): "nothing: the output is in the run directory",
-    ("-w",): "nothing: hpcdist sets it where it is needed",
-}
 """Options that hpcdist sets itself -> what to use instead of a directive."""
 
 
 def check_rules(values: Mapping[str, Any], origin: Origin) -> None:
     """Raise ProfileError for the first value that cannot stand in a script."""
     for key, problem, hint in _problems(values):
-        raise ProfileError(f"{origin(key)}: {key} {problem}", hint=hint)
+        raise ProfileError(f"{origin(key.partition('.')[0])}: {key} {problem}", hint=hint)
 
 
-_Problem = tuple[str, str, str]
-"""The key, what is wrong with it, and what to do."""
-
-
-def _problems(values: Mapping[str, Any]) -> Iterator[_Problem]:
+def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _unprintable(values)
     yield from _environment(values.get("environment", {}))
     yield from _setup(values.get("setup", []))
-    options = _LSF_KEYS if values.get("scheduler") == "lsf" else _SLURM_KEYS
+    yield from lsf_problems(values.get("lsf", {}))
+    is_lsf = values.get("scheduler") == "lsf"
     for directive in values.get("directives", []):
-        yield from _directive(directive, options)
+        yield from _directive(directive, LSF_KEYS if is_lsf else _SLURM_KEYS)
+        if is_lsf:
+            yield from requirement_problems(directive)
 
 
-def _unprintable(values: Mapping[str, Any]) -> Iterator[_Problem]:
+def _unprintable(values: Mapping[str, Any]) -> Iterator[Problem]:
     for key in _LINES:
         value = values.get(key)
         if value is None:
@@ -86,7 +74,7 @@ def _unprintable(values: Mapping[str, Any]) -> Iterator[_Problem]:
             )
 
 
-def _environment(environment: Mapping[str, str]) -> Iterator[_Problem]:
+def _environment(environment: Mapping[str, str]) -> Iterator[Problem]:
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             yield (
@@ -100,14 +88,14 @@ def _environment(environment: Mapping[str, str]) -> Iterator[_Problem]:
             yield _secret("environment", name)
 
 
-def _setup(lines: list[str]) -> Iterator[_Problem]:
+def _setup(lines: list[str]) -> Iterator[Problem]:
     for line in lines:
         if any(not (c.isprintable() or c in "\n\t") for c in line):
             yield "setup", f"has {show(line)}, with a character that bash cannot take", "remove it"
         yield from _assigned_secrets("setup", line)
 
 
-def _directive(text: str, options: Mapping[tuple[str, ...], str]) -> Iterator[_Problem]:
+def _directive(text: str, options: Mapping[tuple[str, ...], str]) -> Iterator[Problem]:
     if not text.startswith("-") or not text.isprintable():
         yield (
             "directives",
@@ -129,14 +117,14 @@ def _is_option(text: str, name: str) -> bool:
     return len(name) == 2 and re.fullmatch(re.escape(name) + r"\d+", word) is not None
 
 
-def _assigned_secrets(key: str, text: str) -> Iterator[_Problem]:
+def _assigned_secrets(key: str, text: str) -> Iterator[Problem]:
     """Values that are computed when the job runs, such as $(cat ~/token), stand nowhere."""
     for name, value in _ASSIGNMENT.findall(text):
         if looks_secret(name, value.strip("\"'")):
             yield _secret(key, name)
 
 
-def _secret(key: str, name: str) -> _Problem:
+def _secret(key: str, name: str) -> Problem:
     return (
         key,
         f"gives {name} a value that looks secret, and would stand in every job's script",

@@ -106,6 +106,10 @@ class Scheduler(Protocol):
         Raises JobError or SchedulerError where the job cannot run there.
         """
 
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
+        """The arithmetic behind the script: a line per kind of resource, with where its numbers
+        come from; pure."""
+
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The script that is executed; pure, and nothing of `target` need exist."""
 

@@ -25,3 +25,10 @@ def mem_gb_per_node(job: JobSpec, cluster: ClusterProfile) -> float | None:
 def asks_for_gpus(job: JobSpec, cluster: ClusterProfile) -> bool:
     """Whether GPUs are requested."""
     return job.launch.device != "cpu" and cluster.gpu_request != "none"
+
+
+def source(of_job: float | None, of_profile: float | None) -> str:
+    """Where a value came from, for which the job's word counts before the profile's."""
+    if of_job:
+        return "from the job"
+    return "from the profile" if of_profile else "by default"

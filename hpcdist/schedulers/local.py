@@ -38,6 +38,7 @@ from hpcdist.launch.process import (
 )
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.local_explanation import explanation
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 from hpcdist.submitted import job_section
@@ -75,6 +76,10 @@ class LocalScheduler:
         left = [gpu for gpu in gpus if gpu.uuid not in without_gpus]
         launch = _on_gpus(job, left) if gpus else _on_cpus(job)
         return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch), cluster=cluster)
+
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
+        """How the ranks share this machine."""
+        return explanation(job, plan.details)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The script that starts one node's agent."""

@@ -28,8 +28,8 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
     options = {
         "job-name": target.name,
         **_placement(cluster),
-        **_resources(job, cluster),
-        **_end(job, cluster),
+        **resource_options(job, cluster),
+        **end_options(job, cluster),
         **_files(target),
         **_array(target),
         **_dependencies(target.dependencies),
@@ -75,7 +75,8 @@ def _placement(cluster: ClusterProfile) -> dict[str, str | None]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _resources(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+def resource_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+    """Nodes, CPUs, GPUs and memory."""
     options: dict[str, str | None] = {
         "nodes": str(job.resources.nodes),
         "ntasks-per-node": "1",  # the agent, which forks the ranks
@@ -94,7 +95,8 @@ def _resources(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
     return options
 
 
-def _end(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+def end_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+    """How long the job may run, when it is warned, and what follows."""
     options: dict[str, str | None] = {}
     limit_min = time_limit_min(job, cluster)
     if limit_min is not None:

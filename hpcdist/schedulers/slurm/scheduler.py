@@ -31,6 +31,7 @@ from hpcdist.schedulers.slurm.clusters import (
     refuse_elsewhere,
 )
 from hpcdist.schedulers.slurm.directives import check_folder, directives, log_pattern
+from hpcdist.schedulers.slurm.explanation import explanation
 from hpcdist.schedulers.slurm.limits import ask_max_array_size
 from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
@@ -71,6 +72,10 @@ class SlurmScheduler:
             warning_signals=["SIGUSR2", "SIGTERM"],
         )
         return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
+        """How sbatch's numbers come about."""
+        return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without Slurm."""

@@ -1,0 +1,45 @@
+"""How the ranks of a run on this machine share it, in lines that people can check by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.schedulers.explained import counted, product
+from hpcdist.spec import JobSpec
+
+
+def explanation(job: JobSpec, details: Mapping[str, Any]) -> list[str]:
+    """Ranks, and the CPUs and GPUs that each gets; `details` are the plan's."""
+    launch = msgspec.convert(details, LaunchPlan)
+    size = product(job.resources.nodes, job.resources.gpus, what="rank")
+    threads = launch.num_threads
+    each = f", {counted(threads, 'thread')} each (OMP_NUM_THREADS)" if threads else ""
+    return [
+        f"ranks: {size}, on {launch.device} with {launch.backend}{each}",
+        *(f"node {number}: {_share(node)}" for number, node in enumerate(launch.nodes)),
+    ]
+
+
+def _share(node: NodePlan) -> str:
+    """What each of a node's ranks gets."""
+    shares = [f"CPUs {_ranges(cpus)}" for cpus in node.rank_cpus or []]
+    if node.gpus:
+        pairs = zip(node.gpus, shares or [""] * len(node.gpus), strict=False)
+        shares = [" and ".join(part for part in (gpu, share) if part) for gpu, share in pairs]
+    text = "; ".join(f"rank {place}: {share}" for place, share in enumerate(shares))
+    return f"{node.address}; {text}" if node.address else text
+
+
+def _ranges(cpus: list[int]) -> str:
+    """Numbers as Linux writes them: 0-3,8."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,118 @@
+"""The arithmetic behind bsub's options, in lines that people can check by hand. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
+from hpcdist.schedulers.explained import (
+    counted,
+    limit_line,
+    no_gpus_line,
+    no_memory_line,
+    product,
+    ranks_and_cpus,
+)
+from hpcdist.schedulers.lsf.request import Request, request_of
+from hpcdist.spec import JobSpec
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_UNITS = {"KB": "KB", "MB": "MB", "GB": "GB", "suffix": "MB"}
+
+
+def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
+    """Slots, memory, GPUs and the run limit, and where each number comes from.
+
+    Raises ProfileError, as the request does.
+    """
+    request = request_of(job, cluster)
+    if request.by_nodes:
+        return [_hosts(request), *_required(cluster), limit_line(job, cluster, _limit(request))]
+    return [
+        _slots(job, cluster, request),
+        _memory(job, cluster, request),
+        _gpus(job, cluster, request),
+        *_required(cluster),
+        limit_line(job, cluster, _limit(request)),
+    ]
+
+
+def _hosts(request: Request) -> str:
+    return (
+        f"{counted(request.nodes, 'whole host')}, for lsf.options lists -nnodes: "
+        f"-nnodes {request.nodes}; their CPUs, GPUs and memory are all the job's"
+    )
+
+
+def _slots(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
+    size = product(request.nodes, request.slots_per_node, what="slot")
+    asked = f"-n {request.slots}"
+    if request.nodes > 1:
+        asked += f", span[ptile={request.slots_per_node}]"
+    elif request.slots > 1:
+        asked += ", span[hosts=1]"
+    return f"slots: {size} ({ranks_and_cpus(job, cluster)}): {asked}"
+
+
+def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
+    if request.mem is None:
+        return no_memory_line()
+    per = cluster.lsf.mem_per
+    shares = {"slot": request.slots, "host": request.nodes, "job": 1}
+    asked = f"rusage[mem={request.mem}]"
+    mem_gb = mem_gb_per_node(job, cluster)
+    if mem_gb is None:
+        return (
+            f"memory {request.mem} per {per} (the profile's directives; lsf.mem_per: {per}): "
+            f"{asked}; {_times(request.mem, shares[per])} in all"
+        )
+    where = source(job.resources.mem_gb, cluster.mem_gb)
+    return (
+        f"memory {mem_gb:g} GB per node (mem_gb, {where}){_shared(cluster, request)}: {asked}; "
+        f"{mem_gb * request.nodes:g} GB in all"
+    )
+
+
+def _shared(cluster: ClusterProfile, request: Request) -> str:
+    lsf = cluster.lsf
+    number = (request.mem or "").removesuffix("MB")
+    unit = _UNITS[lsf.mem_unit]
+    if lsf.mem_per == "slot":
+        sign = f" / {counted(request.slots_per_node, 'slot')}"
+    elif lsf.mem_per == "job":
+        sign = f" x {counted(request.nodes, 'node')}"
+    else:
+        sign = ""
+    return f"{sign} = {number} {unit} per {lsf.mem_per} (lsf.mem_per, lsf.mem_unit: {lsf.mem_unit})"
+
+
+def _times(amount: str, number: int) -> str:
+    """5GB times 8: 40 GB; what is no plain amount stays a product."""
+    match = _AMOUNT.fullmatch(amount)
+    if match is None:
+        return f"{number} x {amount}"
+    return f"{float(match[1]) * number:g} {match[2]}".rstrip()
+
+
+def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
+    if not asks_for_gpus(job, cluster):
+        return no_gpus_line(job)
+    size = product(request.nodes, job.resources.gpus, what="GPU")
+    if request.gpu is not None:
+        return f'GPUs: {size}; -gpu counts per host (lsf.gpu): -gpu "{request.gpu}"'
+    template = cluster.lsf.gpu_rusage
+    if template is None:
+        return f"GPUs: {size}; not asked for, for lsf.gpu is null: the queue must give them"
+    asked = template.replace("{gpus}", str(job.resources.gpus))
+    return f"GPUs: {size}; (lsf.gpu_rusage): rusage[{asked}]"
+
+
+def _required(cluster: ClusterProfile) -> list[str]:
+    if cluster.constraint is None:
+        return []
+    return [f"hosts: constraint of the profile: select[{cluster.constraint}]"]
+
+
+def _limit(request: Request) -> str | None:
+    return None if request.limit is None else f"-W {request.limit}"
