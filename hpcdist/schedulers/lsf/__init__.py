@@ -1,0 +1,1 @@
+"""The scheduler IBM Spectrum LSF, and engines that are compatible with it."""
