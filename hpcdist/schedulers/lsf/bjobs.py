@@ -1,0 +1,116 @@
+"""What bjobs says about jobs: one call for any number of runs; and bkill."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from hpcdist.errors import SchedulerError
+from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
+from hpcdist.schedulers.lsf.forms import FORMS, Form, next_form, read_pending
+from hpcdist.schedulers.lsf.jobs import STATES, LsfJob
+
+__all__ = ["LsfJob", "ask_jobs", "bkill"]
+
+_LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
+_NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
+_UNKNOWN_ID = re.compile(r"^job <\d+(?:\[\d+\])?>:? .*\bnot found", re.IGNORECASE)
+_JOB_ID = re.compile(r"[1-9]\d*(?:\[[1-9]\d*\])?")
+_KILLED = re.compile(
+    r"is being (?:terminated|signal|removed)|(?:has been|will be) (?:terminated|removed|killed)|"
+    r"already finished|no matching job|not found|operation is in progress",
+    re.IGNORECASE,
+)
+_KNOWN_FORMS: dict[str | None, Form] = {}
+"""Path of bjobs -> the form that it has answered in this process."""
+
+
+def ask_jobs(job_ids: Collection[str] = ()) -> list[LsfJob]:
+    """These jobs, arrays with all their elements, or without ids all jobs of this user; those that
+    ended lately are among them, those that LSF does not know are not.
+
+    Raises SchedulerError.
+    """
+    chosen = _chosen(job_ids)
+    if job_ids and not chosen:
+        return []
+    if sum(len(number) + 1 for number in chosen) > _LONGEST_ARGUMENTS:
+        chosen = []
+    jobs = _ask(chosen)
+    waiting = [job for job in jobs if job.stat == "PEND" and not job.pend_reason]
+    return _with_reasons(jobs, chosen) if waiting and not _tells_reasons() else jobs
+
+
+def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
+    """Have LSF end jobs, with `force` also those whose hosts it cannot reach; those that have ended
+    are none of its business.
+
+    Raises SchedulerError.
+    """
+    wrong = [one for one in job_ids if not _JOB_ID.fullmatch(one)]
+    if wrong:  # bkill takes 0 for all jobs of the user
+        raise SchedulerError(f"{wrong[0]!r} is no id of an LSF job", hint="see `hpcdist status`")
+    for part in _parts(sorted(set(job_ids))):
+        done = call_lsf(["bkill", *(["-r"] if force else []), *part])
+        said = lsf_lines(done.stdout, done.stderr)
+        problems = [line for line in said if not _KILLED.search(line)]
+        if done.returncode != 0 and (problems or not said):
+            raise failure(done, problems)
+
+
+def _chosen(job_ids: Iterable[str]) -> list[str]:
+    numbers = {one.partition("[")[0] for one in job_ids if _JOB_ID.fullmatch(one)}
+    return sorted(numbers, key=int)
+
+
+def _ask(chosen: Sequence[str]) -> list[LsfJob]:
+    """In the form that is known to work, or from the first to the last until one does."""
+    program = shutil.which("bjobs")
+    form: Form | None = _KNOWN_FORMS.get(program, FORMS[0])
+    while form is not None:
+        done = call_lsf(["bjobs", *form.options, *chosen])
+        jobs = form.read(done.stdout)
+        if jobs is not None:
+            _KNOWN_FORMS[program] = form
+            return jobs
+        if _knows_none(done):  # and nothing is learnt about the form
+            return []
+        form = next_form(form, f"{done.stderr}\n{done.stdout}")
+    _KNOWN_FORMS.pop(program, None)
+    raise failure(done)
+
+
+def _knows_none(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether all that is said is that there are no such jobs."""
+    said = lsf_lines(done.stderr, done.stdout)
+    if not said:
+        return done.returncode == 0
+    return all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
+
+
+def _tells_reasons() -> bool:
+    form = _KNOWN_FORMS.get(shutil.which("bjobs"))
+    return form is not None and "pend_reason" in form.fields
+
+
+def _with_reasons(jobs: Sequence[LsfJob], chosen: Sequence[str]) -> list[LsfJob]:
+    """The same jobs, with what `bjobs -p` says of those that wait."""
+    pending = {job.job_id for job in jobs if STATES.get(job.stat) == "pending"}
+    numbers = _chosen(pending) if chosen else []
+    reasons = read_pending(call_lsf(["bjobs", "-p", *numbers]).stdout)
+    return [
+        msgspec.structs.replace(job, pend_reason=reasons[job.job_id])
+        if job.job_id in pending and job.job_id in reasons
+        else job
+        for job in jobs
+    ]
+
+
+def _parts(job_ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    """All in one, as long as they are not too many for a command line."""
+    step = max(1, _LONGEST_ARGUMENTS // (max(map(len, job_ids), default=0) + 1))
+    return (job_ids[start : start + step] for start in range(0, len(job_ids), step))

@@ -1,0 +1,179 @@
+"""The forms in which bjobs can be asked, the one that tells most first, and how each is read.
+
+-json and some fields came with IBM Spectrum LSF 10.1, -o with 9.1; compatible engines know less.
+None of the forms cuts names or needs -noheader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from hpcdist.schedulers.lsf.jobs import LsfJob, make_job
+
+_LEAST = ("jobid", "stat", "exec_host", "job_name")
+_MOST = ("jobid", "job_name", "stat", "exec_host", "start_time", "exit_code")
+_ALL = (*_MOST, "exit_reason", "estimated_start_time", "pend_reason")
+_DELIMITER = "|"
+_WIDE_DATE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2}\s+\d{1,2}:\d{2}(?::\d{2})?(?:\s+\d{4})?\s*$")
+_WIDE_HEADER = ("JOBID", "USER", "STAT")
+_OBJECTION = re.compile(
+    r"illegal|invalid|unknown|unrecogni[sz]ed|unsupported|not (?:valid|supported)|\bbad\b",
+    re.IGNORECASE,
+)
+_BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
+_INDEX = re.compile(r"\[(\d+)\]\s")
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to ask."""
+
+    fields: tuple[str, ...] = ()
+    """Those of -o; none: the wide table."""
+    is_json: bool = False
+    delimiter: str = ""
+    """Between the fields; empty: blanks."""
+
+    @property
+    def options(self) -> list[str]:
+        """Of bjobs, besides the ids."""
+        if not self.fields:
+            return ["-a", "-w"]
+        delimiter = f" delimiter='{self.delimiter}'" if self.delimiter else ""
+        return [
+            "-a",
+            "-o",
+            f"{' '.join(self.fields)}{delimiter}",
+            *(["-json"] if self.is_json else []),
+        ]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """What an engine could object to."""
+        return frozenset({*self.fields, "json" if self.is_json else "delimiter"})
+
+    def read(self, text: str) -> list[LsfJob] | None:
+        """The jobs of an answer; None where the text is no answer in this form."""
+        if self.is_json:
+            return _read_json(text)
+        return _read_rows(text, self) if self.fields else _read_wide(text)
+
+
+FORMS = (
+    Form(fields=_ALL, is_json=True),
+    Form(fields=_ALL, delimiter=_DELIMITER),
+    Form(fields=_MOST, is_json=True),
+    Form(fields=_MOST, delimiter=_DELIMITER),
+    Form(fields=_LEAST),
+    Form(),
+)
+
+
+def next_form(form: Form, complaint: str) -> Form | None:
+    """What to try after a form was refused; None after the last.
+
+    What the complaint mentions is not tried again, where there is another way.
+    """
+    later = FORMS[FORMS.index(form) + 1 :]
+    if not later:
+        return None
+    objections = "\n".join(line for line in complaint.splitlines() if _OBJECTION.search(line))
+    if re.search(r"option -- '?o'?\s*$", objections, re.MULTILINE):
+        return later[-1]  # the only one without
+    lowered = objections.lower()
+    named = {word for word in form.words if re.search(rf"\b{word}\b", lowered)}
+    return next((one for one in later if not named & one.words), later[-1])
+
+
+def read_pending(text: str) -> dict[str, str]:
+    """Reason by job id from `bjobs -p`: a line for the job, and then its reasons.
+
+    Of a name that is cut the end stays, so that an element's index is always there.
+    """
+    found: dict[str, str] = {}
+    job_id = None
+    for line in text.splitlines():
+        if block := _BLOCK.match(line):
+            index = block[2] or next(iter(_INDEX.findall(line)), None)
+            job_id = f"{block[1]}[{index}]" if index else block[1]
+        elif job_id is not None and line.strip():
+            found[job_id] = f"{found.get(job_id, '')} {line.strip()}".strip()
+    return found
+
+
+def _read_json(text: str) -> list[LsfJob] | None:
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        answer = json.loads(text[start : end + 1], strict=False)
+    except ValueError:
+        return None
+    records = answer.get("RECORDS") if isinstance(answer, dict) else None
+    if not isinstance(records, list):
+        return None
+    jobs = (make_job(_lowered(record)) for record in records if isinstance(record, dict))
+    return [job for job in jobs if job is not None]  # a record with ERROR has no state
+
+
+def _lowered(record: dict[str, Any]) -> dict[str, str]:
+    return {key.lower(): "" if value is None else str(value) for key, value in record.items()}
+
+
+def _read_rows(text: str, form: Form) -> list[LsfJob] | None:
+    count = len(form.fields) - 1
+    rows = [line.split(form.delimiter or None, count) for line in _joined(text)]
+    heads = [number for number, row in enumerate(rows) if _is_header(row, form)]
+    if not heads:
+        return None
+    cells = (row for row in rows[heads[0] + 1 :] if len(row) == len(form.fields))
+    jobs = (make_job(dict(zip(form.fields, row, strict=True))) for row in cells)
+    return [job for job in jobs if job is not None]
+
+
+def _is_header(row: list[str], form: Form) -> bool:
+    """By its first field, and by the place of STAT, which is another in the table for people."""
+    place = form.fields.index("stat")
+    return len(row) == len(form.fields) and (row[0].strip(), row[place].strip()) == (
+        "JOBID",
+        "STAT",
+    )
+
+
+def _joined(text: str) -> Iterator[str]:
+    """Lines; one that does not begin with an id goes on with the reasons of the one before."""
+    whole = ""
+    for line in text.splitlines():
+        if re.match(r"\d|JOBID", line) or not whole:
+            if whole:
+                yield whole
+            whole = line
+        else:
+            whole = f"{whole} {line.strip()}"
+    if whole:
+        yield whole
+
+
+def _read_wide(text: str) -> list[LsfJob] | None:
+    """JOBID USER STAT QUEUE FROM_HOST EXEC_HOST JOB_NAME SUBMIT_TIME, EXEC_HOST `-` or blank."""
+    lines = text.splitlines()
+    heads = [number for number, line in enumerate(lines) if tuple(line.split()[:3]) == _WIDE_HEADER]
+    if not heads:
+        return None
+    jobs = (make_job(_wide_row(line)) for line in lines[heads[0] + 1 :])
+    return [job for job in jobs if job is not None]
+
+
+def _wide_row(line: str) -> dict[str, str]:
+    words = _WIDE_DATE.sub("", line).split()
+    if len(words) < 6:
+        return {}
+    has_host = len(words) > 6
+    return {
+        "jobid": words[0],
+        "stat": words[2],
+        "exec_host": words[5] if has_host else "",
+        "job_name": " ".join(words[6:] if has_host else words[5:]),
+    }

@@ -1,0 +1,205 @@
+"""Why a job waits and how it ended, in plain words.
+
+LSF's own words are those of lsb_pendreason() in the LSF API reference, and of the page "Termination
+reasons displayed by bacct, bhist, and bjobs" of IBM Spectrum LSF 10.1. Engines and versions differ
+in small words, so patterns are looked for.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from hpcdist.verdict import State
+
+_PENDING: tuple[tuple[str, str], ...] = (
+    (
+        r"dependency condition invalid or never satisfied",
+        "the job that it waits for did not end as --after asks: it will never start",
+    ),
+    (r"dependency condition not satisfied", "it waits for the end of another job"),
+    (
+        r"array has reached its (?:running element|job slot) limit",
+        "as many runs of the sweep as --max-parallel allows are under way",
+    ),
+    (r"suspended by (?:the )?user while pending", "it is held; release it with: bresume JOBID"),
+    (r"suspended by LSF admin", "an administrator holds it"),
+    (r"specified start time", "its start time has not come"),
+    (
+        r"no suitable hosts? for the job",
+        "no host fits what it asks for; ask for less, or name another queue with --partition",
+    ),
+    (
+        r"no longer satisfies queue (?:PROC|TASK)LIMIT",
+        "it asks for more slots than the queue allows a job",
+    ),
+    (
+        r"has no permission to run|no such user account|determine user account",
+        "you have no account on the hosts; ask the site",
+    ),
+    (
+        r"bad host name|host group is not used by the queue",
+        "it asks for hosts that the queue does not have",
+    ),
+    (
+        r"(?:not enough (?:processors|hosts) to meet the (?:job|queue)'s spanning requirement)",
+        "it waits for hosts with as many free slots each as it asks for",
+    ),
+    (
+        r"queue is inactivated by (?:the|its) (?:administrator|LSF admin\w*)",
+        "the queue starts no jobs at present: an administrator has closed it",
+    ),
+    (r"will not finish", "it would not end in time; a shorter --time may help"),
+    (
+        r"queue is inactivated by its time windows|(?:dispatch|run) windows? (?:is |are )?closed",
+        "the queue starts jobs only at certain times",
+    ),
+    (r"queue is inactiv", "the queue starts no jobs at present"),
+    (r"pending job (?:slot )?threshold", "you have as many pending jobs as the site allows"),
+    (
+        r"resource \((\w+)\) limit defined (.+?) has been reached",
+        "it waits until running jobs give back {0}: the limit {1} is reached",
+    ),
+    (
+        r"resource limit defined (.+?) has been reached",
+        "it waits for running jobs to end: the limit {0} is reached",
+    ),
+    (
+        r"user'?s? group",
+        "your group uses all job slots that it may have",
+    ),
+    (
+        r"user has (?:reached|not enough)|per-user job slot|user's (?:per-\w+ )?job slot limit",
+        "you use all job slots that you may have at one time",
+    ),
+    (
+        r"queue has (?:reached|not enough)|queue's per-\w+ job slot limit",
+        "all job slots of the queue are in use",
+    ),
+    (r"job group has reached", "its job group runs as many jobs as it may"),
+    (r"ngpus|\bgpus?\b", "it waits for GPUs to become free"),
+    (
+        r"requirements? for (?:reserving resource|resource reservation)(?: \((\w+)\))?.*not satisf",
+        "it waits for hosts with enough free {0}",
+    ),
+    (
+        r"requirement for exclusive execution|running an exclusive job",
+        "it waits for hosts to itself",
+    ),
+    (
+        r"resource requirements? not satisfied",
+        "no host has at present what it asks for (its select[...], or the queue's)",
+    ),
+    (
+        r"not enough (?:job )?slot|job slot limit reached|slot\(s\)|slots? are reserved",
+        "it waits for hosts to become free",
+    ),
+    (
+        r"pre-exec command exited",
+        "the site's preparation of a host for it failed; LSF tries again",
+    ),
+    (
+        r"unable to (?:access job file|set job's|determine job's|open job's)|initialization failed",
+        "LSF could not start it on a host, and tries again; see that its folder exists there",
+    ),
+    (r"requeue|re-?scheduling|rescheduled", "it was requeued, and waits to be started again"),
+    (r"new job is waiting", "the scheduler has not looked at it yet"),
+    (r"schedule of the job is postponed|system is (?:not ready|unable)", "LSF is catching up"),
+    (r"load threshold|load information|higher .*priority jobs", "its hosts are busy"),
+    (
+        r"closed by|locked by|unreach|unavail|unable to reach|host is down",
+        "hosts that it needs are down or closed, perhaps for maintenance",
+    ),
+    (r"just started a job recently", "LSF starts one job after the other on a host"),
+)
+"""Pattern of LSF's words -> ours; the first is told where there are several."""
+
+_MATCHERS = tuple((re.compile(pattern, re.IGNORECASE), words) for pattern, words in _PENDING)
+_RESOURCES = {"mem": "memory", "swp": "swap space", "tmp": "space in /tmp", "slot": "slots"}
+_ONLY_SOME_HOSTS = re.compile(
+    r"not specified in job submission|not usable to the queue|not the same type|"
+    r"individual host-based reasons",
+    re.IGNORECASE,
+)
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """What LSF says of a job that has ended badly."""
+
+    state: State
+    words: str
+
+
+_ENDED_BY_OWNER = "it was ended with bkill"
+_ENDED_BY_ADMIN = "an administrator ended it"
+_ENDED: dict[str, tuple[State, str]] = {
+    "TERM_ADMIN": ("cancelled", _ENDED_BY_ADMIN),
+    "TERM_BUCKET_KILL": ("cancelled", _ENDED_BY_OWNER),
+    "TERM_CPULIMIT": ("failed", "its processes used more CPU time than the queue allows"),
+    "TERM_CWD_NOTEXIST": ("failed", "the directory that it was submitted from is not on the host"),
+    "TERM_DEADLINE": ("failed", "its deadline was reached"),
+    "TERM_EXTERNAL_SIGNAL": ("failed", "a signal that did not come from LSF ended it"),
+    "TERM_FORCE_ADMIN": ("cancelled", _ENDED_BY_ADMIN),
+    "TERM_FORCE_OWNER": ("cancelled", _ENDED_BY_OWNER),
+    "TERM_LOAD": ("failed", "LSF ended it: its host was overloaded"),
+    "TERM_MEMLIMIT": (
+        "failed",
+        "the memory limit was reached; ask for more with --set resources.mem_gb=GB",
+    ),
+    "TERM_ORPHAN_SYSTEM": (
+        "cancelled",
+        "what it was to follow did not end as --after asks, so LSF removed it",
+    ),
+    "TERM_OWNER": ("cancelled", _ENDED_BY_OWNER),
+    "TERM_PREEMPT": ("preempted", "a job of a higher priority took its hosts"),
+    "TERM_PROCESSLIMIT": ("failed", "it had more processes than the queue allows"),
+    "TERM_RMIN": ("failed", "LSF ended it: a host was given back"),
+    "TERM_RUNLIMIT": ("failed", "the run limit was reached"),
+    "TERM_SWAP": ("failed", "the limit of swap space was reached"),
+    "TERM_THREADLIMIT": ("failed", "it had more threads than the queue allows"),
+    "TERM_WINDOW": ("failed", "the queue's time window has closed"),
+    "TERM_ZOMBIE": ("failed", "LSF gave it up: its host could not be reached"),
+}
+_KEYWORD = re.compile(r"\bTERM_[A-Z_]+")
+
+
+def plain_reason(text: str) -> str:
+    """A sentence for the reasons that bjobs gives, with LSF's own words for it.
+
+    Unknown ones are told as they are; without any, the scheduler has not said why.
+    """
+    said = [part for part in _parts(text) if not _ONLY_SOME_HOSTS.search(part)] or _parts(text)
+    for pattern, words in _MATCHERS:
+        for part in said:
+            if found := pattern.search(part):
+                return f"{_fill(words, found)} ({part})"
+    if not said:
+        return "LSF does not say why"
+    return f"LSF says: {'; '.join(said)}"
+
+
+def plain_end(exit_reason: str, exit_code: int | None) -> End:
+    """The state of a job that LSF shows as EXIT, and why it ended."""
+    keyword = _KEYWORD.search(exit_reason)
+    code = "" if exit_code is None else f", exit code {exit_code}"
+    if keyword and keyword[0] in _ENDED:
+        state, words = _ENDED[keyword[0]]
+        return End(state=state, words=f"{words} ({keyword[0]}{code})")
+    said = exit_reason.strip(" ;-")
+    return End(state="failed", words=f"LSF says EXIT{code}" + (f": {said}" if said else ""))
+
+
+def _parts(text: str) -> list[str]:
+    parts = (" ".join(part.split()).rstrip(".") for part in re.split(r"[;\n]", text))
+    return [part for part in parts if part.strip("- ")]
+
+
+def _fill(words: str, found: re.Match[str]) -> str:
+    return words.format(*map(_resource, found.groups()))
+
+
+def _resource(name: str | None) -> str:
+    if name is not None and name.startswith("ngpus"):
+        return "GPUs"
+    return "resources" if name is None else _RESOURCES.get(name, name)
