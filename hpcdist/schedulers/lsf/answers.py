@@ -62,9 +62,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 def parse_queues(text: str) -> list[Queue]:
     """The queues of `bqueues -l`, one or all."""
     starts = list(_QUEUE.finditer(text))
-    ends = [found.start() for found in starts[1:]] + [len(text)]
+    ends = [found.start() for found in starts] + [len(text)]
     return [
-        _queue(found[1], text[found.end() : end]) for found, end in zip(starts, ends, strict=True)
+        _queue(found[1], text[found.end() : end])
+        for found, end in zip(starts, ends[1:], strict=True)
     ]
 
 

@@ -21,6 +21,7 @@ from hpcdist.schedulers.known import (
     write_submission,
 )
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.ids import array_id, lsf_id
 from hpcdist.schedulers.lsf.queues import ask_queue, check_queue, max_array_size
 from hpcdist.schedulers.lsf.script import AGENTS, job_script
@@ -58,6 +59,10 @@ class LsfScheduler:
             limit_min=time_limit_min(job, cluster),
         )
         return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
+        """Slots, memory, GPUs and the run limit, as bsub is asked for them."""
+        return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without LSF."""
