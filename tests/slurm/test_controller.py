@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from user import User, job_id
+from cluster_user import User, job_id
 
 from hpcdist.run import all_runs
 from hpcdist.schedulers.slurm.clusters import parse_cluster

@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from cluster_user import END_LIMIT_S, User, events, expand, job_id, printed
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.needs import missing_programs
 from slurm_cluster.spec import LOOPBACK
-from user import END_LIMIT_S, User, events, expand, job_id, printed
 
 SHOW = """\
 import json, os

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from user import User, agent_pid, job_id, log
+from cluster_user import User, agent_pid, job_id, log
 
 WORK = """\
 import os, sys, time

@@ -5,8 +5,8 @@ import os
 import signal
 
 import pytest
+from cluster_user import User, agent_pid
 from trainings import end_well, hosts, train, train_undisturbed
-from user import User, agent_pid
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 
-from user import User, job_id, printed
+from cluster_user import User, job_id, printed
 
 ALL_REDUCE = """\
 import json, os

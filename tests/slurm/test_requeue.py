@@ -2,6 +2,7 @@
 have been."""
 
 import pytest
+from cluster_user import User, events, job_id
 from trainings import (
     COUNT,
     end_well,
@@ -12,7 +13,6 @@ from trainings import (
     train_undisturbed,
     warn,
 )
-from user import User, events, job_id
 
 from hpcdist.run import Run
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from user import User, job_id, log
+from cluster_user import User, job_id, log
 
 from hpcdist.run import Run
 from hpcdist.sweeps.folder import Sweep

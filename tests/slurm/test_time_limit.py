@@ -1,8 +1,8 @@
 """The time limit. Slurm looks at limits every 30 s, so all of this takes a minute or two."""
 
 import pytest
+from cluster_user import User, job_id, log
 from trainings import COUNT, TWO
-from user import User, job_id, log
 
 
 @pytest.fixture

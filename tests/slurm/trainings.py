@@ -3,7 +3,7 @@
 import json
 
 import torch
-from user import User, events, expand, job_id
+from cluster_user import User, events, expand, job_id
 
 TRAIN = (
     "ddp",

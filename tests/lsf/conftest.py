@@ -1,0 +1,43 @@
+"""Simulated LSF sites for the session, and one of them whole and idle for each test."""
+
+import pytest
+from lsf_site.config import SiteConfig
+from lsf_site.site import Site
+
+
+@pytest.fixture(scope="session")
+def site_of():
+    """Call it with a SiteConfig; starts a site on the first call, and the same comes after."""
+    sites = {}
+
+    def get(config=SiteConfig()):  # noqa: B008  (frozen)
+        if config not in sites:
+            sites[config] = Site(config)
+            sites[config].start()
+        return sites[config]
+
+    yield get
+    for site in sites.values():
+        site.stop()
+
+
+@pytest.fixture
+def lsf_like(site_of):
+    """Call it with what a site is to have; it is idle, and a job that is left in it an error."""
+    used = []
+
+    def get(**settings):
+        site = site_of(SiteConfig(**settings))
+        site.restore()  # in case the last test ended before it could
+        used.append(site)
+        return site
+
+    yield get
+    left = [job for site in used for job in site.restore()]
+    assert not left, "the test left jobs in the queue, and has to wait for their end or kill them"
+
+
+@pytest.fixture
+def lsf(lsf_like):
+    """An ordinary site of IBM's engine: hostA to hostD, with 4 slots and 2 GPUs each."""
+    return lsf_like()

@@ -1,0 +1,304 @@
+"""What LSF's master daemon does: keeps the jobs, starts them when they can be, and ends them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from lsf_site import dependency, execution, processes, schedule
+from lsf_site.jobs import REASONS, requeue_codes
+from lsf_site.tasks import Tasks
+
+_KILL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+
+
+class Batch:
+    """The jobs of one site."""
+
+    def __init__(self, config, folder, login_environment):
+        self.config = config
+        self.folder = Path(folder)
+        self.bin = self.folder / "bin"
+        self.login_environment = login_environment
+        self.jobs = []
+        self.next_id = 1001
+        self.down = set()
+        self.tasks = Tasks(self)
+        self.popens = {}
+        self.by_pid = {}
+
+    # Looking.
+
+    def find(self, job_id, index=None):
+        """All elements of an array without an index."""
+        found = [job for job in self.jobs if job.id == job_id]
+        return found if index is None else [job for job in found if job.index == index]
+
+    def new_id(self):
+        self.next_id += 1
+        return self.next_id - 1
+
+    # The clock.
+
+    def tick(self):
+        """Do what is due; returns the seconds until something may be due again, None for never."""
+        now = time.time()
+        for job in [*self.jobs]:
+            self._send_due_signals(job, now)
+            self._end_at_limit(job, now)
+        self._forget(now)
+        self._dispatch(now)
+        due = [when for job in self.jobs for when in _due(job)]
+        due += [job.end_s + self.config.clean_period_s for job in self.jobs if job.has_ended]
+        return max(0.0, min(due) - now) if due else None
+
+    def _send_due_signals(self, job, now):
+        while job.kills and job.kills[0][0] <= now:
+            _, number = job.kills.pop(0)
+            self.send(job, number)
+
+    def _end_at_limit(self, job, now):
+        if job.state == "RUN" and job.limit_s is not None and job.limit_s <= now:
+            self.end_at_limit(job)
+
+    def _forget(self, now):
+        kept = now - self.config.clean_period_s
+        self.jobs = [job for job in self.jobs if not (job.has_ended and job.end_s <= kept)]
+
+    # Starting.
+
+    def _dispatch(self, now):
+        waiting = [job for job in self.jobs if job.state == "PEND"]
+        waiting.sort(key=lambda job: -self.config.queue(job.queue).priority)
+        for job in waiting:
+            job.pending_reason = self._start_or_reason(job, now) or ""
+
+    def _start_or_reason(self, job, now):
+        queue = self.config.queue(job.queue)
+        if not queue.is_active:
+            return "The queue is inactivated by the administrator"
+        if job.not_before_s > now:
+            return "Requeued job is waiting for rescheduling"
+        if job.condition and not (met := dependency.holds(job.condition, self.jobs, job.index)):
+            return self._unmet(job, met)
+        if job.array_limit and self._num_running(job.id) >= job.array_limit:
+            return "The job array has reached its running element limit"
+        free = schedule.free_hosts(self.config, self.jobs, self.down)
+        places, reason = schedule.place(job.request, queue, free, self.config)
+        if places is None:
+            return reason
+        self._start(job, places)
+        return ""
+
+    def _unmet(self, job, met):
+        if met is None and job.ends_as_orphan:
+            self._finish(job, "EXIT", reason="TERM_ORPHAN_SYSTEM")
+            return ""
+        if met is None:
+            return "Dependency condition invalid or never satisfied"
+        return "Job dependency condition not satisfied"
+
+    def _num_running(self, job_id):
+        return sum(job.has_started for job in self.jobs if job.id == job_id)
+
+    def _start(self, job, places):
+        job.places = places
+        job.attempts += 1
+        job.state = "RUN"
+        job.start_s = time.time()
+        job.exit_code = job.signal = None
+        job.term_reason = job.killed_as = job.requeues = ""
+        if job.run_limit_min is not None:
+            job.limit_s = job.start_s + job.run_limit_min * self.config.minute_s
+        hosts = " ".join(f"<{place.slots}*{place.host}>" for place in places)
+        count = sum(place.slots for place in places)
+        job.tell(
+            f"Started {count} Task(s) on Host(s) {hosts}, Allocated {count} Slot(s) on Host(s) "
+            f"{hosts}, Execution Home <{job.environment.get('HOME', '/')}>, "
+            f"Execution CWD <{job.run_cwd or job.cwd}>"
+        )
+        try:
+            process = execution.start(job, self)
+        except OSError as error:  # such as an interpreter that is not there
+            job.files.output.write_text(f"{error}\n")
+            self._ended(job, 127, None)
+            return
+        job.pid = process.pid
+        self.popens[process.pid] = process
+        self.by_pid[process.pid] = job
+
+    # Ending.
+
+    def reap(self):
+        """Take notice of every process that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            code, number = processes.exit_code(status)
+            if popen := self.popens.pop(pid, None):
+                popen.returncode = code  # or it warns that its process goes on
+            if job := self.by_pid.pop(pid, None):
+                if job.pid == pid and job.state in ("RUN", "USUSP", "SSUSP"):
+                    self._ended(job, code, number)
+            else:
+                self.tasks.ended(pid, code)
+
+    def _ended(self, job, code, number):
+        self._clean_up(job)
+        job.exit_code, job.signal = code, number
+        job.term_reason = job.killed_as
+        if number and not job.killed_as:
+            job.term_reason = "TERM_EXTERNAL_SIGNAL"
+        if job.requeues:
+            self.pend_again(job, job.requeues)
+        elif code and requeue_codes(job.requeue_values)(code):
+            self.pend_again(job, "")
+        else:
+            self._finish(job, "EXIT" if code else "DONE", reason=job.term_reason)
+
+    def _clean_up(self, job):
+        job.kills, job.limit_s, job.pid = [], None, None
+        self.tasks.end_all(job)
+        if self.config.kills_leftovers:
+            mark = {processes.JOB_MARK: f"{job.key}.{job.attempts}"}
+            processes.kill_all(lambda: processes.marked(os.getpid(), **mark))
+
+    def _finish(self, job, state, *, reason=""):
+        job.state, job.end_s, job.term_reason = state, time.time(), reason
+        if state == "DONE":
+            job.tell("Done successfully. The CPU time used is 0.1 seconds")
+        elif job.signal:
+            job.tell(f"Exited by signal {job.signal}. The CPU time used is 0.1 seconds")
+        elif job.exit_code is not None:
+            job.tell(f"Exited with exit code {job.exit_code}. The CPU time used is 0.1 seconds")
+        else:
+            job.tell("Exited; The CPU time used is 0.0 seconds")
+        if reason:
+            job.tell(f"Completed <exit>; {reason}: {REASONS[reason]}")
+        if job.start_s is not None:
+            execution.deliver(job, self)
+
+    def pend_again(self, job, reason):
+        """The same id, and hosts anew; what it has written so far is lost."""
+        job.term_reason = reason
+        job.state, job.places, job.start_s, job.end_s = "PEND", [], None, None
+        job.requeues = job.killed_as = ""
+        job.not_before_s = time.time() + self.config.requeue_delay_s
+        job.tell("Pending: Requeued job is waiting for rescheduling")
+
+    # Being told to.
+
+    def send(self, job, number):
+        """A signal, to the process group on the first host."""
+        if job.pid is None or job.state in ("UNKWN", "ZOMBI"):
+            return
+        processes.signal_group(job.pid, number)
+        if job.state in ("USUSP", "SSUSP") and number != signal.SIGSTOP:
+            processes.signal_group(job.pid, signal.SIGCONT)
+        if self.config.signals_reach_tasks:
+            self.tasks.signal(job, number)
+
+    def kill(self, job, reason="TERM_OWNER"):
+        """As bkill does: one signal after the other, until the script has ended."""
+        if not job.has_started:
+            self._finish(job, "EXIT", reason=reason)
+            return
+        job.killed_as = reason
+        job.requeues = ""
+        self._plan_kill(job)
+
+    def requeue(self, job, reason="TERM_REQUEUE_OWNER"):
+        """Ends it as a kill does; then it is pending again."""
+        if job.has_started and job.pid is not None:
+            job.killed_as = job.requeues = reason
+            self._plan_kill(job)
+        else:
+            self.pend_again(job, reason)
+
+    def _plan_kill(self, job):
+        if not job.kills:
+            interval = self.config.kill_interval_s
+            now = time.time()
+            job.kills = [(now + n * interval, number) for n, number in enumerate(_KILL_SIGNALS)]
+
+    def force_kill(self, job):
+        """bkill -r: out of the system at once."""
+        if job.state == "UNKWN":
+            job.state = "ZOMBI"
+            return
+        pid = job.pid
+        job.killed_as = "TERM_FORCE_OWNER"
+        if pid is None:
+            self._finish(job, "EXIT", reason=job.killed_as)
+        else:
+            self.send(job, signal.SIGKILL)
+
+    def end_at_limit(self, job):
+        """SIGUSR2, and SIGKILL after the grace."""
+        now = time.time()
+        job.limit_s = None
+        job.killed_as = "TERM_RUNLIMIT"
+        job.kills = [(now, signal.SIGUSR2), (now + self.config.limit_grace_s, signal.SIGKILL)]
+
+    def suspend(self, job, state="USUSP"):
+        if job.state == "PEND":
+            job.state = "PSUSP"
+        elif job.state == "RUN":
+            self.send(job, signal.SIGSTOP)
+            job.state = state
+
+    def resume(self, job):
+        if job.state == "PSUSP":
+            job.state = "PEND"
+        elif job.state in ("USUSP", "SSUSP"):
+            self.send(job, signal.SIGCONT)
+            job.state = "RUN"
+
+    # Hosts.
+
+    def lose_host(self, host):
+        """As by a power cut."""
+        self.down.add(host)
+        on_it = [job for job in self.jobs if job.has_started and job.first_host == host]
+        for job in on_it:
+            job.state, job.kills, job.limit_s = "UNKWN", [], None
+            job.tell("Unknown; unable to reach the execution host")
+        roots = {job.pid for job in on_it if job.pid} | self.tasks.lose(host)
+        below = os.getpid()
+        mark = {processes.HOST_MARK: host}
+        processes.kill_all(lambda: processes.descendants(roots) | processes.marked(below, **mark))
+        for job in on_it:
+            job.pid = None
+            self.tasks.end_all(job)
+            if job.rerunnable:
+                self.pend_again(job, "")
+
+    def return_host(self, host):
+        """It has booted: what was on it is known to have ended."""
+        self.down.discard(host)
+        for job in self.jobs:
+            if job.state in ("UNKWN", "ZOMBI") and job.first_host == host:
+                job.exit_code = 137
+                self._finish(job, "EXIT", reason="TERM_ZOMBIE")
+
+    def forget_all(self):
+        """Kill everything and forget all jobs."""
+        self.jobs = []
+        self.by_pid = {}
+        self.tasks.forget()
+        self.down = set()
+        own = os.getpid()
+        processes.kill_all(lambda: processes.descendants([own]) - {own})
+
+
+def _due(job):
+    if job.kills:
+        yield job.kills[0][0]
+    if job.limit_s is not None:
+        yield job.limit_s
+    if job.state == "PEND" and job.not_before_s > time.time():
+        yield job.not_before_s

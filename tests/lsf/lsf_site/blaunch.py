@@ -1,0 +1,63 @@
+"""blaunch: starts a command on hosts of the job that it is called in."""
+
+from dataclasses import replace
+
+from lsf_site.errors import RefusedError
+from lsf_site.tasks import Launch
+
+_USAGE = (
+    "Usage: blaunch [-n] [-u host_file | -z host_name ... | host_name] "
+    "[-use-login-shell | -no-shell] command [argument ... ]"
+)
+
+
+def blaunch(call, batch, answer):
+    """Calls `answer` when all tasks have ended."""
+    job = _job(call, batch)
+    flags, hosts, words = _read(call.words, batch.config)
+    if not words:
+        raise RefusedError(_USAGE)
+    places = _places(hosts, job)
+    call = replace(call, passes_input="-n" not in flags and len(places) == 1)
+    launch = Launch(job=job, answer=answer)
+    batch.tasks.start(launch, places, words, call, through_shell="-no-shell" not in flags)
+    return launch
+
+
+def _job(call, batch):
+    job_id = call.environment.get("LSB_JOBID", "")
+    index = int(call.environment.get("LSB_JOBINDEX", "0") or 0)
+    found = batch.find(int(job_id), index) if job_id.isdigit() else []
+    if not found or found[0].state != "RUN":
+        raise RefusedError("blaunch: This command can only be used within an LSF job")
+    return found[0]
+
+
+def _read(words, config):
+    flags, hosts, left = set(), None, list(words)
+    while left and left[0].startswith("-"):
+        word = left.pop(0)
+        if word in ("-n", "-no-shell", "-use-login-shell"):
+            flags.add(word)
+        elif word == "-z" and left:
+            hosts = left.pop(0).split()
+        elif word == "-u" and left:
+            with open(left.pop(0)) as file:
+                hosts = file.read().split()
+        # What rsh and ssh have besides is passed over in silence.
+    if hosts is None and left and left[0] in config.hosts:
+        hosts = [left.pop(0)]
+        while left and left[0] in ("-n", "-no-shell", "-use-login-shell"):
+            flags.add(left.pop(0))
+    return flags, hosts, left
+
+
+def _places(hosts, job):
+    if hosts is None:
+        return [place for place in job.places for _ in range(place.slots)]
+    own = {place.host: place for place in job.places}
+    if foreign := [host for host in hosts if host not in own]:
+        raise RefusedError(
+            f"blaunch: {foreign[0]}: Host is not in the job's list of allocated hosts"
+        )
+    return [own[host] for host in hosts]

@@ -1,0 +1,162 @@
+"""What a simulated site is like: its engine, hosts, queues and limits."""
+
+from dataclasses import asdict, dataclass, replace
+
+IBM = "ibm"
+STRICT = "strict"
+OLDEST = "oldest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What an implementation of LSF knows."""
+
+    banner: str
+    knows_all_options: bool
+    """Else options of bsub that it does not know are misread by their first letter."""
+    merges_resources: bool
+    """Several -R of one submission; else they are refused."""
+    bjobs_fields: tuple[str, ...]
+    """That `bjobs -o` knows; empty where -o itself is unknown."""
+    bjobs_options: tuple[str, ...]
+    """Of those that not every engine has."""
+    sets_restart: bool
+    """LSB_RESTART=Y in a job that was requeued."""
+    environment_travels: bool
+    """With blaunch, to the tasks."""
+
+
+_OLD_FIELDS = (
+    *("jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "from_host"),
+    *("exec_host", "nexec_host", "first_host", "submit_time", "start_time", "finish_time"),
+    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency"),
+)
+_NEW_FIELDS = (
+    *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
+    *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
+)
+_STRICT = Engine(
+    banner="LSF-compatible batch system 3.3, Apr 19 2016",
+    knows_all_options=False,
+    merges_resources=False,
+    bjobs_fields=_OLD_FIELDS,
+    bjobs_options=("-o",),
+    sets_restart=False,
+    environment_travels=False,
+)
+ENGINES = {
+    IBM: Engine(
+        banner="IBM Spectrum LSF Standard 10.1.0.13, Apr 15 2022",
+        knows_all_options=True,
+        merges_resources=True,
+        bjobs_fields=_OLD_FIELDS + _NEW_FIELDS,
+        bjobs_options=("-o", "-json", "-noheader", "-X"),
+        sets_restart=True,
+        environment_travels=True,
+    ),
+    STRICT: _STRICT,
+    OLDEST: replace(_STRICT, bjobs_fields=(), bjobs_options=()),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """A queue, as lsb.queues describes it."""
+
+    name: str
+    priority: int = 30
+    run_limit_min: float | None = None
+    """The longest that may be asked for; also the default where there is no other."""
+    default_run_limit_min: float | None = None
+    task_limit: int | None = None
+    requeue_exit_values: str = ""
+    """REQUEUE_EXIT_VALUES, such as `75 99` or `all ~1`."""
+    rerunnable: bool = False
+    is_open: bool = True
+    is_active: bool = True
+    hosts: tuple[str, ...] = ()
+    """Empty: all."""
+
+
+QUEUES = (
+    Queue(name="normal"),
+    Queue(name="gpuv100", priority=50, run_limit_min=1440, default_run_limit_min=15),
+    Queue(name="short", priority=40, run_limit_min=60, task_limit=4),
+    Queue(name="requeue", requeue_exit_values="75"),
+    Queue(name="closed", is_open=False),
+    Queue(name="inactive", is_active=False),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteConfig:
+    """All that differs between sites; times are in seconds unless their names say otherwise."""
+
+    engine: str = IBM
+    cluster: str = "cluster1"
+    submission_host: str = "login1"
+    hosts: tuple[str, ...] = ("hostA", "hostB", "hostC", "hostD")
+    """Names that resolve where the jobs are to talk to each other: such as 127.0.1.1."""
+    slots: int = 4
+    """Of each host."""
+    gpus: int = 2
+    """Of each host."""
+    gpu_model: str = "TeslaV100_SXM2_32GB"
+    memory_mb: int = 64_000
+    """Of each host."""
+    memory_unit: str = "MB"
+    """LSF_UNIT_FOR_LIMITS: of numbers without a suffix."""
+    memory_suffixes: bool = True
+    """Whether rusage[mem=5GB] is understood; else it is refused."""
+    memory_per: str = "host"
+    """What rusage[mem] counts for: slot, host or job."""
+    queues: tuple[Queue, ...] = QUEUES
+    default_queue: str = "normal"
+    parse_script_argument: bool = False
+    """LSB_BSUB_PARSE_SCRIPT: `bsub script` reads the script's #BSUB."""
+    refuses_impossible_gpus: bool = True
+    """Else a job that wants more GPUs than a host has is pending for ever."""
+    none_found_code: int = 255
+    """Return code of bjobs that finds no job."""
+    not_found_code: int = 255
+    """Return code of bjobs that does not know a job."""
+    array_ids_with_index: bool = False
+    """Whether the field jobid of an element is 12[3], or 12."""
+    kill_interval_s: float = 1.0
+    """Between SIGINT, SIGTERM and SIGKILL; 10 s on a real site."""
+    limit_grace_s: float = 2.0
+    """From SIGUSR2 at the run limit to SIGKILL; 10 minutes on a real site."""
+    minute_s: float = 60.0
+    """How long a minute of -W lasts."""
+    clean_period_s: float = 3600.0
+    """CLEAN_PERIOD: how long an ended job is remembered."""
+    requeue_delay_s: float = 0.0
+    """How long a requeued job waits at least."""
+    signals_reach_tasks: bool = False
+    """Whether tasks started by blaunch get the signals that their job gets."""
+    tasks_end_with_blaunch: bool = False
+    """Whether a task is killed when the blaunch that started it is gone."""
+    kills_leftovers: bool = False
+    """Whether what a job leaves on its first host, outside its process group too, is killed."""
+    requeue_allowed: bool = True
+    """Whether brequeue is."""
+    output_direct: bool = False
+    """LSB_STDOUT_DIRECT: output appears as it is written, not when the job ends."""
+
+    @property
+    def traits(self):
+        return ENGINES[self.engine]
+
+    def queue(self, name):
+        return next((queue for queue in self.queues if queue.name == name), None)
+
+    def to_dict(self):
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values):
+        values = dict(values)
+        queues = tuple(
+            Queue(**queue | {"hosts": tuple(queue["hosts"])}) for queue in values.pop("queues")
+        )
+        return cls(**values | {"queues": queues, "hosts": tuple(values["hosts"])})

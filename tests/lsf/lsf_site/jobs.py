@@ -1,0 +1,139 @@
+"""A job as the daemon knows it."""
+
+import re
+import signal
+import time
+from dataclasses import dataclass, field
+
+from lsf_site.resources import Request
+
+ENDED = ("DONE", "EXIT")
+STARTED = ("RUN", "USUSP", "SSUSP", "UNKWN", "ZOMBI")
+REASONS = {
+    "TERM_OWNER": "job killed by owner",
+    "TERM_ADMIN": "job killed by root or LSF administrator",
+    "TERM_FORCE_OWNER": "job killed by owner without time for cleanup",
+    "TERM_RUNLIMIT": "job killed after reaching LSF run time limit",
+    "TERM_REQUEUE_OWNER": "job killed and requeued by owner",
+    "TERM_REQUEUE_ADMIN": "job killed and requeued by root or LSF administrator",
+    "TERM_PREEMPT": "job killed after preemption",
+    "TERM_ORPHAN_SYSTEM": "orphaned job killed automatically by LSF",
+    "TERM_ZOMBIE": "job exited while LSF is not available",
+    "TERM_EXTERNAL_SIGNAL": "job killed by a signal external to LSF",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What a job has of one host."""
+
+    host: str
+    slots: int
+    gpus: tuple = ()
+    memory_mb: float = 0
+
+
+@dataclass(kw_only=True)
+class Job:
+    """One job, or one element of an array."""
+
+    id: int
+    index: int = 0
+    """0 for a job that is no element."""
+    stem: str = ""
+    """The name, without the index."""
+    array_limit: int | None = None
+    array_end: int = 0
+    user: str = "user1"
+    queue: str = "normal"
+    project: str = "default"
+    command: str = ""
+    script: str = ""
+    """Text of the file that runs."""
+    reads_command: bool = False
+    """The script is a command line from bsub's arguments."""
+    environment: dict = field(default_factory=dict)
+    cwd: str = "/"
+    run_cwd: str | None = None
+    output: str | None = None
+    error: str | None = None
+    overwrites: tuple = (False, False)
+    """The output, the error file."""
+    mails_report: bool = False
+    request: Request = field(default_factory=Request)
+    run_limit_min: float | None = None
+    condition: tuple | None = None
+    condition_text: str = ""
+    ends_as_orphan: bool = False
+    rerunnable: bool = False
+    requeue_values: str = ""
+    options: dict = field(default_factory=dict)
+    """As bsub was given them, merged."""
+
+    state: str = "PEND"
+    pending_reason: str = "New job is waiting for scheduling"
+    submit_s: float = field(default_factory=time.time)
+    not_before_s: float = 0
+    start_s: float | None = None
+    end_s: float | None = None
+    limit_s: float | None = None
+    """When the run limit is reached."""
+    places: list = field(default_factory=list)
+    attempts: int = 0
+    pid: int | None = None
+    """Of the script; also its process group."""
+    exit_code: int | None = None
+    signal: int | None = None
+    term_reason: str = ""
+    killed_as: str = ""
+    """The reason of a kill that goes on."""
+    kills: list = field(default_factory=list)
+    """Signals still to come: (when, number)."""
+    requeues: str = ""
+    """Reason of a requeue that goes on."""
+    history: list = field(default_factory=list)
+    """Lines of bjobs -l: (when, text)."""
+    files: tuple = ()
+    """Where this attempt's outputs go until the end."""
+
+    @property
+    def key(self):
+        """As LSF writes it: 12 or 12[3]."""
+        return f"{self.id}[{self.index}]" if self.index else str(self.id)
+
+    @property
+    def name(self):
+        stem = self.stem or self.command
+        return f"{stem}[{self.index}]" if self.index else stem
+
+    @property
+    def has_ended(self):
+        return self.state in ENDED
+
+    @property
+    def has_started(self):
+        return self.state in STARTED
+
+    @property
+    def first_host(self):
+        return self.places[0].host if self.places else None
+
+    def tell(self, text):
+        self.history.append((time.time(), text))
+
+
+def requeue_codes(text):
+    """Whether an exit code is one of REQUEUE_EXIT_VALUES: `75 99`, `all ~1`, `EXCLUDE(20)`."""
+    words = re.sub(r"EXCLUDE\(([^)]*)\)", r"\1", text).split()
+    excluded = {int(word[1:]) for word in words if re.fullmatch(r"~\d+", word)}
+    named = {int(word) for word in words if word.isdigit()}
+    every = "all" in words
+    return lambda code: code not in excluded and (every or code in named)
+
+
+def signal_number(text):
+    """Of `-s` with a name, with or without SIG, or a number; None for an unknown one."""
+    if text.isdigit():
+        return int(text) if int(text) in {*map(int, signal.Signals)} else None
+    name = text.upper().removeprefix("SIG")
+    return getattr(signal, f"SIG{name}", None)

@@ -1,0 +1,97 @@
+"""What a test tells the daemon to do, and to go wrong."""
+
+from dataclasses import asdict
+
+
+def obey(order, daemon):
+    """An order is [name, *arguments]; returns what the test is to know, as `value` or `error`."""
+    name, *arguments = order
+    try:
+        return {"value": _ORDERS[name](daemon, *arguments)}
+    except LookupError as error:
+        return {"error": f"no such job or order: {error}"}
+
+
+def _view(job):
+    return {
+        "id": job.key,
+        "name": job.name,
+        "state": job.state,
+        "queue": job.queue,
+        "hosts": [place.host for place in job.places],
+        "slots": [place.slots for place in job.places],
+        "gpus": [list(place.gpus) for place in job.places],
+        "exit_code": job.exit_code if job.has_ended else None,
+        "reason": job.term_reason,
+        "pending_reason": job.pending_reason if job.state == "PEND" else "",
+        "attempts": job.attempts,
+        "pid": job.pid,
+        "rerunnable": job.rerunnable,
+        "project": job.project,
+        "condition": job.condition_text,
+        "run_limit_min": job.run_limit_min,
+        "request": asdict(job.request),
+        "options": job.options,
+        "script": job.script,
+    }
+
+
+def _jobs(daemon):
+    daemon.batch.reap()
+    daemon.batch.tick()
+    return [_view(job) for job in daemon.batch.jobs]
+
+
+def _named(daemon, key):
+    found = [job for job in daemon.batch.jobs if job.key == key or str(job.id) == key]
+    if not found:
+        raise LookupError(key)
+    return found
+
+
+def _each(act):
+    def obey_for_each(daemon, key, *arguments):
+        for job in _named(daemon, key):
+            act(daemon.batch, job, *arguments)
+
+    return obey_for_each
+
+
+def _switch(daemon, name, value):
+    if value is None:
+        daemon.batch.switches.pop(name, None)
+    else:
+        daemon.batch.switches[name] = value
+
+
+def _unknown(daemon, job_id, *, is_unknown=True):
+    unknown = daemon.batch.unknown
+    (unknown.add if is_unknown else unknown.discard)(int(job_id))
+
+
+def _restore(daemon):
+    daemon.batch.forget_all()
+    daemon.batch.reap()
+    daemon.batch.switches.clear()
+    daemon.batch.unknown.clear()
+    daemon.batch.calls.clear()
+    for connection in [*daemon.silenced]:
+        daemon._drop(connection)
+
+
+_ORDERS = {
+    "jobs": _jobs,
+    "calls": lambda daemon: dict(daemon.batch.calls),
+    "switch": _switch,
+    "speak": lambda daemon: daemon.speak(),
+    "unknown": _unknown,
+    "lose_host": lambda daemon, host: daemon.batch.lose_host(host),
+    "return_host": lambda daemon, host: daemon.batch.return_host(host),
+    "limit": _each(lambda batch, job: batch.end_at_limit(job)),
+    "requeue": _each(lambda batch, job, reason: batch.requeue(job, reason)),
+    "kill": _each(lambda batch, job, reason: batch.kill(job, reason)),
+    "suspend": _each(lambda batch, job, state: batch.suspend(job, state)),
+    "resume": _each(lambda batch, job: batch.resume(job)),
+    "signal": _each(lambda batch, job, number: batch.send(job, number)),
+    "restore": _restore,
+}
