@@ -1,10 +1,10 @@
-"""`hpcdist cluster`: the profiles of hpcdist.yaml, and a first one from the scheduler."""
+"""`hpcdist cluster`: the profiles of hpcdist.yaml, and a first one."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,10 +72,22 @@ def show(*, name: str | None, as_json: bool) -> None:
     print_columns(("KEY", "VALUE", "FROM"), list(_values(loaded)))
 
 
+_WRITE_OPTIONS = (
+    click.option("--write", is_flag=True, help="Write ./hpcdist.yaml."),
+    click.option("--out", metavar="FILE", help="Write this file, such as the user's."),
+    click.option("--force", is_flag=True, help="Overwrite a file that is there."),
+)
+
+
+def _write_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options that `_place` reads."""
+    for option in reversed(_WRITE_OPTIONS):
+        function = option(function)
+    return function
+
+
 @cluster.command
-@click.option("--write", is_flag=True, help="Write ./hpcdist.yaml.")
-@click.option("--out", metavar="FILE", help="Write this file, such as the user's.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@_write_options
 @click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
 @click.option(
     "--scheduler",
@@ -92,20 +104,49 @@ def detect(
     """
     from hpcdist.cluster.first_file import first_file
 
+    path = _place(write=write, out=out, force=force)
+    site = _detect(scheduler)
+    text = first_file(site, name=name)
+    for problem in site.notes:
+        note(problem)
+    _give(text, path)
+
+
+@cluster.command
+@click.argument("name", metavar="[NAME]", required=False)
+@_write_options
+def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None:
+    """Copy an hpcdist.yaml that comes with hpcdist; without NAME, list them.
+
+    It is printed, or written with --write or --out.
+    """
+    from hpcdist.cluster.shipped_files import description, shipped_file, shipped_names
+
+    if name is None:
+        if write or out is not None:
+            raise click.UsageError(f"name what to write: {', '.join(shipped_names())}")
+        print_columns(("NAME", "FOR"), [(one, description(one)) for one in shipped_names()])
+        return
+    text = shipped_file(name)
+    _give(text, _place(write=write, out=out, force=force))
+
+
+def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
+    """The file to write, which is not there, or may be overwritten; None: print the text."""
     if write and out is not None:
         raise click.UsageError("--write and --out contradict each other")
     path = Path("hpcdist.yaml") if write else out and Path(os.path.expanduser(out))
     if path:
         _refuse_existing(path, force=force)
-    site = _detect(scheduler)
-    text = first_file(site, name=name)
-    for problem in site.notes:
-        note(problem)
-    if path:
-        _write(path, text)
-        print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
-    else:
+    return path or None
+
+
+def _give(text: str, path: Path | None) -> None:
+    if path is None:
         print(text, end="")
+        return
+    _write(path, text)
+    print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
 
 
 def _detect(scheduler: str | None) -> Site:
@@ -180,9 +221,13 @@ def _described(loaded: LoadedProfile) -> dict[str, Any]:
 
 def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
     """A row per value; of lists and of the environment one per item."""
-    for key, value in _described(loaded)["profile"].items():
-        origin = loaded.origins[key]
-        first, *others = _texts(value)
+    profile = _described(loaded)["profile"]
+    section = profile.pop("lsf")
+    rows = [(key, value, loaded.origins[key]) for key, value in profile.items()]
+    if loaded.profile.scheduler in {"auto", "lsf"}:  # no other reads them
+        rows += [(f"lsf.{key}", value, loaded.origins["lsf"]) for key, value in section.items()]
+    for key, value, origin in rows:
+        first, *others = [" ".join(value)] if key == "lsf.options" else _texts(value)
         yield key, first, origin
         for other in others:
             yield "", other, ""
@@ -201,5 +246,6 @@ def _explain_nothing() -> None:
 
     note(
         f"there is no profile: no hpcdist.yaml here, above, or at {shown_path(user_file())}; "
-        f"`hpcdist cluster detect --write` makes one on a login node"
+        f"`hpcdist cluster detect --write` makes one on a login node, `hpcdist cluster copy` lists "
+        f"those that come with hpcdist"
     )

@@ -17,6 +17,7 @@ import msgspec
 from hpcdist.cluster.files import ProfileFile, profile_files, shown_path, user_file
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
+from hpcdist.cluster.shipped_files import shipped_names
 from hpcdist.errors import JobError, ProfileError
 from hpcdist.job import Flag
 from hpcdist.job.check import check_values
@@ -147,15 +148,19 @@ def _unknown(
     name: str, origin: str, known: Sequence[str], files: Sequence[ProfileFile]
 ) -> ProfileError:
     message = f"{origin}there is no cluster called {name!r}"
+    ships = name in shipped_names()
     if not files:
+        how = f"copy {name} --write" if ships else "detect --write"
         return ProfileError(
             f"{message}, for there is no hpcdist.yaml",
             hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
-            f"`hpcdist cluster detect --write` makes one",
+            f"`hpcdist cluster {how}` makes one",
         )
     near = nearest(name, known)
     listed = f"clusters are {', '.join(nearest_first(name, known)) or 'none'}"
     where = f"in {' and '.join(file.shown for file in files)}"
+    if ships:
+        where += f"; `hpcdist cluster copy {name}` prints the one that comes with hpcdist"
     return ProfileError(
         message, hint=f"did you mean {near}? {listed}, {where}" if near else f"{listed}, {where}"
     )
