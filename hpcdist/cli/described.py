@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcdist.run import Run
+from hpcdist.schedulers import Condition
+from hpcdist.states import OPEN_STATES, end_verdict
 from hpcdist.submitted import job_section, scheduler_of, section
-from hpcdist.verdict import State
+from hpcdist.verdict import State, Verdict
 
 
 def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:
@@ -19,7 +21,8 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
     spec = run.read_spec() or {}
     job = section(spec, "job")
     resources = section(job, "resources")
-    verdict = run.read_verdict()
+    is_open = state in OPEN_STATES
+    verdict = run.read_verdict() or (None if is_open else _last_word(run, state))
     return {
         "run": run.id,
         "job": job.get("name"),
@@ -32,21 +35,31 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
         "created_s": _number(spec.get("created_s")),
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
-        "last_attempt": _last_attempt(run),
+        "last_attempt": _last_attempt(run) if is_open else None,
         "reason": reason,
         "sweep": _sweep(section(spec, "sweep")),
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
 
 
+def _last_word(run: Run, state: State) -> Verdict | None:
+    """The verdict on the newest attempt, of a run that has ended with it."""
+    verdict = _attempt_verdict(run)
+    return None if verdict is None else end_verdict(run, Condition(state=state))
+
+
+def _attempt_verdict(run: Run) -> Verdict | None:
+    try:
+        return run.read_attempt_verdict(run.newest_attempt())
+    except OSError:  # the folder is damaged
+        return None
+
+
 def _last_attempt(run: Run) -> str | None:
     """How the newest attempt ended, where another is to follow."""
     from hpcdist.follow.run import again_sentence
 
-    try:
-        verdict = run.read_attempt_verdict(run.newest_attempt())
-    except OSError:  # the folder is damaged
-        return None
+    verdict = _attempt_verdict(run)
     if verdict is None or run.verdict_file.exists():
         return None
     most = job_section(run, "launch").get("max_restarts", 0)

@@ -40,9 +40,10 @@ _POLL_S = 0.05
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
-    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_COLORS"
+    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
+    r"|LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
 )
-"""Variables that mean the first host, or its shell, alone."""
+"""Variables that mean the first host, its shell, or what LSF has started there, alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

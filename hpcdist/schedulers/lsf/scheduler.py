@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _GONE_LIMIT_S = 180.0
 """SIGINT, SIGTERM and SIGKILL come 10 s after each other where a site sets nothing."""
 _ACTIVE = ("pending", "running")
+_KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
 class LsfScheduler:
@@ -153,13 +154,23 @@ def _condition(run: Run, submission: Mapping[str, Any] | None, known: JobIndex[A
     job = known.find(run, submission)
     if job is not None:
         condition: Condition = job.condition()
-        return condition
+        was_killed = condition.state == "failed" and _was_killed(run, job.exit_code)
+        return _KILLED if was_killed else condition
     if submission is None:  # submitted a moment ago, or its submission was killed
         return unsubmitted(run, "LSF")
-    attempt = run.read_attempt_verdict(run.newest_attempt())
-    if attempt is not None and attempt.kind == "preempted":
-        return Condition(state="cancelled", reason="LSF has forgotten its job, which was killed")
+    if _was_killed(run, None):
+        return _KILLED
     return Condition(state="lost", reason="LSF has forgotten its job")
+
+
+def _was_killed(run: Run, exit_code: int | None) -> bool:
+    """Whether it ended by a signal of LSF's that may have meant a requeue, and none came."""
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    return (
+        attempt is not None
+        and attempt.kind == "preempted"
+        and exit_code in {None, attempt.exit_code_of_run}
+    )
 
 
 def _living(job_ids: Sequence[str]) -> set[str]:
