@@ -6,7 +6,8 @@ import signal
 
 import pytest
 from cluster_user import User, agent_pid
-from trainings import end_well, hosts, train, train_undisturbed
+from interruptions import hosts
+from trainings import end_well, train, train_undisturbed
 
 
 @pytest.fixture

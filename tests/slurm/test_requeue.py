@@ -3,16 +3,8 @@ have been."""
 
 import pytest
 from cluster_user import User, events, job_id
-from trainings import (
-    COUNT,
-    end_well,
-    last_checkpoint,
-    requeue,
-    stopped_steps,
-    train,
-    train_undisturbed,
-    warn,
-)
+from interruptions import requeue, warn
+from trainings import COUNT, end_well, last_checkpoint, stopped_steps, train, train_undisturbed
 
 from hpcdist.run import Run
 

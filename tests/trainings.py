@@ -3,7 +3,7 @@
 import json
 
 import torch
-from cluster_user import User, events, expand, job_id
+from cluster_user import User, events
 
 TRAIN = (
     "ddp",
@@ -88,17 +88,3 @@ def stopped_steps(run):
         {one["step"] for rank in range(2) for one in events(run, "stop", rank=rank)},
         [one["step"] for one in events(run, "resume")],
     ]
-
-
-def requeue(user, run):
-    user.cluster.run("scontrol", "requeue", job_id(run))
-
-
-def warn(user, run):
-    user.cluster.run("scancel", "--signal=USR2", job_id(run))
-
-
-def hosts(user, run):
-    shown = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
-    (nodes,) = [word.partition("=")[2] for word in shown.split() if word.startswith("NodeList=")]
-    return expand(nodes)
