@@ -46,6 +46,11 @@ class User:
         assert done.returncode == 0, done.stderr
         return Run(self.folder / "runs" / done.stdout.strip())
 
+    def runs(self):
+        """All runs that have been submitted, in the order of their ids."""
+        files = sorted(self.folder.glob("runs/*/submission.json"))
+        return [Run(path.parent) for path in files]
+
     def verdict(self, run, limit_s=END_LIMIT_S):
         """The run's verdict, once it is there."""
         return self.cluster.wait_for(run.read_verdict, limit_s)

@@ -14,6 +14,7 @@ TRAIN = (
     *("--set", "launch.device=cpu"),
 )
 TWO = ("--nodes", 2, "--gpus", 1)
+CPU = ("--set", "launch.device=cpu")
 
 COUNT = """\
 import os, sys, time
@@ -34,10 +35,10 @@ print("counted from", begin, flush=True)
 """Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
 
 
-def train_undisturbed(cluster, folder):
+def train_undisturbed(cluster, folder, *options):
     """The last checkpoint of a training when nothing comes in between."""
     user = User(cluster, folder)
-    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO)))
+    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO, *options)))
 
 
 def last_checkpoint(run):

@@ -1,8 +1,12 @@
 """Simulated LSF sites for the session, and one of them whole and idle for each test."""
 
 import pytest
+from cluster_user import User
 from lsf_site.config import SiteConfig
 from lsf_site.site import Site
+from trainings import train, train_undisturbed
+
+SHORT = ("--set", "train.epochs=14")
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +45,27 @@ def lsf_like(site_of):
 def lsf(lsf_like):
     """An ordinary site of IBM's engine: hostA to hostD, with 4 slots and 2 GPUs each."""
     return lsf_like()
+
+
+@pytest.fixture
+def user(lsf_like, tmp_path):
+    """Of a site that leaves as much time after a signal as a real one."""
+    return User(lsf_like(kill_interval_s=10.0, limit_grace_s=60.0), tmp_path)
+
+
+@pytest.fixture
+def hasty_user(lsf_like, tmp_path):
+    """Of a site on which what does not end at once is killed."""
+    return User(lsf_like(kill_interval_s=0.4, limit_grace_s=0.4), tmp_path)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(site_of, tmp_path_factory):
+    """What a training ends with when nothing comes in between."""
+    return train_undisturbed(site_of(), tmp_path_factory.mktemp("uninterrupted"), *SHORT)
+
+
+@pytest.fixture
+def training(user, uninterrupted):
+    """The same training, well under way on hostA and hostB."""
+    return train(user, *SHORT)

@@ -1,0 +1,106 @@
+"""The run limit and what else LSF ends jobs for: what is trained is bit for bit what it would have
+been, and what is over stays so."""
+
+import json
+
+import pytest
+from cluster_user import User, events, job_id, log
+from lsf_site.config import QUEUES, Queue
+from trainings import COUNT, CPU, TWO, end_well, stopped_steps, train, train_undisturbed
+
+KILL_IS_REQUEUED = (*QUEUES, Queue(name="interrupted", requeue_exit_values="130 75"))
+
+
+def count(user, steps=20, *options):
+    """Submit the script that counts, and wait until both ranks do."""
+    script = user.write("count.py", COUNT)
+    run = user.submit(script, *CPU, *TWO, *options, "--", steps)
+    await_counting(user, run)
+    return run
+
+
+def await_counting(user, run, attempt=0):
+    """Until its ranks have begun an attempt, and so have LSF's signals in their hands."""
+    files = [run.event_file(rank, attempt) for rank in range(2)]
+    user.cluster.wait_for(lambda: all(file.exists() and "start" in file.read_text() for file in files))
+
+
+def assert_counted_on(run, attempts=2):
+    """Both ranks stopped at one step, saved it, and went on from there."""
+    assert run.newest_attempt() + 1 == attempts
+    for rank in range(2):
+        words = log(run, rank).split()
+        assert words.count("stopped") == attempts - 1
+        assert words[-1] == words[words.index("stopped") + 1] if attempts == 2 else True
+    assert log(run, 0) == log(run, 1)
+
+
+def status_of(user, run):
+    (found,) = json.loads(user("status", run.id, "--json").stdout)
+    return found
+
+
+def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
+    user, training, uninterrupted
+):
+    """SIGUSR2, and our own brequeue; then SIGINT, and the administrator's."""
+    for attempt, end in enumerate([user.cluster.reach_limit, user.cluster.requeue], 1):
+        end(job_id(training))
+        user.cluster.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 60)
+    end_well(user, training, uninterrupted, attempts=3)
+    stops, resumed = stopped_steps(training)
+    assert stops == set(resumed)  # every rank stopped at one step, and went on from there
+    kinds = [training.read_attempt_verdict(attempt).kind for attempt in range(2)]
+    assert kinds == ["time_limit", "preempted"]
+
+
+def test_a_preempted_job_goes_on_where_it_stopped(user):
+    run = count(user)
+    user.cluster.preempt(job_id(run))
+    user.done(run)
+    assert_counted_on(run)
+    assert run.read_attempt_verdict(0).kind == "preempted"
+
+
+def test_the_job_stops_before_a_limit_of_its_own(user):
+    """A quarter of eight seconds before; LSF's own limit is rounded up to a minute."""
+    run = count(user, 90, "--time", "0:00:08")
+    user.done(run)
+    assert_counted_on(run)
+    assert run.read_attempt_verdict(0).kind == "time_limit"
+    job = user.cluster.job(job_id(run))
+    assert (job.run_limit_min, job.attempts) == (1, 2)
+
+
+def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
+    run = count(user, 300)
+    first = job_id(run)
+    with user.cluster.refusing_requeues():
+        user.cluster.reach_limit(first)
+        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 60)
+        await_counting(user, run, 1)
+    assert user.cluster.wait_for_end(first) == "EXIT"
+    second = job_id(run)
+    assert second != first
+    found = status_of(user, run)
+    assert (found["state"], found["job_id"]) == ("running", second)
+    done = user("cancel", run.id)
+    assert done.returncode == 0, done.stderr
+    assert user.cluster.job_state(second) == "EXIT"
+    assert run.read_verdict().state == "cancelled"
+    assert "counted from" not in log(run)
+
+
+def test_where_nothing_is_allowed_the_run_ends_with_75(user):
+    waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait", "--", 300)
+    (run,) = user.cluster.wait_for(user.runs)
+    await_counting(user, run)
+    with user.cluster.refusing_requeues(), user.cluster.refusing("bsub", "Closed. Job not submitted."):
+        user.cluster.reach_limit(job_id(run))
+        _, said = waiting.communicate(timeout=60)
+    assert waiting.returncode == 75, said
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.state) == ("time_limit", "preempted")
+    assert "User permission denied" in verdict.message
+    assert "Closed" in verdict.message
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
