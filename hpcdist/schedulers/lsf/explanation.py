@@ -29,18 +29,15 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
     """
     request = request_of(job, cluster)
     if request.by_nodes:
-        return [
-            _hosts(request),
-            *_required(cluster, request),
-            limit_line(job, cluster, _limit(request)),
+        size = [_hosts(request)]
+    else:
+        size = [
+            _slots(job, cluster, request),
+            _memory(job, cluster, request),
+            _gpus(job, cluster, request),
         ]
-    return [
-        _slots(job, cluster, request),
-        _memory(job, cluster, request),
-        _gpus(job, cluster, request),
-        *_required(cluster, request),
-        limit_line(job, cluster, _limit(request)),
-    ]
+    limit = None if request.limit is None else f"-W {request.limit}"
+    return [*size, *_required(cluster, request), limit_line(job, cluster, limit)]
 
 
 def _hosts(request: Request) -> str:
@@ -122,7 +119,3 @@ def _required(cluster: ClusterProfile, request: Request) -> list[str]:
     if not words:
         return []
     return [f'in one string, with {" and ".join(words)}: -R "{request.requirement}"']
-
-
-def _limit(request: Request) -> str | None:
-    return None if request.limit is None else f"-W {request.limit}"
