@@ -3,7 +3,7 @@
 LSF runs a job's script on the first host only, and sends its signals there. This runs in the
 script's place: it starts the command on the first host by itself, and on the others through the
 site's launcher (blaunch), passes LSF's signals on, and ends as the first host's command ends.
-It is of the standard library alone, apart from what looks for secrets.
+It imports little: it stands between LSF and every job's start.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from hpcdist.cluster.placeholders import fill
 from hpcdist.death_signal import die_with_parent
 from hpcdist.launch.notes import NOTES_VARIABLE, write_note
 from hpcdist.secrets import looks_secret
@@ -96,14 +97,14 @@ def host_script(
     return "\n".join(lines) + "\n"
 
 
-def launch_command(template: str, **values: object) -> list[str]:
+def launch_command(template: str, **values: str | int) -> list[str]:
     """The words of a launcher's command line; `{command}` may be several of them."""
     words: list[str] = []
     for word in shlex.split(template):
         if word == "{command}":
             words += shlex.split(str(values["command"]))
         else:
-            words.append(word.format(**values))
+            words.append(fill(word, **values))
     return words
 
 
