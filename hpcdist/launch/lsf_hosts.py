@@ -97,14 +97,19 @@ def host_script(
     return "\n".join(lines) + "\n"
 
 
-def launch_command(template: str, **values: str | int) -> list[str]:
-    """The words of a launcher's command line; `{command}` may be several of them."""
+def launch_command(template: str, command: Sequence[str], **values: str | int) -> list[str]:
+    """The words of a launcher's command line.
+
+    One that is told a host goes through a shell there, as rsh, ssh and blaunch do: what is not
+    plain is quoted for it. One for all hosts (jsrun) executes the words as they are.
+    """
+    quoted = [shlex.quote(word) for word in command]
     words: list[str] = []
     for word in shlex.split(template):
         if word == "{command}":
-            words += shlex.split(str(values["command"]))
+            words += quoted if "{host}" in template else command
         else:
-            words.append(fill(word, **values))
+            words.append(fill(word, command=" ".join(quoted), **values))
     return words
 
 
@@ -155,7 +160,7 @@ class _Started:
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
             self._options.launcher,
-            command=f"/bin/sh {shlex.quote(str(self._script))}",
+            ["/bin/sh", str(self._script)],
             nodes=len(hosts),
             cpus=hosts[0].slots,
             gpus=self._options.gpus,
@@ -165,8 +170,8 @@ class _Started:
     def _launch(self, host: Host, task: int) -> subprocess.Popen[bytes]:
         words = launch_command(
             self._options.launcher,
+            ["/bin/sh", str(self._script), str(task)],
             host=host.name,
-            command=f"/bin/sh {shlex.quote(str(self._script))} {task}",
             nodes=self._options.nodes,
             cpus=host.slots,
             gpus=self._options.gpus,

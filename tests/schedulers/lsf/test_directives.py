@@ -29,7 +29,7 @@ def job(*, launch=None, **resources):
 
 
 def target(**options):
-    folder = Path("/work/ann/runs/RUN")
+    folder = Path("/scratch/ann/runs/RUN")
     return Target(name="RUN", folder=folder, cwd="/home/ann/project", **options)
 
 
