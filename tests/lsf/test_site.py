@@ -159,7 +159,7 @@ def test_an_array_keeps_its_limit_and_a_dependency_waits_for_all_of_it(lsf, tmp_
     script = "echo $LSB_JOBINDEX > $LSB_JOBINDEX; while [ ! -e gate ]; do sleep 0.02; done"
     array = lsf.submit(script, "-J", "a[1-4,7]%2", "-o", "%J_%I.out", cwd=tmp_path)
     after = lsf.submit("ls ?.out ????_?.out", "-w", f"done({array})", "-o", "after", cwd=tmp_path)
-    lsf.wait_for(lambda: (tmp_path / "2").exists())
+    lsf.wait_for((tmp_path / "2").exists)
     states = [one.state for one in lsf.elements(array)]
     assert states == ["RUN", "RUN", "PEND", "PEND", "PEND"]
     assert lsf.job(after).pending_reason == "Job dependency condition not satisfied"
@@ -252,6 +252,53 @@ def test_remote_tasks_get_no_signal_and_end_with_their_job(quick, tmp_path):
     quick.run("bkill", job_id)
     assert quick.wait_for_end(job_id) == "EXIT"
     assert not (tmp_path / "told").exists()
+
+
+def test_blaunch_tells_when_another_host_of_the_job_is_lost(lsf, tmp_path):
+    script = f"blaunch hostB '{WAIT.replace('started', '$PWD/started')}'; echo code $?"
+    options = ("-n", "2", "-R", "span[ptile=1]", "-o", "out", "-N")
+    job_id = begin(lsf, tmp_path, script.replace("'", '"'), *options)
+    lsf.lose_host("hostB")
+    assert lsf.wait_for_end(job_id) == "DONE"
+    said = (tmp_path / "out").read_text()
+    assert said == "Lost connection to host hostB\ncode 255\n"
+
+
+def test_brequeue_at_the_run_limit_does_not_wait_for_the_grace(lsf_like, tmp_path):
+    site = lsf_like(kill_interval_s=0.15, limit_grace_s=60)
+    script = f"trap 'brequeue $LSB_JOBID' USR2; [ -z \"$LSB_RESTART\" ] || exit 0; {WAIT}"
+    job_id = begin(site, tmp_path, script)
+    site.reach_limit(job_id)
+    assert site.wait_for_end(job_id) == "DONE"
+    assert site.job(job_id).attempts == 2
+
+
+def test_jsrun_starts_ranks_on_the_hosts_behind_the_launch_node(lsf_like, tmp_path):
+    site = lsf_like(launch_host="batch1")
+    script = (
+        "echo $LSB_MCPU_HOSTS\njsrun -n 4 -r 2 sh -c "
+        "'echo $LSF_SITE_HOST $JSM_NAMESPACE_RANK $JSM_NAMESPACE_LOCAL_RANK $LSB_JOBID'"
+    )
+    job_id = site.submit(script, "-nnodes", "2", "-o", "out", "-N", cwd=tmp_path)
+    assert site.wait_for_end(job_id) == "DONE"
+    hosts, *lines = (tmp_path / "out").read_text().splitlines()
+    assert hosts == "batch1 1 hostA 4 hostB 4"
+    assert sorted(lines) == [
+        f"host{host} {rank} {local} {job_id}"
+        for host, rank, local in (("A", 0, 0), ("A", 1, 1), ("B", 2, 0), ("B", 3, 1))
+    ]
+
+
+def test_what_ssh_starts_is_left_alone_when_the_job_ends(lsf_like, tmp_path):
+    site = lsf_like(ssh=True)
+    folder = f"cd {tmp_path};"
+    script = f"ssh -o BatchMode=yes hostB '{folder} {WAIT}; rm started' & wait"
+    job_id = begin(site, tmp_path, script)
+    site.kill(job_id)
+    assert site.wait_for_end(job_id) == "EXIT"
+    assert (tmp_path / "started").exists()
+    (tmp_path / "gate").touch()
+    site.wait_for(lambda: not (tmp_path / "started").exists())
 
 
 def test_a_job_whose_first_host_is_lost_is_unknown_or_runs_elsewhere(lsf, tmp_path):

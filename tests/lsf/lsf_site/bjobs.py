@@ -107,7 +107,7 @@ def _rows(job, config, *, wide):
     hosts = fields.exec_hosts(job)
     shown = [":".join(hosts)] if wide else hosts[:1]
     values = [
-        *(job.id, job.user, job.state, job.queue, config.submission_host),
+        *(job.id, job.user, job.shown or job.state, job.queue, config.submission_host),
         *(*shown, "")[:1],
         job.name,
     ]
@@ -188,7 +188,7 @@ def _long(job, config):
         *([f"Job Name <{job.name}>"] if job.stem else []),
         f"User <{job.user}>",
         f"Project <{job.project}>",
-        f"Status <{job.state}>",
+        f"Status <{job.shown or job.state}>",
         f"Queue <{job.queue}>",
         f"Command <{job.command}>",
     ]

@@ -138,6 +138,10 @@ class SiteConfig:
     """Whether a task is killed when the blaunch that started it is gone."""
     kills_leftovers: bool = False
     """Whether what a job leaves on its first host, outside its process group too, is killed."""
+    launch_host: str | None = None
+    """Of sites with jsrun: the script runs on it, and LSF lists it before the job's hosts."""
+    ssh: bool = False
+    """Whether ssh leads to the hosts, in a fresh login and past LSF."""
     requeue_allowed: bool = True
     """Whether brequeue is."""
     output_direct: bool = False
@@ -146,6 +150,11 @@ class SiteConfig:
     @property
     def traits(self):
         return ENGINES[self.engine]
+
+    @property
+    def launchers(self):
+        """The commands that start something on other hosts."""
+        return ("jsrun",) if self.launch_host else ("blaunch", *(("ssh",) if self.ssh else ()))
 
     def queue(self, name):
         return next((queue for queue in self.queues if queue.name == name), None)

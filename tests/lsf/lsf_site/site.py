@@ -128,7 +128,7 @@ class Site:
         client = self.folder / "client"
         client.write_text(f"#!{interpreter} -IS\nSOCKET = {str(self.folder / SOCKET)!r}\n{source}")
         client.chmod(0o755)
-        for name in COMMANDS:
+        for name in (*COMMANDS, *self.config.launchers):
             (self.bin / name).symlink_to(client)
         system = self.folder / "system"
         system.mkdir()
@@ -268,6 +268,20 @@ class Site:
         """While open, a command does its work at once and answers later."""
         return self.switched(f"slow_{command}", seconds)
 
+    @contextlib.contextmanager
+    def without(self, *names):
+        """While open, programs such as blaunch are not there."""
+        hidden = self.folder / "hidden"
+        hidden.mkdir()
+        for name in names:
+            os.rename(self.bin / name, hidden / name)
+        try:
+            yield
+        finally:
+            for name in names:
+                os.rename(hidden / name, self.bin / name)
+            hidden.rmdir()
+
     def refusing_requeues(self):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
@@ -275,6 +289,10 @@ class Site:
     def lose_answers(self, command, times=1):
         """The next calls of a command do their work, and hang instead of answering."""
         self._order("switch", f"lose_{command}", times)
+
+    def show_as(self, job_id, state):
+        """bjobs tells this state, such as WAIT, until it is given an empty one."""
+        self._order("show_as", str(job_id), state)
 
     def forget(self, job_id):
         """The commands no longer know the job."""
@@ -317,9 +335,13 @@ class Site:
     # Between tests.
 
     def restore(self, should_end_s=_SHOULD_END_S):
-        """As it was after the start; returns the jobs that had not ended by then."""
+        """As it was after the start; returns the jobs that had not ended by then, and kills them.
+
+        What jobs that ended have left behind is not touched: it is for the test to fail by.
+        """
         left = self._jobs_that_stay(should_end_s)
-        self._order("restore")
+        self._order("restore", bool(left))
+        assert not (said := (self.folder / "daemon.log").read_text()), said
         return left
 
     def _jobs_that_stay(self, limit_s):
