@@ -2,17 +2,18 @@
 
 import pytest
 from lsf_site.config import SiteConfig
-from lsf_site.site import Site
+from lsf_site.site import Site, path_without_slurm
 
 
 @pytest.fixture(scope="session")
-def site_of():
+def site_of(tmp_path_factory):
     """Call it with a SiteConfig; starts a site on the first call, and the same comes after."""
+    programs = path_without_slurm(tmp_path_factory.mktemp("programs"))
     sites = {}
 
     def get(config=SiteConfig()):  # noqa: B008  (frozen)
         if config not in sites:
-            sites[config] = Site(config)
+            sites[config] = Site(config, programs=programs)
             sites[config].start()
         return sites[config]
 

@@ -61,20 +61,47 @@ class SiteJob:
     script: str
 
 
+def path_without_slurm(folder):
+    """This PATH; folders that have Slurm's programs are replaced by links to their other ones."""
+    found = []
+    for source in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
+        names = os.listdir(source)
+        if not any(map(_SLURM.match, names)):
+            found.append(source)
+            continue
+        links = folder / os.path.realpath(source).replace("/", "-")
+        found.append(str(links))
+        if not links.exists():
+            links.mkdir(parents=True)
+            for name in names:
+                if not _SLURM.match(name):
+                    (links / name).symlink_to(Path(source, name))
+    return os.pathsep.join(found)
+
+
 class Site:
     """Is there from `start` on, and gone, with all its processes and files, after `stop`."""
 
-    def __init__(self, config=None, **settings):
+    def __init__(self, config=None, *, programs=None, **settings):
+        """`programs` is the PATH to this machine's own; of its own making where it is not given."""
         self.config = config or SiteConfig(**settings)
         self.hosts = self.config.hosts
         # /tmp and not TMPDIR: the path of a socket may have 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-lsf-", dir="/tmp"))
         self.bin = self.folder / "bin"
         own_programs = Path(sys.executable).parent
-        self._path = os.pathsep.join(map(str, (self.bin, own_programs, self.folder / "system")))
+        programs = programs or path_without_slurm(self.folder / "system")
+        self._path = os.pathsep.join(map(str, (self.bin, own_programs, programs)))
         self._process = None
 
     def start(self):
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self):
         self._write_programs()
         (self.folder / "site.json").write_text(
             json.dumps(
@@ -121,7 +148,7 @@ class Site:
         return self._process.pid
 
     def _write_programs(self):
-        """The site's commands, and this machine's programs without those of Slurm."""
+        """The site's commands: all are the same program under different names."""
         self.bin.mkdir()
         source = Path(__file__).with_name("client.py").read_text()
         interpreter = os.path.realpath(sys.executable)
@@ -130,13 +157,6 @@ class Site:
         client.chmod(0o755)
         for name in (*COMMANDS, *self.config.launchers):
             (self.bin / name).symlink_to(client)
-        system = self.folder / "system"
-        system.mkdir()
-        for folder in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
-            for name in os.listdir(folder):
-                with contextlib.suppress(FileExistsError):
-                    if not _SLURM.match(name):
-                        (system / name).symlink_to(Path(folder, name))
 
     # Commands as a user types them.
 
