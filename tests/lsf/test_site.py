@@ -51,7 +51,7 @@ def refusal(site, *options, script="true"):
         (("-q", "short", "-W", "2:00"), "RUNLIMIT: Cannot exceed queue's hard limit(s)"),
         (("-q", "short", "-n", "5"), "Too many processors requested"),
         (("-W", "1:00:00"), "1:00:00: Bad RUNLIMIT specification"),
-        (("-J", "n" * 301), "Job name is too long"),
+        (("-J", "n" * 301), "Bad job name"),
         (("-J", "n[4-1]"), "n[4-1]: Bad job array index list"),
         (("-w", "done(1"), "Dependency condition syntax error"),
         (("-w", "done(77)"), "77: No matching job found"),
@@ -342,6 +342,8 @@ def test_bjobs_shows_what_each_engine_can_show(lsf, lsf_like, tmp_path):
     strict = lsf_like(engine=STRICT)
     for options in (("-json",), ("-noheader",), ("-X",), ("-o", "exit_code")):
         assert strict.run("bjobs", *options, check=False).returncode == 255
+    done = strict.run("bjobs", check=False)
+    assert (done.returncode, done.stderr) == (254, "No unfinished job found\n")
     oldest = lsf_like(engine=OLDEST, none_found_code=0, not_found_code=254)
     assert "illegal option -- o" in oldest.run("bjobs", "-o", "jobid", check=False).stderr
     assert oldest.run("bjobs").stderr == "No unfinished job found\n"
