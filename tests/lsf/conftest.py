@@ -39,6 +39,12 @@ def lsf_like(site_of):
 
 
 @pytest.fixture
+def lsf_here(lsf_like):
+    """Hosts 127.0.1.1 to 127.0.1.4, names that resolve; kills and limits take a second or so."""
+    return lsf_like(hosts=tuple(f"127.0.1.{number}" for number in range(1, 5)))
+
+
+@pytest.fixture
 def lsf(lsf_like):
     """An ordinary site of IBM's engine: hostA to hostD, with 4 slots and 2 GPUs each."""
     return lsf_like()

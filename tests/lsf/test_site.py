@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_user import User
 from lsf_site.config import OLDEST, STRICT
 
 WAIT = "touch started; while [ ! -e gate ]; do sleep 0.02; done"
@@ -20,7 +21,7 @@ exit 5
 @pytest.fixture
 def quick(lsf_like):
     """A site on which kills and limits do not take long."""
-    return lsf_like(kill_interval_s=0.15, limit_grace_s=0.15)
+    return lsf_like(kill_interval_s=0.3, limit_grace_s=0.3)
 
 
 @pytest.fixture
@@ -180,8 +181,9 @@ def test_a_kill_is_sigint_then_sigterm_then_sigkill(quick, tmp_path):
 
 
 def test_the_run_limit_is_sigusr2_then_sigkill(lsf_like, tmp_path):
-    site = lsf_like(kill_interval_s=0.15, limit_grace_s=0.15, minute_s=0.1)
-    job_id = begin(site, tmp_path, SAYS_SIGNALS, "-W", "5")
+    site = lsf_like(limit_grace_s=0.3, minute_s=0.1)
+    job_id = begin(site, tmp_path, SAYS_SIGNALS)
+    site.reach_limit(job_id)
     assert site.wait_for_end(job_id) == "EXIT"
     assert (tmp_path / "signals").read_text().split() == ["USR2"]
     assert site.job(job_id).reason == "TERM_RUNLIMIT"
@@ -324,10 +326,42 @@ def test_while_the_daemon_does_not_answer_commands_hang(lsf):
 
 def test_an_answer_can_be_lost_though_the_job_was_accepted(lsf):
     lsf.lose_answers("bsub")
-    with pytest.raises(subprocess.TimeoutExpired):
-        lsf.run("bsub", input="true", cwd="/tmp", timeout=0.5)
-    (job,) = lsf.jobs()
+    pipe = subprocess.PIPE
+    command = lsf.start_command("bsub", "true", cwd="/tmp", stdout=pipe, stderr=pipe)
+    (job,) = lsf.wait_for(lsf.jobs)
     lsf.wait_for_end(job.id)
+    assert command.stderr.readline() == "LSF is down. Please wait ...\n"
+    assert command.poll() is None
+    command.kill()
+    assert command.communicate(timeout=10)[0] == ""
+
+
+def test_commands_fail_as_they_are_told_to(lsf):
+    with lsf.refusing("bsub", "User has too many jobs. Job not submitted."):
+        assert refusal(lsf) == "User has too many jobs. Job not submitted."
+    with lsf.garbling("bjobs", "<html>"):
+        assert lsf.run("bjobs").stdout == "<html>"
+    with lsf.slow("bjobs", 0.4), pytest.raises(subprocess.TimeoutExpired):
+        lsf.run("bjobs", timeout=0.2)
+    with lsf.without("blaunch"):
+        assert lsf.run("sh", "-c", "command -v blaunch", check=False).returncode == 127
+    assert lsf.calls()["bjobs"] >= 2
+
+
+def test_administrators_suspend_preempt_and_kill(quick, tmp_path):
+    job_id = begin(quick, tmp_path)
+    quick.suspend(job_id)
+    assert quick.run("bjobs", "-noheader", "-o", "stat", job_id).stdout.strip() == "SSUSP"
+    quick.resume(job_id)
+    quick.preempt(job_id)
+    quick.wait_for(lambda: quick.job(job_id).attempts == 2)
+    quick.show_as(job_id, "WAIT")
+    assert quick.run("bjobs", "-noheader", "-o", "stat", job_id).stdout.strip() == "WAIT"
+    quick.kill(job_id)
+    assert quick.wait_for_end(job_id) == "EXIT"
+    assert quick.job(job_id).reason == "TERM_ADMIN"
+    quick.forget(job_id)
+    assert quick.run("bkill", job_id, check=False).returncode == 255
 
 
 def test_bjobs_shows_what_each_engine_can_show(lsf, lsf_like, tmp_path):
@@ -369,6 +403,13 @@ def test_an_ended_job_is_forgotten_after_the_clean_period(lsf_like):
     job_id = site.submit("true")
     site.wait_for(lambda: site.job(job_id) is None)
     assert "is not found" in site.run("bjobs", job_id, check=False).stderr
+
+
+def test_a_user_of_the_site_calls_hpcdist(lsf_here, tmp_path):
+    user = User(lsf_here, tmp_path)
+    script = user.write("says.py", "import os; print('here', os.environ['LSF_ENVDIR'])")
+    done = user("submit", script, "--local", "--gpus", "1", "--set", "launch.device=cpu")
+    assert f"here {lsf_here.folder}" in done.stdout
 
 
 def test_hpcdist_detects_the_site_where_there_is_no_slurm(lsf, tmp_path):

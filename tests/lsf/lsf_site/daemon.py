@@ -157,7 +157,9 @@ class Daemon:
             call = connection.call
             values = {**call.__dict__, "input": text}
             connection.call = Call(**values)
-        if connection.call.name != ORDER and self.batch.switches.get("silent"):
+        # What starts tasks asks the daemons of their hosts, not the one that is down.
+        is_served = connection.call.name in (ORDER, *LAUNCHERS)
+        if not is_served and self.batch.switches.get("silent"):
             connection.write(b"E", "LSF is down. Please wait ...\n")
             self.silenced.append(connection)
         else:
