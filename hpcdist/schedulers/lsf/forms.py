@@ -15,7 +15,6 @@ import msgspec
 
 from hpcdist.schedulers.lsf.jobs import LsfJob, make_job
 
-_LEAST = ("jobid", "stat", "exec_host", "job_name")
 _MOST = ("jobid", "job_name", "stat", "exec_host", "start_time", "exit_code")
 _ALL = (*_MOST, "exit_reason", "estimated_start_time", "pend_reason")
 _DELIMITER = "|"
@@ -35,21 +34,16 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
     """Those of -o; none: the wide table."""
     is_json: bool = False
-    delimiter: str = ""
-    """Between the fields; empty: blanks."""
 
     @property
     def options(self) -> list[str]:
         """Of bjobs, besides the ids."""
         if not self.fields:
             return ["-a", "-w"]
-        delimiter = f" delimiter='{self.delimiter}'" if self.delimiter else ""
-        return [
-            "-a",
-            "-o",
-            f"{' '.join(self.fields)}{delimiter}",
-            *(["-json"] if self.is_json else []),
-        ]
+        fields = " ".join(self.fields)
+        if self.is_json:
+            return ["-a", "-o", fields, "-json"]
+        return ["-a", "-o", f"{fields} delimiter='{_DELIMITER}'"]
 
     @property
     def words(self) -> frozenset[str]:
@@ -65,10 +59,9 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 FORMS = (
     Form(fields=_ALL, is_json=True),
-    Form(fields=_ALL, delimiter=_DELIMITER),
+    Form(fields=_ALL),
     Form(fields=_MOST, is_json=True),
-    Form(fields=_MOST, delimiter=_DELIMITER),
-    Form(fields=_LEAST),
+    Form(fields=_MOST),
     Form(),
 )
 
@@ -124,7 +117,7 @@ def _lowered(record: dict[str, Any]) -> dict[str, str]:
 
 def _read_rows(text: str, form: Form) -> list[LsfJob] | None:
     count = len(form.fields) - 1
-    rows = [line.split(form.delimiter or None, count) for line in _joined(text)]
+    rows = [line.split(_DELIMITER, count) for line in _joined(text)]
     heads = [number for number, row in enumerate(rows) if _is_header(row, form)]
     if not heads:
         return None

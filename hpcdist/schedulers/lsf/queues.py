@@ -81,7 +81,10 @@ def _check_open(queue: Queue) -> None:
 
 
 def _check_run_limit(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
+    """A limit that is not counted as a clock does is left to bsub: it knows the hosts' speeds."""
     limit_min, allowed_min = time_limit_min(job, cluster), queue.run_limit_min
+    if queue.run_limit_of is not None:
+        return
     if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
         raise JobError(
             f"resources.time_limit_min is {limit_min:g}, but queue {queue.name} allows "
@@ -93,16 +96,15 @@ def _check_run_limit(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> Non
 def _check_slots(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     nodes, per_node = job.resources.nodes, cpus_per_node(job, cluster)
     slots = nodes * per_node
+    asked = f"resources.nodes is {nodes} with {per_node} slots each, {slots} in all"
     if queue.max_slots is not None and slots > queue.max_slots:
         raise JobError(
-            f"{nodes} nodes with {per_node} slots each are {slots} slots, but queue {queue.name} "
-            f"allows a job {queue.max_slots}",
+            f"{asked}, but queue {queue.name} allows a job {queue.max_slots}",
             hint=f"ask for fewer with --nodes or --gpus, or {_OTHER}",
         )
     if queue.min_slots is not None and slots < queue.min_slots:
         raise JobError(
-            f"{nodes} nodes with {per_node} slots each are {slots} slots, but queue {queue.name} "
-            f"is for jobs with {queue.min_slots} or more",
+            f"{asked}, but queue {queue.name} is for jobs with {queue.min_slots} or more",
             hint=f"ask for more with --nodes or --gpus, or {_OTHER}",
         )
 
