@@ -12,6 +12,7 @@ from hpcdist.errors import HpcdistError, SchedulerError
 from hpcdist.run import Run
 from hpcdist.schedulers.lsf.answers import Queue, parse_queue_states
 from hpcdist.schedulers.lsf.calling import call_lsf, lsf_lines
+from hpcdist.schedulers.lsf.forms import unwrapped
 from hpcdist.schedulers.lsf.queues import ask_queue
 
 _NEEDED = ("bsub", "bjobs", "bkill", "bqueues")
@@ -22,7 +23,6 @@ _END = re.compile(
     r"(?:Exited with exit code \d+|Exited by signal \d+|Exited|Done successfully|Completed <\w+>)"
     r"(?:[;.] *TERM_\w+: [^;.]+)?|TERM_\w+: [^;.]+"
 )
-_WRAPPED = re.compile(r"\n {21}")
 _LOAD = "go to a login node of the cluster, or load the site's LSF profile (profile.lsf)"
 _NOT_TRIED = "LSF has no dry run: bsub judges the rest"
 
@@ -64,12 +64,12 @@ def explain_end(run: Run) -> str:
     except SchedulerError:
         return ""
     words = end_words(said)
-    return f"LSF says {'; '.join(words)} of job {job_id}" if words else ""
+    return f"LSF says of job {job_id}: {'; '.join(words)}" if words else ""
 
 
 def end_words(text: str) -> list[str]:
-    """How a job ended, from `bjobs -l`, whose lines go on in the next after 21 blanks."""
-    return list(dict.fromkeys(_END.findall(_WRAPPED.sub("", text))))
+    """How a job ended, from `bjobs -l`."""
+    return list(dict.fromkeys(_END.findall(unwrapped(text))))
 
 
 def script_options(script: str) -> dict[str, str]:

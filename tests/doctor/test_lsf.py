@@ -146,6 +146,6 @@ def test_the_end_is_told_in_the_words_of_bjobs_also_where_they_are_wrapped(site,
     assert explain_end(run) == ""
     run.submission_file.write_text('{"job_id": "1234"}')
     site("bjobs", recorded("bjobs_long.txt"))
-    assert explain_end(run) == f"LSF says {'; '.join(words)} of job 1234"
+    assert explain_end(run) == f"LSF says of job 1234: {'; '.join(words)}"
     site("bjobs", err="Job <1234> is not found\n", code=255)
     assert explain_end(run) == ""

@@ -13,6 +13,7 @@ from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.lsf.answers import (
     Host,
     Queue,
+    parse_default_queues,
     parse_hosts_table,
     parse_max_array_size,
     parse_queue_states,
@@ -38,7 +39,7 @@ def ask_queue(name: str | None) -> Queue | None:
     found = [queue for queue in parse_queues(said) if queue.name == chosen or not chosen]
     if chosen and not found and "no such queue" in said.lower():
         raise unknown_queue(chosen, list(parse_queue_states(_ask("bqueues"))), is_asked=bool(name))
-    wanted = found if chosen else [queue for queue in found if queue.is_default]
+    wanted = found if chosen else _defaults(found)
     return wanted[0] if len(wanted) == 1 else None
 
 
@@ -126,6 +127,15 @@ def _check_host(job: JobSpec, cluster: ClusterProfile, hosts: Sequence[Host]) ->
         hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
         "fewer ranks with --gpus",
     )
+
+
+def _defaults(queues: Sequence[Queue]) -> list[Queue]:
+    """The default ones: not every engine marks them in the list."""
+    marked = [queue for queue in queues if queue.is_default]
+    if marked or not queues:
+        return marked
+    names = parse_default_queues(_ask("bparams"))
+    return [queue for queue in queues if queue.name in names]
 
 
 def _ask(*argv: str) -> str:

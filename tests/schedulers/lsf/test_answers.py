@@ -12,13 +12,20 @@ from hpcdist.schedulers.lsf.answers import (
     parse_queue_states,
     parse_queues,
 )
-from hpcdist.schedulers.lsf.forms import FORMS, next_form, read_pending
+from hpcdist.schedulers.lsf.forms import (
+    FIRST_FORM,
+    LAST_FORM,
+    Form,
+    next_form,
+    read_ends,
+    read_pending,
+)
 from hpcdist.schedulers.lsf.jobs import LsfJob, make_job, parse_hosts, parse_time
 from hpcdist.schedulers.lsf.reasons import plain_reason
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
-JSON, TEXT, *_, WIDE = FORMS
+JSON, TEXT, WIDE = FIRST_FORM, Form(fields=FIRST_FORM.fields), LAST_FORM
 
 
 def unix_time(text):
@@ -43,6 +50,7 @@ def test_fields_are_read_line_by_line_and_reasons_may_go_on_in_the_next():
     assert ended.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
     assert waiting.pend_reason.endswith("has been reached; Not enough job slot(s): 3 hosts;")
     assert waiting.hosts == []
+    assert time.localtime(waiting.start_s)[1:5] == (2, 2, 1, 53)
     assert (running.job_id, running.name, running.task) == ("764254593[2]", "test", "1")
 
 
@@ -56,7 +64,7 @@ def test_the_wide_table_is_read_with_and_without_a_host():
     assert [job.job_id for job in WIDE.read(RECORDED["BJOBS"])] == ["111"]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(form.options))
+@pytest.mark.parametrize("form", [JSON, TEXT, WIDE], ids=["json", "text", "wide"])
 @pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", "{", "hello\nworld\n"])
 def test_no_form_takes_a_complaint_for_an_answer(form, text):
     assert form.read(text) is None
@@ -64,26 +72,41 @@ def test_no_form_takes_a_complaint_for_an_answer(form, text):
 
 @pytest.mark.parametrize("text", [RECORDED["BJOBS"], RECORDED["BJOBS_WIDE"]], ids=["plain", "wide"])
 def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for(text):
-    assert [form.read(text) is None for form in FORMS] == [True] * 4 + [False]
+    assert JSON.read(text) is None
+    assert TEXT.read(text) is None
+    assert Form(fields=TEXT.fields[:4]).read(text) is None
+
+
+def fields_until(name, *, is_json):
+    return Form(fields=JSON.fields[: JSON.fields.index(name)], is_json=is_json)
 
 
 @pytest.mark.parametrize(
-    ("complaint", "expected"),
+    ("form", "complaint", "expected"),
     [
-        ("something went wrong", FORMS[1]),
-        ("bjobs: Illegal option -- json\nUsage: bjobs [-o pend_reason]", FORMS[1]),
-        ("Illegal field_name: pend_reason", FORMS[2]),
-        ("json: illegal option\npend_reason: unknown field", FORMS[3]),
-        ("Unknown field name: exit_code.", WIDE),
-        ("bjobs: illegal option -- o", WIDE),
+        (JSON, "something went wrong", TEXT),
+        (JSON, "bjobs: Illegal option -- json\nUsage: bjobs [-o pend_reason]", TEXT),
+        (JSON, "Unknown field name: pend_reason.", fields_until("pend_reason", is_json=True)),
+        (TEXT, "Unknown field name: exit_code.", fields_until("exit_code", is_json=False)),
+        (TEXT, "something went wrong", Form(fields=JSON.fields[:4])),
+        (Form(fields=JSON.fields[:4]), "something went wrong", WIDE),
+        (JSON, "bjobs: illegal option -- o", WIDE),
+        (WIDE, "something went wrong", None),
     ],
 )
-def test_what_an_engine_objects_to_is_not_asked_again(complaint, expected):
-    assert next_form(JSON, complaint) == expected
+def test_what_an_engine_objects_to_is_not_asked_again(form, complaint, expected):
+    assert next_form(form, complaint) == expected
 
 
-def test_after_the_wide_table_there_is_nothing_left_to_try():
-    assert next_form(WIDE, "") is None
+def test_ends_are_read_by_id_from_the_long_format():
+    text = RECORDED["BJOBS_LONG"]
+    element = text.replace("<1234>", "<456[3]>").replace("Exited with exit code 140", "Exited")
+    reason = "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
+    separator = "-" * 78
+    assert read_ends(f"{text}{separator}\n{element}") == {
+        "1234": (reason, 140),
+        "456[3]": (reason, None),
+    }
 
 
 def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut():

@@ -16,21 +16,26 @@ WITHOUT_JSON = """
 [[ "$*" == *-json* ]] && { echo "bjobs: illegal option -- json" >&2; exit 255; }
 cat RECORDED/bjobs_fields.txt
 """
-WITHOUT_EXIT_CODE = """
+OTHERS = """
+[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
+[[ "$1" == -l ]] && { cat RECORDED/bjobs_long.txt; exit 0; }
+cat RECORDED/bjobs_wide.txt
+"""
+WITHOUT_EXIT_CODE = (
+    """
 [[ "$*" == *-json* || "$*" == *-noheader* ]] && { echo "bjobs: illegal option" >&2; exit 255; }
 [[ "$*" == *exit_code* ]] && { echo "Unknown field name: exit_code." >&2; exit 255; }
-[[ "$*" == *" -p"* || "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
-cat RECORDED/bjobs_wide.txt
+[[ "$*" == *delimiter* ]] && { cat RECORDED/bjobs_few.txt; exit 0; }
 """
-WITHOUT_FIELDS = """
+    + OTHERS
+)
+WITHOUT_FIELDS = (
+    """
 [[ "$*" == *-o* ]] && { echo "bjobs: illegal option -- o" >&2; exit 255; }
-[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
-cat RECORDED/bjobs_wide.txt
 """
-MISREADING = """
-[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
-cat RECORDED/bjobs_wide.txt
-"""
+    + OTHERS
+)
+MISREADING = OTHERS
 
 
 def engine(commands, script):
@@ -52,7 +57,7 @@ def test_an_engine_without_json_is_asked_for_the_same_fields(commands):
 
 @pytest.mark.parametrize(
     ("script", "most"),
-    [(WITHOUT_EXIT_CODE, 4), (WITHOUT_FIELDS, 3), (MISREADING, 6)],
+    [(WITHOUT_EXIT_CODE, 4), (WITHOUT_FIELDS, 3), (MISREADING, 5)],
     ids=["no json, no exit_code", "no -o", "misreads what it does not know"],
 )
 def test_an_older_engine_is_asked_for_less_and_for_the_reasons_by_themselves(
@@ -77,10 +82,18 @@ def test_what_worked_is_remembered(commands):
 def test_reasons_are_asked_for_only_of_jobs_that_wait(commands):
     engine(commands, WITHOUT_FIELDS)
     ask_jobs(["3926", "7678", "1480"])
-    assert commands.calls[-1] == "bjobs -p 1480 7678"
+    assert "bjobs -p 1480 7678" in commands.calls
     commands.say("bjobs", (RECORDED / "bjobs.txt").read_text())
     ask_jobs(["111"])
     assert commands.calls[-1] == "bjobs -a -w 111"
+
+
+def test_why_a_job_ended_is_asked_for_where_it_is_not_told(commands):
+    engine(commands, WITHOUT_FIELDS.replace("bjobs_long", "bjobs_long_element"))
+    (element,) = (job for job in ask_jobs(["456"]) if job.stat == "EXIT")
+    assert commands.calls[-1] == "bjobs -l 456[3]"
+    assert element.exit_code == 140
+    assert element.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
 
 
 @pytest.mark.parametrize("code", [0, 254, 255])

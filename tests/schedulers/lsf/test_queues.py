@@ -53,6 +53,13 @@ def test_without_a_name_the_default_queue_counts(commands, monkeypatch):
     assert commands.calls == ["bqueues -l", "bqueues -l gpuv100"]
 
 
+def test_a_default_queue_that_is_not_marked_is_told_by_bparams(commands):
+    commands.say("bqueues", LONG.replace("This is the default queue.", ""))
+    assert ask_queue(None) is None
+    commands.say("bparams", "Default Queues:  gpuv100\nMBD_SLEEP_TIME used: 10 seconds\n")
+    assert ask_queue(None) == GPU
+
+
 def test_of_several_default_queues_lsf_chooses_itself(commands):
     marked = LONG.replace("-- GPU nodes", "-- GPU nodes  This is the default queue.")
     commands.say("bqueues", marked)
