@@ -142,12 +142,8 @@ def _read_rows(text: str, form: Form) -> list[LsfJob] | None:
 
 
 def _is_header(row: list[str], form: Form) -> bool:
-    """By its first field, and by the place of STAT, which is another in the table for people."""
-    place = form.fields.index("stat")
-    return len(row) == len(form.fields) and (row[0].strip(), row[place].strip()) == (
-        "JOBID",
-        "STAT",
-    )
+    """The table for people begins in the same way, but has none of our delimiters."""
+    return len(row) == len(form.fields) and row[0].strip() == "JOBID"
 
 
 def _joined(text: str) -> Iterator[str]:

@@ -234,6 +234,8 @@ def test_reasons_are_told_in_plain_words_with_those_of_lsf(text, words):
 
 def test_an_unknown_reason_is_told_as_it_is():
     assert plain_reason(" The moon is full;") == "LSF says: The moon is full"
+    others = "Not specified in job submission: 5 hosts;"
+    assert plain_reason(others) == "LSF says: Not specified in job submission: 5 hosts"
 
 
 def test_of_several_reasons_the_one_that_tells_most_is_told():

@@ -112,6 +112,14 @@ def test_jobs_that_lsf_does_not_know_are_no_error_whatever_the_exit_code(command
     assert len(commands.calls) == 1
 
 
+def test_nothing_said_is_no_job_only_where_all_went_well(commands):
+    commands.say("bjobs")
+    assert ask_jobs() == []
+    commands.say("bjobs", code=255)
+    with pytest.raises(CommandFailedError, match="said: nothing"):
+        ask_jobs()
+
+
 def test_known_jobs_are_told_beside_unknown_ones(commands):
     commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text(), code=255)
     assert len(ask_jobs(["22005", "123"])) == 5
