@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from hpcdist.errors import EXIT_STOPPED, SchedulerError
+from hpcdist.errors import EXIT_STOPPED, HpcdistError, SchedulerError
 from hpcdist.launch import lives
 from hpcdist.launch.causes import Cause, is_overdue, with_cause
 from hpcdist.launch.patience import Patience
@@ -34,6 +34,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Why the scheduler ended it; after a cancel, the sequel is final."""
 
 
+class RequeueRefusedError(HpcdistError):
+    """The scheduler has answered, and will not start the job again: to ask once more is in vain."""
+
+
 class Requeuer(Protocol):
     """A scheduler, as seen from within one of its jobs: a module offers one as `requeuer`."""
 
@@ -48,7 +52,8 @@ class Requeuer(Protocol):
         """Have the scheduler start this job, which is the run's, again; it may end the caller at
         once.
 
-        Raises SchedulerError or OSError where it refuses.
+        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
+        worth while to ask again.
         """
 
 
@@ -132,13 +137,19 @@ def _requeue(
     has_a_say: Callable[[], bool],
 ) -> None:
     try:
+        _requeue_with_patience(run, verdict, requeuer, patience)
+    except (RequeueRefusedError, SchedulerError, OSError) as error:
+        if has_a_say():
+            run.write_verdict(_not_requeued(verdict, error))
+
+
+def _requeue_with_patience(
+    run: Run, verdict: Verdict, requeuer: Requeuer, patience: Patience
+) -> None:
+    try:
         requeuer.requeue(run)
     except (SchedulerError, OSError):
-        try:
-            patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
-        except (SchedulerError, OSError) as error:
-            if has_a_say():
-                run.write_verdict(_not_requeued(verdict, error))
+        patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
 
 
 def _requeue_again(run: Run, verdict: Verdict, requeuer: Requeuer) -> None:

@@ -12,9 +12,8 @@ import re
 from pathlib import Path
 
 from hpcdist import files
-from hpcdist.errors import SchedulerError
 from hpcdist.launch.lsf_hosts import LIFE_VARIABLE
-from hpcdist.launch.requeue import Decision
+from hpcdist.launch.requeue import Decision, RequeueRefusedError
 from hpcdist.run import Run
 from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.lsf.bsub import send, submission_environment
@@ -66,8 +65,10 @@ def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
     try:
         job_id, _ = send(script, options=["-J", called], environment=submission_environment())
-    except SchedulerError as error:
-        raise SchedulerError(f"{refusal.message}; {error.message}") from None
+    except CommandFailedError as error:
+        if _DAEMON_IS_DOWN.search(error.said):
+            raise
+        raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
     new_id = job_id if called == name else f"{job_id}[{index}]"
     _give_pickle(folder / "submitit", own_id(), new_id)
     former = [*submission.get("former_job_ids", []), submission.get("job_id")]
