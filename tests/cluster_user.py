@@ -51,6 +51,11 @@ class User:
         files = sorted(self.folder.glob("runs/*/submission.json"))
         return [Run(path.parent) for path in files]
 
+    def status(self, run):
+        """What `hpcdist status --json` says of a run."""
+        (found,) = json.loads(self("status", run.id, "--json").stdout)
+        return found
+
     def verdict(self, run, limit_s=END_LIMIT_S):
         """The run's verdict, once it is there."""
         return self.cluster.wait_for(run.read_verdict, limit_s)

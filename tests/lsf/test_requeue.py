@@ -1,43 +1,9 @@
 """The run limit and what else LSF ends jobs for: what is trained is bit for bit what it would have
 been, and what is over stays so."""
 
-import json
-
-import pytest
-from cluster_user import User, events, job_id, log
-from lsf_site.config import QUEUES, Queue
-from trainings import COUNT, CPU, TWO, end_well, stopped_steps, train, train_undisturbed
-
-KILL_IS_REQUEUED = (*QUEUES, Queue(name="interrupted", requeue_exit_values="130 75"))
-
-
-def count(user, steps=20, *options):
-    """Submit the script that counts, and wait until both ranks do."""
-    script = user.write("count.py", COUNT)
-    run = user.submit(script, *CPU, *TWO, *options, "--", steps)
-    await_counting(user, run)
-    return run
-
-
-def await_counting(user, run, attempt=0):
-    """Until its ranks have begun an attempt, and so have LSF's signals in their hands."""
-    files = [run.event_file(rank, attempt) for rank in range(2)]
-    user.cluster.wait_for(lambda: all(file.exists() and "start" in file.read_text() for file in files))
-
-
-def assert_counted_on(run, attempts=2):
-    """Both ranks stopped at one step, saved it, and went on from there."""
-    assert run.newest_attempt() + 1 == attempts
-    for rank in range(2):
-        words = log(run, rank).split()
-        assert words.count("stopped") == attempts - 1
-        assert words[-1] == words[words.index("stopped") + 1] if attempts == 2 else True
-    assert log(run, 0) == log(run, 1)
-
-
-def status_of(user, run):
-    (found,) = json.loads(user("status", run.id, "--json").stdout)
-    return found
+from cluster_user import events, job_id, log
+from counting import assert_counted_on, await_counting, count
+from trainings import COUNT, CPU, TWO, end_well, stopped_steps
 
 
 def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
@@ -63,8 +29,8 @@ def test_a_preempted_job_goes_on_where_it_stopped(user):
 
 
 def test_the_job_stops_before_a_limit_of_its_own(user):
-    """A quarter of eight seconds before; LSF's own limit is rounded up to a minute."""
-    run = count(user, 90, "--time", "0:00:08")
+    """A quarter of six seconds before; LSF's own limit is rounded up to a minute."""
+    run = count(user, 55, "--time", "0:00:06")
     user.done(run)
     assert_counted_on(run)
     assert run.read_attempt_verdict(0).kind == "time_limit"
@@ -82,7 +48,7 @@ def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
     assert user.cluster.wait_for_end(first) == "EXIT"
     second = job_id(run)
     assert second != first
-    found = status_of(user, run)
+    found = user.status(run)
     assert (found["state"], found["job_id"]) == ("running", second)
     done = user("cancel", run.id)
     assert done.returncode == 0, done.stderr
@@ -95,7 +61,10 @@ def test_where_nothing_is_allowed_the_run_ends_with_75(user):
     waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait", "--", 300)
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
-    with user.cluster.refusing_requeues(), user.cluster.refusing("bsub", "Closed. Job not submitted."):
+    with (
+        user.cluster.refusing_requeues(),
+        user.cluster.refusing("bsub", "Closed. Job not submitted."),
+    ):
         user.cluster.reach_limit(job_id(run))
         _, said = waiting.communicate(timeout=60)
     assert waiting.returncode == 75, said
@@ -104,3 +73,36 @@ def test_where_nothing_is_allowed_the_run_ends_with_75(user):
     assert "User permission denied" in verdict.message
     assert "Closed" in verdict.message
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+
+
+def test_what_is_not_to_be_requeued_ends_with_75(user):
+    run = count(user, 300, "--no-requeue")
+    user.cluster.reach_limit(job_id(run))
+    verdict = user.verdict(run)
+    assert (verdict.kind, verdict.exit_code_of_run) == ("time_limit", 75)
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    job = user.cluster.job(job_id(run))
+    assert (job.attempts, job.rerunnable) == (1, False)
+
+
+DEAF = """\
+import signal, time
+for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+print("deaf", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_script_that_does_not_stop_is_killed_at_the_limit_and_says_so(hasty_user):
+    user = hasty_user
+    run = user.submit(user.write("deaf.py", DEAF), *CPU, *TWO)
+    for rank in range(2):
+        user.wait_for_line(run, "deaf", rank=rank)
+    user.cluster.reach_limit(job_id(run))
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    found = user.status(run)
+    assert found["state"] == "failed"
+    assert "run limit" in found["reason"], found
+    assert user.cluster.job(job_id(run)).attempts == 1
