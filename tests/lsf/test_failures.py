@@ -1,0 +1,92 @@
+"""What fails in a job on LSF, what the verdict says of it, and what goes on all the same."""
+
+import os
+import signal
+
+import pytest
+from cluster_user import agent_pid, events, job_id, log
+from trainings import CPU, TWO, end_well
+
+WORK = """\
+import os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+print("working", os.getpid(), flush=True)
+if sys.argv[1:] == ["raise"] and os.environ["RANK"] == "2":
+    raise ValueError("the third rank cannot go on")
+dist.barrier()
+time.sleep(600)
+"""
+WAIT = """\
+import os, time
+print("waits", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def waiting(user, *options):
+    """A run whose two ranks are there."""
+    run = user.submit(user.write("wait.py", WAIT), *CPU, *TWO, *options)
+    for rank in range(2):
+        user.wait_for_line(run, "waits", rank=rank)
+    return run
+
+
+def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(user):
+    words = (user.write("work.py", WORK), *CPU, "--nodes", 2, "--gpus", 2, "--wait")
+    done = user("submit", *words, "--", "raise")
+    assert done.returncode == 1
+    (run,) = user.runs()
+    verdict = run.read_verdict()
+    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 2, 1)
+    assert (verdict.exception, verdict.host) == ("ValueError", "hostB")
+    assert "the third rank cannot go on" in verdict.message
+    assert "hostB" in done.stderr
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    job = user.cluster.job(job_id(run))
+    assert (job.exit_code, job.attempts) == (1, 1)
+
+
+def test_a_rank_that_is_killed_is_named(user):
+    run = waiting(user)
+    os.kill(int(log(run, 1).split()[1]), signal.SIGKILL)
+    verdict = user.verdict(run)
+    assert (verdict.kind, verdict.rank, verdict.signal) == ("signal", 1, "SIGKILL")
+    assert verdict.host == "hostB"
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_is_killed_is_named_with_its_node(user, node):
+    run = waiting(user, "--no-requeue")
+    os.kill(agent_pid(run, node), signal.SIGKILL)
+    verdict = user.verdict(run)
+    assert (verdict.kind, verdict.node) == ("agent_lost", node)
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+
+
+def test_a_training_that_loses_a_host_and_then_its_first_goes_on_exactly(
+    user, training, uninterrupted
+):
+    """The one is told by an agent, which calls brequeue; the other by nobody: LSF has -r."""
+    site = user.cluster
+    assert site.job(job_id(training)).hosts == ["hostA", "hostB"]
+    for attempt, host in enumerate(["hostB", "hostA"], 1):
+        site.lose_host(host)
+        site.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 60)
+    assert site.job(job_id(training)).hosts == ["hostC", "hostD"]
+    end_well(user, training, uninterrupted, attempts=3)
+    lost = [training.read_attempt_verdict(attempt) for attempt in range(2)]
+    assert [one.kind for one in lost] == ["agent_lost", "agent_lost"]
+    assert "hostB" in lost[0].message
+    assert "hostA" in lost[1].message
+
+
+def test_a_lost_first_host_without_rerun_is_told_as_long_as_lsf_cannot_reach_it(user):
+    run = waiting(user, "--no-requeue")
+    user.cluster.lose_host("hostA")
+    assert "cannot reach its first host" in user("status", run.id).stdout
+    user.cluster.return_host("hostA")
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    assert user.status(run)["state"] in ("failed", "lost")
