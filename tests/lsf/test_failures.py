@@ -83,10 +83,11 @@ def test_a_training_that_loses_a_host_and_then_its_first_goes_on_exactly(
     assert "hostA" in lost[1].message
 
 
-def test_a_lost_first_host_without_rerun_is_told_as_long_as_lsf_cannot_reach_it(user):
-    run = waiting(user, "--no-requeue")
+def test_a_job_whose_only_host_is_lost_says_so_as_long_as_lsf_cannot_reach_it(user):
+    run = user.submit(user.write("wait.py", WAIT), *CPU, "--no-requeue")
+    user.wait_for_line(run, "waits")
     user.cluster.lose_host("hostA")
-    assert "cannot reach its first host" in user("status", run.id).stdout
+    assert "LSF cannot reach its first host (UNKWN)" in user("status", run.id).stdout
     user.cluster.return_host("hostA")
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
-    assert user.status(run)["state"] in ("failed", "lost")
+    assert user.status(run)["state"] == "failed"

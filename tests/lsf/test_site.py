@@ -224,7 +224,7 @@ def test_blaunch_only_works_inside_a_job_and_on_its_hosts(lsf, tmp_path):
     assert lsf.run("blaunch", "hostA", "true", check=False).returncode == 255
     script = (
         "export MINE=travels\n"
-        'blaunch -z "hostA hostB" \'echo $LSF_SITE_HOST $MINE\' "\\$((1+1))"; echo code $?\n'
+        'blaunch -z "hostA hostB" \'echo $LSB_SITE_HOST $MINE\' "\\$((1+1))"; echo code $?\n'
         "blaunch hostB exit 7; echo code $?\nblaunch hostC true; echo code $?"
     )
     options = ("-n", "2", "-R", "span[ptile=1]", "-o", "out", "-N")
@@ -279,7 +279,7 @@ def test_jsrun_starts_ranks_on_the_hosts_behind_the_launch_node(lsf_like, tmp_pa
     site = lsf_like(launch_host="batch1")
     script = (
         "echo $LSB_MCPU_HOSTS\njsrun -n 4 -r 2 sh -c "
-        "'echo $LSF_SITE_HOST $JSM_NAMESPACE_RANK $JSM_NAMESPACE_LOCAL_RANK $LSB_JOBID'"
+        "'echo $LSB_SITE_HOST $JSM_NAMESPACE_RANK $JSM_NAMESPACE_LOCAL_RANK $LSB_JOBID'"
     )
     job_id = site.submit(script, "-nnodes", "2", "-o", "out", "-N", cwd=tmp_path)
     assert site.wait_for_end(job_id) == "DONE"

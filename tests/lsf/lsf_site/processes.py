@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-HOST_MARK = "LSF_SITE_HOST"
+HOST_MARK = "LSB_SITE_HOST"
 JOB_MARK = "LSF_SITE_JOB"
 TASK_MARK = "LSF_SITE_TASK"
 _POLL_S = 0.005

@@ -1,0 +1,203 @@
+"""From submit to summary on a simulated LSF: what the ranks are told, and what is left of a run."""
+
+import json
+import os
+import re
+import stat
+
+import pytest
+from cluster_user import User, events, job_id, log, printed
+from trainings import CPU
+
+from hpcdist.launch.network import local_addresses
+
+SECRETS = {
+    "HF_TOKEN": "hf_Qm3xVt81pLw9",
+    "WANDB_API_KEY": "e13f9ab07c55d2",
+    "DATABASE_URL": "postgres://me:Zx81hunter2@db/x",
+    "MY_PASSWORD": "tiger-tiger-7",
+}
+FOUR = ("--nodes", 2, "--gpus", 2)
+
+SHOW = """\
+import json, os, sys
+from pathlib import Path
+import torch.distributed as dist
+dist.init_process_group("gloo")
+hosts = [None] * dist.get_world_size()
+dist.all_gather_object(hosts, os.environ["LSB_SITE_HOST"])
+while len(sys.argv) > 1 and not Path(sys.argv[1]).exists():
+    dist.barrier()
+kept = {name: os.environ.get(name) for name in os.environ if not name.startswith("BASH_FUNC")}
+print(json.dumps({"environment": kept, "hosts": hosts, "cwd": os.getcwd()}))
+dist.destroy_process_group()
+"""
+"""Tells what each rank sees, once the file that it is given is there."""
+
+
+@pytest.fixture
+def user(lsf_here, tmp_path):
+    return User(lsf_here, tmp_path)
+
+
+def test_a_training_from_submit_to_summary(user):
+    environment = user.cluster.environment | SECRETS
+    words = ("ddp", *FOUR, *CPU, "--set", "train.epochs=3", "--set", "train.batch_size=64")
+    rendered = user("render", *words, env=environment).stdout
+    done = user("submit", *words, "--wait", "--summary-after", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "MASTER_ADDR 127.0.1.1" in done.stderr
+    assert "epoch 3/3" in done.stdout
+    (run,) = user.runs()
+    assert run.script_file.read_text() == rendered.replace("RUN", run.id)
+
+    for rank in range(4):
+        assert events(run, "end", rank=rank)[0]["status"] == "done"
+    assert events(run, "start", rank=3)[0]["host"] == "127.0.1.2"
+    (row,) = json.loads(user("summary", "--json").stdout)
+    assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 4)
+    assert run.id in user("runs").stdout
+    assert "epoch 3/3" in user("logs", run.id, "--rank", 0).stdout
+    user.cluster.wait_for((run.path / "summary.txt").exists)
+    assert run.id in (run.path / "summary.txt").read_text()
+    assert not left_open(run), "others may look into the run"
+    assert not said_in(run, SECRETS.values())
+
+
+def left_open(run):
+    """What others than its user could open: a folder that is closed closes what is in it."""
+    files = [path for path in run.path.glob("*") if path.is_file()]
+    own = [run.path, *files, *run.submitit_folder.glob("*_host.sh")]
+    assert len(own) > 5
+    return [str(path) for path in own if stat.S_IMODE(path.stat().st_mode) & 0o077]
+
+
+def said_in(run, texts):
+    """The files of the run that hold one of the texts."""
+    found = re.compile("|".join(map(re.escape, texts)).encode())
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    return [str(path) for path in files if found.search(path.read_bytes())]
+
+
+def test_every_rank_is_told_its_place_as_lsf_sees_it(user):
+    """GPUs and all: the ranks compute on CPUs here, and see the GPUs that LSF gave them."""
+    folder = user.folder / "with a blank"
+    folder.mkdir()
+    user = User(user.cluster, folder)
+    environment = user.cluster.environment | {"MINE": 'of "the" submitter'}
+    script = user.write("show.py", SHOW)
+    done = user("submit", script, *FOUR, *misled(user), env=environment)
+    assert done.returncode == 0, done.stderr
+    (run,) = user.runs()
+    user.done(run)
+    hosts = user.cluster.job(job_id(run)).hosts
+    assert hosts == ["127.0.1.1", "127.0.1.2"]
+    ports = set()
+    for rank in range(4):
+        shown = printed(run, rank)
+        seen = shown["environment"]
+        node, local_rank = divmod(rank, 2)
+        expected = {
+            "RANK": str(rank),
+            "WORLD_SIZE": "4",
+            "LOCAL_RANK": str(local_rank),
+            "LOCAL_WORLD_SIZE": "2",
+            "NODE_RANK": str(node),
+            "GROUP_RANK": str(node),
+            "GROUP_WORLD_SIZE": "2",
+            "MASTER_ADDR": hosts[0],
+            "TORCHELASTIC_RUN_ID": run.id,
+            "LSB_SITE_HOST": hosts[node],
+            "CUDA_VISIBLE_DEVICES": "0,1",
+            "LSB_JOBID": job_id(run),
+            "MINE": 'of "the" submitter',
+        }
+        assert {name: seen.get(name) for name in expected} == expected
+        assert shown["hosts"] == [hosts[0], hosts[0], hosts[1], hosts[1]]
+        assert shown["cwd"] == str(folder)
+        ports.add(seen["MASTER_PORT"])
+    assert len(ports) == 1
+    assert 20_000 <= int(ports.pop()) < 30_000
+
+
+def test_two_jobs_on_one_host_do_not_meet(user):
+    user.write("hpcdist.yaml", "clusters: {lab: {scheduler: lsf, directives: ['-m 127.0.1.3']}}\n")
+    script = user.write("show.py", SHOW)
+    runs = [user.submit(script, "--gpus", 1, "--", user.folder / "go") for _ in range(2)]
+    ids = [job_id(run) for run in runs]
+    for job in ids:
+        user.cluster.wait_for_state(job, "RUN")
+    user.write("go", "")
+    for run in runs:
+        user.done(run)
+    seen = [printed(run, 0)["environment"] for run in runs]
+    assert [user.cluster.job(job).hosts for job in ids] == [["127.0.1.3"]] * 2
+    assert seen[0]["MASTER_PORT"] != seen[1]["MASTER_PORT"]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == ["0", "1"]
+
+
+def test_hosts_whose_names_mean_nothing_are_reached_by_their_addresses(lsf, tmp_path):
+    user = User(lsf, tmp_path)
+    run = user.submit(user.write("show.py", SHOW), "--nodes", 2, *CPU)
+    user.done(run)
+    shown = [printed(run, rank) for rank in range(2)]
+    assert [one["hosts"] for one in shown] == [["hostA", "hostB"]] * 2
+    (address,) = {one["environment"]["MASTER_ADDR"] for one in shown}
+    assert address in {one.ip for one in local_addresses()}
+
+
+LIGHTNING = """\
+import os, sys
+import pytorch_lightning as pl
+import torch
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+    def training_step(self, batch, _):
+        return self.layer(batch).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+trainer = pl.Trainer(
+    devices=2, num_nodes=2, accelerator="cpu", strategy="ddp", fast_dev_run=True, logger=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 2), num_workers=0))
+print("place", trainer.global_rank, trainer.local_rank, trainer.node_rank, trainer.world_size)
+"""
+
+
+def misled(user):
+    """Has a profile set in the job what Lightning would take for a job of Summit's."""
+    user.write("ranks", "launch\n127.0.1.1\n127.0.1.2\n")
+    misleading = {
+        "JSM_NAMESPACE_RANK": "0",
+        "JSM_NAMESPACE_SIZE": "1",
+        "JSM_NAMESPACE_LOCAL_RANK": "0",
+        "LSB_DJOB_RANKFILE": str(user.folder / "ranks"),
+    }
+    profile = {"clusters": {"lab": {"scheduler": "lsf", "environment": misleading}}}
+    user.write("hpcdist.yaml", json.dumps(profile))
+    return ("--cluster", "lab")
+
+
+def test_lightning_finds_its_ranks_whatever_jsrun_and_the_rank_file_say(user):
+    run = user.submit(user.write("fit.py", LIGHTNING), *FOUR, *CPU, *misled(user))
+    user.done(run)
+    for rank in range(4):
+        assert f"place {rank} {rank % 2} {rank // 2} 4" in log(run, rank)
+
+
+def test_a_job_runs_as_it_was_submitted(user):
+    site = user.cluster
+    site.run("git", "init", "-q", user.folder)
+    blocker = site.submit("sleep 600", "-n", "16")
+    site.wait_for_state(blocker, "RUN")
+    run = user.submit(user.write("say.py", "print('as it was')\n"), *CPU)
+    user.write("say.py", "print('edited')\n")
+    site.run("bkill", blocker)
+    user.done(run)
+    assert log(run) == "as it was\n"
+    assert os.path.exists(user.folder / "say.py")
