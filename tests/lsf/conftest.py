@@ -56,8 +56,8 @@ def lsf(lsf_like):
 
 @pytest.fixture
 def user(lsf_like, tmp_path):
-    """Of a site that leaves as much time after a signal as a real one."""
-    return User(lsf_like(kill_interval_s=10.0, limit_grace_s=60.0), tmp_path)
+    """Of a site that leaves so much time after a signal that a test fails if the next is needed."""
+    return User(lsf_like(kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
 
 
 @pytest.fixture

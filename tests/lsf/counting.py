@@ -1,29 +1,54 @@
-"""A job of two ranks that counts, which is quick to start and can be interrupted anywhere."""
+"""A job that counts until a gate is open: quick to start, and it can be interrupted anywhere."""
 
-from cluster_user import log
-from trainings import COUNT, CPU, TWO
+from cluster_user import events, log
+from trainings import CPU, TWO
+
+COUNT = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
+begin = step = int(saved.read_text()) if saved.exists() else 0
+record.start(first_step=begin)
+while not Path("gate").exists():
+    time.sleep(0.02)
+    record.step(samples=1)
+    step += 1
+    if record.should_stop():
+        saved.write_text(str(step))
+        print("stopped", step, flush=True)
+        sys.exit(record.EXIT_STOPPED)
+print("counted from", begin, flush=True)
+"""
 
 
-def count(user, steps=20, *options):
-    """Submit it, and wait until both ranks count."""
-    script = user.write("count.py", COUNT)
-    run = user.submit(script, *CPU, *TWO, *options, "--", steps)
+def count(user, *options):
+    """Submit it with two ranks, and wait until both count."""
+    run = user.submit(user.write("count.py", COUNT), *CPU, *TWO, *options)
     await_counting(user, run)
     return run
 
 
-def await_counting(user, run, attempt=0):
+def await_counting(user, run, attempt=0, *, num_ranks=2):
     """Until its ranks have begun an attempt, and so have LSF's signals in their hands."""
-    files = [run.event_file(rank, attempt) for rank in range(2)]
-    user.cluster.wait_for(lambda: all(one.exists() and "start" in one.read_text() for one in files))
-
-
-def assert_counted_on(run):
-    """Both ranks stopped once, at one step, saved it, and went on from there."""
-    assert run.newest_attempt() == 1
-    said, said_by_other = (
-        [line for line in log(run, rank).splitlines() if "ed " in line] for rank in range(2)
+    user.cluster.wait_for(
+        lambda: all(len(events(run, "start", rank=rank)) > attempt for rank in range(num_ranks)), 60
     )
-    assert said == said_by_other
-    stopped, counted = said
+
+
+def end_counting(user, run):
+    """Open the gate to it once it has begun its second attempt, and see that it went on exactly
+    where it stopped, all ranks alike."""
+    num_ranks = run.read_spec()["job"]["resources"]["nodes"]
+    await_counting(user, run, 1, num_ranks=num_ranks)
+    user.write("gate", "")
+    user.done(run)
+    assert run.newest_attempt() == 1
+    said = [_told(log(run, rank)) for rank in range(num_ranks)]
+    assert all(one == said[0] for one in said)
+    stopped, counted = said[0]
     assert stopped.removeprefix("stopped ") == counted.removeprefix("counted from ")
+
+
+def _told(text):
+    return [line for line in text.splitlines() if line.startswith(("stopped", "counted"))]

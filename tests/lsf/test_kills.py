@@ -4,9 +4,9 @@ import os
 
 import pytest
 from cluster_user import User, job_id, log
-from counting import await_counting, count
+from counting import COUNT, await_counting, count
 from lsf_site.config import QUEUES, Queue
-from trainings import COUNT, CPU, TWO
+from trainings import CPU, TWO
 
 KILLS_ARE_REQUEUED = (*QUEUES, Queue(name="stubborn", requeue_exit_values="130 75 1"))
 
@@ -20,14 +20,14 @@ time.sleep(600)
 @pytest.fixture
 def stubborn_user(lsf_like, tmp_path):
     """Of a site with a queue that starts jobs again that were killed."""
-    return User(lsf_like(kill_interval_s=10.0, queues=KILLS_ARE_REQUEUED), tmp_path)
+    return User(lsf_like(kill_interval_s=60.0, queues=KILLS_ARE_REQUEUED), tmp_path)
 
 
 def test_cancel_ends_the_job_and_every_process_of_it(user):
     run = user.submit(user.write("pids.py", PIDS), *CPU, "--nodes", 2, "--gpus", 2)
     for rank in range(4):
         user.wait_for_line(run, "pid", rank=rank)
-    done = user("cancel", run.id, timeout=8)  # before the second signal of a kill would come
+    done = user("cancel", run.id, timeout=45)  # before the second signal of a kill comes
     assert done.returncode == 0, done.stderr
     assert user.cluster.job_state(job_id(run)) == "EXIT"
     for rank in range(4):
@@ -41,7 +41,7 @@ def test_cancel_ends_the_job_and_every_process_of_it(user):
 def test_bkill_saves_and_does_not_come_back_even_where_the_queue_requeues_130(stubborn_user):
     user = stubborn_user
     words = (user.write("count.py", COUNT), *CPU, *TWO, "--partition", "stubborn", "--wait")
-    waiting = user.start("submit", *words, "--", 300)
+    waiting = user.start("submit", *words)
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
     user.cluster.run("bkill", job_id(run))
@@ -57,7 +57,7 @@ def test_bkill_saves_and_does_not_come_back_even_where_the_queue_requeues_130(st
 
 
 def test_cancel_wins_where_the_queue_requeues_130(stubborn_user):
-    run = count(stubborn_user, 300, "--partition", "stubborn")
+    run = count(stubborn_user, "--partition", "stubborn")
     done = stubborn_user("cancel", run.id)
     assert done.returncode == 0, done.stderr
     job = stubborn_user.cluster.job(job_id(run))

@@ -2,8 +2,8 @@
 been, and what is over stays so."""
 
 from cluster_user import events, job_id, log
-from counting import assert_counted_on, await_counting, count
-from trainings import COUNT, CPU, TWO, end_well, stopped_steps
+from counting import COUNT, await_counting, count, end_counting
+from trainings import CPU, TWO, end_well, stopped_steps
 
 
 def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
@@ -23,23 +23,21 @@ def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
 def test_a_preempted_job_goes_on_where_it_stopped(user):
     run = count(user)
     user.cluster.preempt(job_id(run))
-    user.done(run)
-    assert_counted_on(run)
+    end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "preempted"
 
 
 def test_the_job_stops_before_a_limit_of_its_own(user):
-    """A quarter of six seconds before; LSF's own limit is rounded up to a minute."""
-    run = count(user, 55, "--time", "0:00:06")
-    user.done(run)
-    assert_counted_on(run)
+    """A quarter of eight seconds before; LSF's own limit is rounded up to a minute."""
+    run = count(user, "--time", "0:00:08")
+    end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "time_limit"
     job = user.cluster.job(job_id(run))
     assert (job.run_limit_min, job.attempts) == (1, 2)
 
 
 def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
-    run = count(user, 300)
+    run = count(user)
     first = job_id(run)
     with user.cluster.refusing_requeues():
         user.cluster.reach_limit(first)
@@ -58,7 +56,7 @@ def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
 
 
 def test_where_nothing_is_allowed_the_run_ends_with_75(user):
-    waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait", "--", 300)
+    waiting = user.start("submit", user.write("count.py", COUNT), *CPU, *TWO, "--wait")
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
     with (
@@ -76,7 +74,7 @@ def test_where_nothing_is_allowed_the_run_ends_with_75(user):
 
 
 def test_what_is_not_to_be_requeued_ends_with_75(user):
-    run = count(user, 300, "--no-requeue")
+    run = count(user, "--no-requeue")
     user.cluster.reach_limit(job_id(run))
     verdict = user.verdict(run)
     assert (verdict.kind, verdict.exit_code_of_run) == ("time_limit", 75)
