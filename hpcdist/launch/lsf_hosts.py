@@ -139,6 +139,26 @@ def count_start(logs: str, job: str, index: str) -> int:
     return before
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Launcher:
+    """What starts the command on another host, and lasts as long as it does."""
+
+    host: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    """Of the launcher and of the command."""
+    begin: int
+    """Length of the log before; a former start of the job may have written to it."""
+
+    def end_in_words(self) -> str:
+        """How it ended, with the last line of what was said."""
+        words = self.process.args
+        name = shlex.join(words[:1] if isinstance(words, list) else [])
+        said = self.log.read_bytes()[self.begin :].decode(errors="replace").strip()
+        last = f": {said.splitlines()[-1]}" if said else ""
+        return f"{name} ended with exit code {self.process.returncode}{last}"
+
+
 class _Started:
     """The command's copies: those on this host, and the launchers of the others."""
 
@@ -146,7 +166,7 @@ class _Started:
         self._options = options
         self._script = script
         self.here: list[subprocess.Popen[bytes]] = []
-        self._launchers: dict[int, tuple[Host, subprocess.Popen[bytes]]] = {}
+        self._launchers: dict[int, _Launcher] = {}
         per_node = options.tasks_per_node
         if "{host}" not in options.launcher:
             self.here.append(self._launch_all(hosts))
@@ -155,7 +175,7 @@ class _Started:
             self.here.append(_spawn(["/bin/sh", str(script), str(task)]))
         for task in range(per_node, per_node * len(hosts)):
             host = hosts[task // per_node]
-            self._launchers[task] = (host, self._launch(host, task))
+            self._launchers[task] = self._launch(host, task)
 
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
@@ -165,9 +185,9 @@ class _Started:
             cpus=hosts[0].slots,
             gpus=self._options.gpus,
         )
-        return _spawn(words)
+        return _spawn(words, deaf_to=_SIGNALS)
 
-    def _launch(self, host: Host, task: int) -> subprocess.Popen[bytes]:
+    def _launch(self, host: Host, task: int) -> _Launcher:
         words = launch_command(
             self._options.launcher,
             ["/bin/sh", str(self._script), str(task)],
@@ -178,32 +198,35 @@ class _Started:
         )
         log = f"{self._options.logs}/{self._options.job}_{task}_log.out"
         with open(log, "ab") as said:
-            return _spawn(words, deaf_to=_SIGNALS, said=said)
+            begin = said.tell()
+            process = _spawn(words, deaf_to=_SIGNALS, said=said)
+        return _Launcher(host=host.name, process=process, log=Path(log), begin=begin)
 
     def signal(self, number: int) -> None:
-        """LSF has sent a signal."""
-        if "{host}" not in self._options.launcher:  # the launcher may keep it to itself
+        """LSF has sent a signal.
+
+        A launcher of all hosts would end by it, and take the ranks along before they have saved,
+        or keep it to itself: there a note tells it to the first agent.
+        """
+        if "{host}" not in self._options.launcher:
             write_note(signal=signal.Signals(number).name)
+            return
         for process in self.here:
             process.send_signal(number)  # nothing to one that has ended
 
     def note_failed_launches(self) -> None:
         """Tell the first host's command of launchers that ended with an error."""
-        for task, (host, process) in list(self._launchers.items()):
-            if process.poll() is not None:
+        for task, launcher in list(self._launchers.items()):
+            if launcher.process.poll() is not None:
                 del self._launchers[task]
-            if process.returncode:
-                words = shlex.join(process.args[:1] if isinstance(process.args, list) else [])
-                write_note(
-                    node=task // self._options.tasks_per_node,
-                    host=host.name,
-                    said=f"{words} ended with exit code {process.returncode}",
-                )
+            if launcher.process.returncode:
+                node = task // self._options.tasks_per_node
+                write_note(node=node, host=launcher.host, said=launcher.end_in_words())
 
     def end_others(self) -> None:
         """Wait for the other hosts, and end them where they do not end."""
         deadline = time.monotonic() + _OTHERS_END_S
-        processes = [process for _, process in self._launchers.values()] + self.here[1:]
+        processes = [one.process for one in self._launchers.values()] + self.here[1:]
         while any(one.poll() is None for one in processes) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for process in processes:
@@ -252,7 +275,10 @@ def main() -> None:
     notes.unlink(missing_ok=True)
     os.environ[NOTES_VARIABLE] = str(notes)
     if len(hosts) != options.nodes:
-        print(f"hpcdist: LSF gave {len(hosts)} hosts, and {options.nodes} were asked for")
+        sentence = f"LSF gave the job {len(hosts)} hosts, and {options.nodes} were asked for"
+        print(f"hpcdist: {sentence}")
+        for node in range(len(hosts), options.nodes):
+            write_note(node=node, host="none", said=sentence)
     received: list[int] = []
     for signum in _SIGNALS:
         signal.signal(signum, lambda number, _: received.append(number))

@@ -170,7 +170,7 @@ def test_a_host_that_cannot_be_reached_is_told(start):
     assert json.loads(note) == {
         "node": 1,
         "host": "downB",
-        "said": f"'{job.folder / 'launch'}' ended with exit code 255",
+        "said": f"'{job.folder / 'launch'}' ended with exit code 255: downB is unreachable",
     }
     assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
     assert job.end(1) == 1
@@ -186,7 +186,7 @@ def test_several_tasks_per_host_are_numbered_by_host(start):
 def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
     launcher = tmp_path / "jsrun"
     launcher.write_text(
-        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i /bin/sh -c "$*" & done\nwait\n'
+        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n'
     )
     launcher.chmod(0o755)
     options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
@@ -197,7 +197,7 @@ def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, sta
     os.killpg(job.process.pid, signal.SIGUSR2)
     job.wait_for((job.logs / "7.notes").exists)
     assert json.loads((job.logs / "7.notes").read_text()) == {"signal": "SIGUSR2"}
-    job.end(0, 0)
+    assert job.end(0, 0) == 0  # the launcher was left alone
 
 
 def test_a_start_counts_those_before_it(start):
