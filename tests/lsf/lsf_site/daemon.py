@@ -184,7 +184,10 @@ class Daemon:
 
     def _answer_of(self, call, connection):
         batch = self.batch
+        said = batch.switches.get(f"refuse_{call.name}")
         if call.name in LAUNCHERS:
+            if said:
+                raise RefusedError(said)
             connection.launch = LAUNCHERS[call.name](
                 call, batch, lambda err, code: self._end(connection, Answer(err=err, code=code))
             )
@@ -194,7 +197,7 @@ class Daemon:
             batch.calls[call.name] += 1
         batch.reap()  # what has ended is known to whoever asks now
         batch.tick()
-        if said := batch.switches.get(f"refuse_{call.name}"):
+        if said:
             raise RefusedError(said)
         if said := batch.switches.get(f"garbage_{call.name}"):
             return Answer(out=said)

@@ -1,0 +1,115 @@
+"""How the other hosts' agents are started: by blaunch, ssh or jsrun; and what is said where they
+cannot be."""
+
+import pytest
+from cluster_user import User, events, job_id, log
+from counting import count, end_counting
+from lsf_site.config import STRICT
+from trainings import CPU, TWO
+
+PLACE = """\
+import os, socket
+print(os.environ["LSB_SITE_HOST"], os.environ["RANK"], os.environ["WORLD_SIZE"], flush=True)
+"""
+BY_SSH = (
+    "clusters: {lab: {scheduler: lsf, lsf: {launcher: 'ssh -o BatchMode=yes {host} {command}'}}}"
+)
+BY_JSRUN = """
+clusters:
+  summit:
+    scheduler: lsf
+    time_limit_min: 60
+    lsf:
+      options: [-J, -P, -W, -o, -w, -nnodes]
+      launcher: jsrun --nrs {nodes} --rs_per_host 1 --tasks_per_rs 1 {command}
+      node_rank_variable: JSM_NAMESPACE_RANK
+"""
+MISSING = "clusters: {lab: {scheduler: lsf, lsf: {launcher: 'no-such-launcher {host} {command}'}}}"
+
+
+def test_ssh_starts_the_agents_and_a_job_that_is_requeued_goes_on(lsf_like, tmp_path):
+    """A fresh login and past LSF: neither environment nor directory come along, nor an end."""
+    user = User(lsf_like(ssh=True, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    user.write("hpcdist.yaml", BY_SSH)
+    run = count(user)
+    user.cluster.reach_limit(job_id(run))
+    end_counting(user, run)
+
+
+def test_what_ssh_has_started_ends_with_a_cancelled_run(lsf_like, tmp_path):
+    user = User(lsf_like(ssh=True, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    user.write("hpcdist.yaml", BY_SSH)
+    run = count(user)
+    assert user("cancel", run.id).returncode == 0
+    assert user.cluster.job_state(job_id(run)) == "EXIT"
+    assert run.read_verdict().state == "cancelled"
+
+
+@pytest.fixture
+def summit(lsf_like, tmp_path):
+    """A site whose scripts run on a host that only launches."""
+    user = User(lsf_like(launch_host="batch1", kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    user.write("hpcdist.yaml", BY_JSRUN)
+    return user
+
+
+def test_jsrun_starts_all_agents_and_passes_the_limit_on(summit):
+    user = summit
+    run = count(user)
+    assert {events(run, "start", rank=rank)[0]["host"] for rank in range(2)} == {"hostA", "hostB"}
+    job = user.cluster.job(job_id(run))
+    assert set(job.options) == {"J", "W", "o", "nnodes"}
+    user.cluster.reach_limit(job_id(run))
+    end_counting(user, run)
+
+
+def test_on_a_strict_engine_the_environment_is_brought_along(lsf_like, tmp_path):
+    user = User(lsf_like(engine=STRICT), tmp_path)
+    environment = user.cluster.environment | {"WORD": "two words; and 'quotes'"}
+    text = PLACE + 'print(os.environ["WORD"], os.getcwd())\n'
+    script = user.write("place.py", text)
+    user.write("hpcdist.yaml", "clusters: {lab: {scheduler: lsf, gpu_request: none}}")
+    done = user("submit", script, *TWO, *CPU, env=environment)
+    assert done.returncode == 0, done.stderr
+    (run,) = user.runs()
+    user.done(run)
+    assert log(run, 1).splitlines()[1] == f"two words; and 'quotes' {tmp_path}"
+
+
+def test_a_host_on_which_nothing_starts_is_told_at_once_with_what_was_said(user):
+    """Long before the agents give up waiting for each other."""
+    with user.cluster.refusing("blaunch", "blaunch: hostB: Cannot connect to its daemon"):
+        run = user.submit(user.write("place.py", PLACE), *TWO, *CPU, "--no-requeue")
+        verdict = user.verdict(run, 30)
+    assert (verdict.kind, verdict.node) == ("launch", 1)
+    assert "node 1 (host hostB): no agent could be started there" in verdict.message
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    assert "blaunch: hostB: Cannot connect to its daemon" in verdict.message
+
+
+def test_a_launcher_that_is_not_there_is_told_at_once(user):
+    user.write("hpcdist.yaml", MISSING)
+    run = user.submit(user.write("place.py", PLACE), *TWO, *CPU, "--no-requeue")
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
+    found = user.status(run)
+    assert found["state"] == "failed"
+    assert "no-such-launcher" in str(found) + "".join(path.read_text() for path in run.job_logs())
+
+
+GAVE_ONE = """
+clusters:
+  lab:
+    scheduler: lsf
+    setup: ['export LSB_MCPU_HOSTS="hostA 2 "']
+"""
+
+
+def test_fewer_hosts_than_nodes_are_told_at_once(user):
+    """LSF itself gives as many as were asked for: here the profile's setup says otherwise."""
+    user.write("hpcdist.yaml", GAVE_ONE)
+    done = user("submit", user.write("place.py", PLACE), *TWO, *CPU, "--wait")
+    assert done.returncode == 1
+    (run,) = user.runs()
+    assert run.read_verdict().kind == "launch"
+    assert "LSF gave the job 1 hosts, and 2 were asked for" in done.stderr
+    assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
