@@ -33,9 +33,12 @@ TASK_VARIABLE = "HPCDIST_LSF_TASK"
 """Number of the command's copy, counted over all hosts."""
 TASKS_PER_NODE_VARIABLE = "HPCDIST_LSF_TASKS_PER_NODE"
 
-_SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
+_KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
+_SIGNALS = (signal.SIGUSR2, *sorted(_KILLS))
 _OTHERS_END_S = 60.0
 """How long the other hosts have to end after the first, before they are ended."""
+_KILLED_END_S = 5.0
+"""The same for tasks that need not end together, when LSF has ended the job."""
 _POLL_S = 0.05
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
@@ -70,13 +73,20 @@ def job_hosts(text: str, *, skip_first: bool = False) -> list[Host]:
 
 
 def host_script(
-    environment: Mapping[str, str], cwd: str, command: Sequence[str], *, logs: str, task: str
+    environment: Mapping[str, str],
+    cwd: str,
+    command: Sequence[str],
+    *,
+    logs: str,
+    task: str,
+    errors: str = "",
 ) -> str:
     """What the launcher starts: a script that makes the directory and the environment its own.
 
     A launcher may bring neither along, and may go through a login shell of whatever kind: so it is
     given a path and a number, and nothing that needs quoting. `task` is what the number is in the
-    script. Variables that look secret are left out: a launcher that brings the environment along
+    script, `errors` the end of the name of the file for standard error, where it has one of its
+    own. Variables that look secret are left out: a launcher that brings the environment along
     brings them.
     """
     exported = [
@@ -86,11 +96,12 @@ def host_script(
         and not _OF_ONE_HOST.fullmatch(name)
         and not looks_secret(name, value)
     ]
+    log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
     lines = [
         f"cd {shlex.quote(cwd)} || exit 1",
         *exported,
         f'export {TASK_VARIABLE}="{task}"',
-        f'exec >> {shlex.quote(logs)}"_${{{TASK_VARIABLE}}}_log.out" 2>&1',
+        f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
@@ -140,6 +151,7 @@ class _Started:
         self._options = options
         self._script = script
         self.here: list[subprocess.Popen[bytes]] = []
+        self._there: list[subprocess.Popen[bytes]] = []
         self._launchers: dict[int, tuple[Host, subprocess.Popen[bytes]]] = {}
         per_node = options.tasks_per_node
         if "{host}" not in options.launcher:
@@ -149,7 +161,8 @@ class _Started:
             self.here.append(_spawn(["/bin/sh", str(script), str(task)]))
         for task in range(per_node, per_node * len(hosts)):
             host = hosts[task // per_node]
-            self._launchers[task] = (host, self._launch(host, task))
+            self._there.append(self._launch(host, task))
+            self._launchers[task] = (host, self._there[-1])
 
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
@@ -165,14 +178,21 @@ class _Started:
         words = launch_command(
             self._options.launcher,
             host=host.name,
-            command=f"/bin/sh {shlex.quote(str(self._script))} {task}",
+            command=f"/bin/sh {shlex.quote(self._script_word())} {task}",
             nodes=self._options.nodes,
             cpus=host.slots,
             gpus=self._options.gpus,
         )
-        log = f"{self._options.logs}/{self._options.job}_{task}_log.out"
+        end = _errors_of(self._options) or ".out"
+        log = f"{self._options.logs}/{self._options.job}_{task}_log{end}"
         with open(log, "ab") as said:
             return _spawn(words, deaf_to=_SIGNALS, said=said)
+
+    def _script_word(self) -> str:
+        """What is started per host goes through a shell there: a path with blanks must be quoted
+        once more."""
+        words = shlex.split(self._options.launcher)
+        return str(self._script) if "-no-shell" in words else shlex.quote(str(self._script))
 
     def signal(self, number: int) -> None:
         """LSF has sent a signal."""
@@ -194,10 +214,22 @@ class _Started:
                     said=f"{words} ended with exit code {process.returncode}",
                 )
 
-    def end_others(self) -> None:
+    def are_all_ended(self) -> bool:
+        """The copies on all hosts, as far as the launchers tell."""
+        return all(one.poll() is not None for one in self.here + self._there)
+
+    def exit_code(self) -> int:
+        """Of the first host's command, as a shell would tell it, where all have to end well that of
+        the first that did not."""
+        codes = [one.returncode or 0 for one in self.here + self._there]
+        is_told = codes if self._options.wait_for_all else codes[:1]
+        code = next(filter(None, is_told), 0)
+        return 128 - code if code < 0 else code
+
+    def end_others(self, limit_s: float) -> None:
         """Wait for the other hosts, and end them where they do not end."""
-        deadline = time.monotonic() + _OTHERS_END_S
-        processes = [process for _, process in self._launchers.values()] + self.here[1:]
+        deadline = time.monotonic() + limit_s
+        processes = self._there + self.here[1:]
         while any(one.poll() is None for one in processes) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for process in processes:
@@ -237,8 +269,9 @@ def _spawn(
 def main() -> None:
     """What the job's script ends in."""
     options = _parse(sys.argv[1:])
-    index = os.environ.get("LSB_JOBINDEX", "")
-    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
+    if not options.wait_for_all:
+        index = os.environ.get("LSB_JOBINDEX", "")
+        os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
     hosts = job_hosts(os.environ["LSB_MCPU_HOSTS"], skip_first=options.skip_first_host)
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
     os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
@@ -251,8 +284,9 @@ def main() -> None:
     for signum in _SIGNALS:
         signal.signal(signum, lambda number, _: received.append(number))
     started = _start(options, hosts[: options.nodes])
-    code = _wait(started, received)
-    started.end_others()
+    _wait(started, received, for_all=options.wait_for_all)
+    started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
+    code = started.exit_code()
     Path(options.logs, f"{options.job}_exit_code").write_text(f"{code}\n")
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
 
@@ -266,24 +300,34 @@ def _start(options: argparse.Namespace, hosts: Sequence[Host]) -> _Started:
         options.command,
         logs=f"{options.logs}/{options.job}",
         task=f"${{{variable}}}" if variable else "$1",
+        errors=_errors_of(options),
     )
     script.touch(mode=0o600)
     script.write_text(text)
     return _Started(options, hosts, script)
 
 
-def _wait(started: _Started, received: Sequence[int]) -> int:
-    """The exit code of the first host's command, as a shell would tell it."""
+def _wait(started: _Started, received: Sequence[int], *, for_all: bool) -> None:
+    """Until the first host's command has ended, and with `for_all` the others too, unless LSF has
+    ended the job: it does not tell the other hosts."""
     first = started.here[0]
     passed_on = 0
-    while first.poll() is None:
+    while True:
+        is_over = first.poll() is not None and (
+            not for_all or started.are_all_ended() or not _KILLS.isdisjoint(received)
+        )
         while passed_on < len(received):
             started.signal(received[passed_on])
             passed_on += 1
+        if is_over:
+            return
         started.note_failed_launches()
         time.sleep(_POLL_S)
-    code = first.returncode
-    return 128 - code if code < 0 else code
+
+
+def _errors_of(options: argparse.Namespace) -> str:
+    """The end of the name of the file for standard error; empty where it has none of its own."""
+    return ".err" if options.separate_stderr else ""
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -296,5 +340,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--node-rank-variable")
     parser.add_argument("--skip-first-host", action="store_true")
+    parser.add_argument("--wait-for-all", action="store_true")
+    parser.add_argument("--separate-stderr", action="store_true")
     parser.add_argument("command", nargs="+")
     return parser.parse_args(arguments)
