@@ -185,9 +185,7 @@ def test_several_tasks_per_host_are_numbered_by_host(start):
 
 def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
     launcher = tmp_path / "jsrun"
-    launcher.write_text(
-        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i /bin/sh -c "$*" & done\nwait\n'
-    )
+    launcher.write_text('#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n')
     launcher.chmod(0o755)
     options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
     options += ["--node-rank-variable", "RANK_OF_IT"]

@@ -29,8 +29,7 @@ from hpcdist.launch.lsf_hosts import (
     job_hosts,
 )
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import run_command
-from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill, brequeue
 from hpcdist.schedulers.lsf.bsub import bsub, submission_environment
 from hpcdist.schedulers.lsf.ids import lsf_id, own_id
 from hpcdist.schedulers.lsf.script import FUNCTIONS, job_script
@@ -162,7 +161,7 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
         return int(os.environ.get(TASKS_PER_NODE_VARIABLE) or 1)
 
     def _requeue(self, countdown: int) -> None:
-        run_command(["brequeue", own_id()], timeout_s=_BREQUEUE_TIMEOUT_S)
+        brequeue(own_id(), timeout_s=_BREQUEUE_TIMEOUT_S)
         logger.get_logger().info(f"Requeued job {own_id()} ({countdown} remaining timeouts)")
 
 
