@@ -21,6 +21,8 @@ VERBS = [
     ["submit", "nope", "--local"],
     ["cluster", "list"],
     ["cluster", "show"],
+    ["cluster", "copy", "dtu"],
+    ["render", "ddp", "--scheduler", "slurm", "--explain"],
 ]
 
 SHOW_MODULES = f"""

@@ -53,21 +53,27 @@ def hpcdist(installed, cwd, *arguments):
 def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
-    assert {"hpcdist/jobs/ddp.yaml", "hpcdist/templates/local.sh.j2", "hpcdist/py.typed"} <= set(
-        names
-    )
+    assert {
+        "hpcdist/jobs/ddp.yaml",
+        "hpcdist/templates/local.sh.j2",
+        "hpcdist/templates/clusters/dtu.yaml",
+        "hpcdist/schedulers/lsf/directives.py",
+        "hpcdist/py.typed",
+    } <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks", "jobs/"))]
 
 
 def test_jobs_and_render_work_from_the_wheel(installed, tmp_path):
     jobs = hpcdist(installed, tmp_path, "jobs", "--json")
     rendered = hpcdist(installed, tmp_path, "render", "ddp", "--local")
+    copied = hpcdist(installed, tmp_path, "cluster", "copy", "dtu")
 
     assert jobs.returncode == 0, jobs.stderr
     (ddp,) = [job for job in json.loads(jobs.stdout) if job["name"] == "ddp"]
     assert str(REPOSITORY) not in ddp["path"]
     assert rendered.returncode == 0, rendered.stderr
     assert rendered.stdout.startswith("#!/bin/bash\n")
+    assert "gpuv100" in copied.stdout, copied.stderr
 
 
 def test_a_run_from_the_wheel_trains(installed, tmp_path):

@@ -1,26 +1,34 @@
-"""Finding out what an LSF site offers: from the texts of bqueues, bparams and bhosts.
-
-The formats are those of IBM's command reference for LSF 10.1.
-"""
+"""Finding out what an LSF site offers: from the texts of bqueues, bparams and bhosts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from hpcdist.cluster.profile import LsfOptions
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.errors import SchedulerError
+from hpcdist.schedulers.lsf.answers import (
+    Host,
+    Queue,
+    parse_default_queues,
+    parse_hosts_table,
+    parse_queue_states,
+    parse_queues,
+)
 
-_RUN_LIMIT = re.compile(r"RUNLIMIT\s+(\d+(?:\.\d+)?) min")
-_DEFAULT_QUEUES = re.compile(r"^\s*Default Queues:\s*(.+)$", re.MULTILINE)
-_HOST_IS_UP = ("ok", "closed")
+_GPU_RESOURCES = ("ngpus_excl_p", "ngpus_physical", "ngpus")
+"""What older sites count GPUs by, the one to be preferred first."""
+_PARAMETER = re.compile(r"^\s*[A-Z_]{4,}\s*=", re.MULTILINE)
+_PER_TASK = re.compile(r"RESOURCE_RESERVE_PER_(?:TASK|SLOT)\s*=\s*[Yy]")
 
 
 def detect_lsf() -> Site:
     """Ask LSF; raises SchedulerError where it does not answer."""
-    queues = parse_bqueues(ask("bqueues", "-w"))
-    default = parse_default_queue(ask("bparams"))
-    limited = default if default in queues else next(iter(queues), None)
-    slots = parse_bhosts(ask("bhosts", "-w"))
+    names = open_queues(ask("bqueues", "-w"))
+    default = next(iter(parse_default_queues(ask("bparams"))), None)
+    limited = default if default in names else next(iter(names), None)
+    hosts = [host for host in parse_hosts_table(ask("bhosts", "-w")) if host.is_up]
     gpus, notes = _gpus()
     return Site(
         scheduler="lsf",
@@ -29,48 +37,27 @@ def detect_lsf() -> Site:
             make_queue(
                 name,
                 is_default=name == default,
-                slots=slots,
+                hosts=hosts,
                 gpus=gpus,
                 # One question, for the queue that is going to be the profile's.
-                time_limit_min=(
-                    parse_run_limit(ask("bqueues", "-l", name)) if name == limited else None
-                ),
+                time_limit_min=run_limit(ask("bqueues", "-l", name)) if name == limited else None,
             )
-            for name in queues
+            for name in names
         ),
+        lsf=_options(has_gpu_option=not notes),
         notes=notes,
     )
 
 
-def parse_bqueues(text: str) -> list[str]:
-    """The queues that are open and active: QUEUE_NAME PRIO STATUS ..."""
-    lines = [line.split() for line in text.splitlines()[1:]]
-    return [line[0] for line in lines if len(line) > 2 and line[2] == "Open:Active"]
+def open_queues(text: str) -> list[str]:
+    """The queues that take and start jobs, from the table of bqueues."""
+    return [name for name, state in parse_queue_states(text).items() if state == "Open:Active"]
 
 
-def parse_default_queue(text: str) -> str | None:
-    """The first of `Default Queues:  normal interactive`, as bparams says."""
-    match = _DEFAULT_QUEUES.search(text)
-    return match[1].split()[0] if match else None
-
-
-def parse_run_limit(text: str) -> float | None:
-    """The longest run limit that `bqueues -l` tells, in minutes; None where there is none.
-
-    A queue may have a default limit and a maximum; the maximum is the longer.
-    """
-    limits = [float(found) for found in _RUN_LIMIT.findall(text)]
-    return max(limits, default=None)
-
-
-def parse_bhosts(text: str) -> dict[str, int]:
-    """Job slots of the hosts that are up: HOST_NAME STATUS JL/U MAX ...; 0 where MAX is `-`."""
-    lines = [line.split() for line in text.splitlines()[1:]]
-    return {
-        line[0]: int(line[3]) if line[3].isdigit() else 0
-        for line in lines
-        if len(line) > 3 and line[1].startswith(_HOST_IS_UP)
-    }
+def run_limit(text: str) -> float | None:
+    """The longest run limit of the queue that `bqueues -l` tells of, in minutes."""
+    queues: Sequence[Queue] = parse_queues(text)
+    return queues[0].run_limit_min if queues else None
 
 
 def parse_bhosts_gpu(text: str) -> dict[str, list[str]]:
@@ -90,20 +77,50 @@ def make_queue(
     name: str,
     *,
     is_default: bool,
-    slots: dict[str, int],
+    hosts: Sequence[Host],
     gpus: dict[str, list[str]],
     time_limit_min: float | None,
 ) -> Partition:
     """A queue of these hosts: LSF's lists do not say which hosts serve which queue."""
-    hosts = [host for host in slots if gpus.get(host)] or list(slots)
+    theirs = [host for host in hosts if gpus.get(host.name)] or list(hosts)
     return Partition(
         name=name,
         is_default=is_default,
-        num_nodes=len(hosts),
-        cpus=min((slots[host] for host in hosts), default=0),
-        gpus=min((len(gpus.get(host, [])) for host in hosts), default=0),
+        num_nodes=len(theirs),
+        cpus=min((host.slots or 0 for host in theirs), default=0),
+        gpus=min((len(gpus.get(host.name, [])) for host in theirs), default=0),
         time_limit_min=time_limit_min,
     )
+
+
+def memory_is_per(parameters: str) -> str:
+    """What rusage[mem=...] is counted per, from `bparams -a`: per host, unless a site says that it
+    is per task (or slot, as older versions call it)."""
+    if not _PARAMETER.search(parameters):
+        return LsfOptions().mem_per  # nothing is known
+    return "slot" if _PER_TASK.search(parameters) else "host"
+
+
+def gpu_resource(resources: str) -> str | None:
+    """The resource that GPUs are counted by, from the table of lsinfo; None: there is none."""
+    names = {line.split()[0] for line in resources.splitlines() if line.split()}
+    return next((name for name in _GPU_RESOURCES if name in names), None)
+
+
+def _options(*, has_gpu_option: bool) -> LsfOptions:
+    options: dict[str, str | None] = {"mem_per": memory_is_per(_try("bparams", "-a"))}
+    resource = None if has_gpu_option else gpu_resource(_try("lsinfo"))
+    if resource is not None:
+        options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
+    return LsfOptions(**options)  # type: ignore[arg-type]
+
+
+def _try(*command: str) -> str:
+    """What a command prints that not every site has; nothing where it does not answer."""
+    try:
+        return ask(*command)
+    except SchedulerError:
+        return ""
 
 
 def _gpus() -> tuple[dict[str, list[str]], tuple[str, ...]]:

@@ -6,6 +6,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
+from hpcdist.cluster.profile import LsfOptions
 from hpcdist.cluster.site import Partition, Site
 from hpcdist.errors import SchedulerError
 
@@ -87,8 +90,19 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
             f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
             f"shorter jobs often start earlier"
         )
+    if site.scheduler == "lsf":
+        yield from _lsf(site.lsf)
     if is_first:
         yield _FURTHER
+
+
+def _lsf(options: LsfOptions) -> Iterator[str]:
+    """The keys that differ from what holds without them."""
+    told, usual = msgspec.to_builtins(options), msgspec.to_builtins(LsfOptions())
+    other = {key: value for key, value in told.items() if value != usual[key]}
+    if other:
+        yield "    lsf:  # as LSF tells; see the site's documentation"
+        yield from (f"      {key}: {json.dumps(value)}" for key, value in other.items())
 
 
 def _account(accounts: Sequence[str]) -> Iterator[str]:

@@ -24,7 +24,7 @@ class LsfOptions(Section, frozen=True, kw_only=True):
     gpu: str | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
     gpu_rusage: str | None = None
-    """How GPUs are asked for in -R rusage[...], such as ngpus_excl_p={gpus}."""
+    """How GPUs are asked for in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
     mem_per: Literal["slot", "host", "job"] = "slot"
     """What the site's rusage[mem=...] is counted per."""
     mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
@@ -50,12 +50,13 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     qos: str | None = None
     """Quality of service (Slurm)."""
     constraint: str | None = None
-    """Features that the nodes must have (Slurm)."""
+    """What the nodes must have: features (Slurm's --constraint), or what stands in LSF's
+    select[...]."""
     gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for: --gpus-per-node=N, --gres=gpu:N, or none, where nodes have no GPUs or
-    are given whole."""
+    """How GPUs are asked for: --gpus-per-node=N (LSF: as lsf.gpu says), --gres=gpu:N (Slurm), or
+    none, where nodes have no GPUs or are given whole."""
     gpu_type: str | None = None
-    """Type of the GPUs, as in --gres=gpu:a100:2; unset: any."""
+    """Type of the GPUs, as in --gres=gpu:a100:2, or gmodel= of LSF's -gpu; unset: any."""
     cpus_per_gpu: Count | None = None
     """CPUs per rank where the job says nothing; unset: 1."""
     mem_gb: Positive | None = None
@@ -69,7 +70,8 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     interface: str | None = None
     """Network interface for gloo and NCCL; unset: the one by which node 0 is reached."""
     directives: list[str] = []  # noqa: RUF012 - msgspec gives every struct its own
-    """Further options for the scheduler, such as --exclusive, one per item."""
+    """Further options for the scheduler, such as --exclusive, one per item; of LSF's -R the
+    sections are merged with hpcdist's own."""
     lsf: LsfOptions = LsfOptions()
     """What differs between LSF sites."""
     python: str | None = None

@@ -51,7 +51,9 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _unprintable(values)
     yield from _environment(values.get("environment", {}))
     yield from _setup(values.get("setup", []))
-    yield from lsf_problems(values.get("lsf", {}))
+    lsf = values.get("lsf", {})
+    yield from lsf_problems(lsf)
+    yield from _assigned_secrets("lsf.launcher", lsf.get("launcher") or "")
     is_lsf = values.get("scheduler") == "lsf"
     for directive in values.get("directives", []):
         yield from _directive(directive, LSF_KEYS if is_lsf else _SLURM_KEYS)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from hpcdist.cluster.profile import LsfOptions
 from hpcdist.schedulers.command import run_command
 
 _TIMEOUT_S = 20.0
@@ -36,6 +37,8 @@ class Site(Struct, frozen=True, kw_only=True):
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
     """Those that the user may charge; empty where they are not known."""
+    lsf: LsfOptions = LsfOptions()
+    """How LSF wants to be asked there."""
     notes: tuple[str, ...] = ()
     """What could not be found out."""
 

@@ -22,6 +22,7 @@ from hpcdist.submission import PlannedSubmission, placeholder_run, plan_submissi
 
 _SCHEDULERS = {
     "slurm": "hpcdist.doctor.slurm",
+    "lsf": "hpcdist.doctor.lsf",
     "local": "hpcdist.doctor.local",
 }
 """Scheduler -> module with its checks."""

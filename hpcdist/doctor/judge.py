@@ -7,6 +7,7 @@ the reason; of what would have come after it nothing is known.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterator
 
 from hpcdist.cluster.profile import ClusterProfile
@@ -18,6 +19,7 @@ SETUP_MARK = "hpcdist: setup: "
 """Begins what the job's script prints of a setup line that failed."""
 
 _NOT_REACHED = "not reached"
+_OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
 
 
 def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
@@ -101,9 +103,9 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
 
 
 def _first_of_bash(lines: list[str]) -> str:
-    """What bash itself said of the script, without the path of Slurm's copy of it."""
-    said = (line.partition("slurm_script: ")[2] for line in lines)
-    return next((text for text in said if text), "")
+    """What bash itself said of the script, without the path of the scheduler's copy of it."""
+    said = (_OF_BASH.search(line) for line in lines)
+    return next((found[1] for found in said if found), "")
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:

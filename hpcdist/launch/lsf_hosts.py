@@ -3,7 +3,7 @@
 LSF runs a job's script on the first host only, and sends its signals there. This runs in the
 script's place: it starts the command on the first host by itself, and on the others through the
 site's launcher (blaunch), passes LSF's signals on, and ends as the first host's command ends.
-It is of the standard library alone, apart from what looks for secrets.
+It imports little: it stands between LSF and every job's start.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from hpcdist.cluster.placeholders import fill
 from hpcdist.death_signal import die_with_parent
 from hpcdist.launch.notes import NOTES_VARIABLE, write_note
 from hpcdist.secrets import looks_secret
@@ -107,14 +108,19 @@ def host_script(
     return "\n".join(lines) + "\n"
 
 
-def launch_command(template: str, **values: object) -> list[str]:
-    """The words of a launcher's command line; `{command}` may be several of them."""
+def launch_command(template: str, command: Sequence[str], **values: str | int) -> list[str]:
+    """The words of a launcher's command line.
+
+    One that is told a host goes through a shell there, as rsh, ssh and blaunch do: what is not
+    plain is quoted for it. One for all hosts (jsrun) executes the words as they are.
+    """
+    quoted = [shlex.quote(word) for word in command]
     words: list[str] = []
     for word in shlex.split(template):
         if word == "{command}":
-            words += shlex.split(str(values["command"]))
+            words += quoted if "{host}" in template else command
         else:
-            words.append(word.format(**values))
+            words.append(fill(word, command=" ".join(quoted), **values))
     return words
 
 
@@ -167,7 +173,7 @@ class _Started:
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
             self._options.launcher,
-            command=f"/bin/sh {shlex.quote(str(self._script))}",
+            ["/bin/sh", str(self._script)],
             nodes=len(hosts),
             cpus=hosts[0].slots,
             gpus=self._options.gpus,
@@ -177,8 +183,8 @@ class _Started:
     def _launch(self, host: Host, task: int) -> subprocess.Popen[bytes]:
         words = launch_command(
             self._options.launcher,
+            ["/bin/sh", str(self._script), str(task)],
             host=host.name,
-            command=f"/bin/sh {shlex.quote(self._script_word())} {task}",
             nodes=self._options.nodes,
             cpus=host.slots,
             gpus=self._options.gpus,
@@ -187,12 +193,6 @@ class _Started:
         log = f"{self._options.logs}/{self._options.job}_{task}_log{end}"
         with open(log, "ab") as said:
             return _spawn(words, deaf_to=_SIGNALS, said=said)
-
-    def _script_word(self) -> str:
-        """What is started per host goes through a shell there: a path with blanks must be quoted
-        once more."""
-        words = shlex.split(self._options.launcher)
-        return str(self._script) if "-no-shell" in words else shlex.quote(str(self._script))
 
     def signal(self, number: int) -> None:
         """LSF has sent a signal."""

@@ -31,7 +31,7 @@ def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str
     """The time limit, and what happens when it is reached; `option` is how it is asked for."""
     minutes = time_limit_min(job, cluster)
     end = "goes on in a new life" if job.launch.requeue else "ends with exit code 75"
-    then = f"before it ends the ranks save a checkpoint, and the run {end}"
+    then = f"before the job is ended its ranks save a checkpoint, and the run {end}"
     if minutes is None or option is None:
         return f"time limit: the site's, for time_limit_min is unset; {then}"
     where = source(job.resources.time_limit_min, cluster.time_limit_min)

@@ -94,6 +94,57 @@ def test_show_has_a_line_for_every_item_and_every_origin(hpcdist):
     assert ["qos", "-", "default"] in lines
 
 
+def test_show_has_a_line_for_every_key_of_lsf_where_lsf_may_read_it(hpcdist):
+    hpcdist.write(
+        "hpcdist.yaml", "clusters: {a: {lsf: {options: [-J, -n]}}, b: {scheduler: slurm}}\n"
+    )
+    lines = [line.split() for line in hpcdist("cluster", "show", "a").stdout.splitlines()]
+    assert ["lsf.options", "-J", "-n", "hpcdist.yaml"] in lines
+    assert ["lsf.mem_per", "slot", "hpcdist.yaml"] in lines
+    assert "lsf" not in hpcdist("cluster", "show", "b").stdout
+
+
+def test_a_profile_that_ships_is_listed_printed_and_written(hpcdist):
+    listed = hpcdist("cluster", "copy")
+    assert listed.returncode == 0, listed.stderr
+    assert any(line.startswith("dtu ") for line in listed.stdout.splitlines()[1:])
+    printed = hpcdist("cluster", "copy", "dtu")
+    assert "gpuv100" in printed.stdout
+    assert not (hpcdist.folder / "hpcdist.yaml").exists()
+    written = hpcdist("cluster", "copy", "dtu", "--write")
+    assert (written.returncode, written.stdout) == (0, "")
+    assert (hpcdist.folder / "hpcdist.yaml").read_text() == printed.stdout
+    for name in ("dtu", "dtu-cpu"):
+        shown = json.loads(hpcdist("cluster", "show", name, "--json").stdout)
+        assert shown["profile"]["scheduler"] == "lsf"
+
+
+def test_copy_leaves_a_file_that_is_there(hpcdist):
+    mine = hpcdist.write("hpcdist.yaml", "# mine\n")
+    assert hpcdist("cluster", "copy", "dtu", "--write").returncode == 2
+    assert mine.read_text() == "# mine\n"
+    assert hpcdist("cluster", "copy", "dtu", "--out", "other.yaml").returncode == 0
+    assert hpcdist("cluster", "copy", "dtu", "--write", "--force").returncode == 0
+    assert mine.read_text() == (hpcdist.folder / "other.yaml").read_text()
+
+
+def test_copy_of_what_does_not_ship_lists_what_does(hpcdist):
+    done = hpcdist("cluster", "copy", "dut")
+    assert done.returncode == 2
+    assert "error: no profile called 'dut' comes with hpcdist" in done.stderr
+    assert "did you mean dtu?" in done.stderr
+    assert hpcdist("cluster", "copy", "--write").returncode == 2
+
+
+def test_a_cluster_that_ships_and_is_in_no_file_is_told_how_to_be_had(hpcdist):
+    done = hpcdist("render", "ddp", "--cluster", "dtu")
+    assert done.returncode == 2
+    assert "`hpcdist cluster copy dtu --write` makes one" in done.stderr
+    hpcdist.write("hpcdist.yaml", "clusters: {a: {}}\n")
+    done = hpcdist("render", "ddp", "--cluster", "dtu")
+    assert "`hpcdist cluster copy dtu` prints the one that comes with hpcdist" in done.stderr
+
+
 def test_without_profiles_list_says_how_to_get_one(hpcdist):
     done = hpcdist("cluster", "list")
     assert (done.returncode, done.stdout) == (0, "")
@@ -128,7 +179,7 @@ def test_one_of_several_profiles_is_chosen_by_name_or_by_variable(hpcdist):
         "hpcdist.yaml", "default: b\nclusters: {a: {scheduler: local}, b: {scheduler: lsf}}\n"
     )
     hpcdist.write("hello.py", "print('hello')\n")
-    assert hpcdist("render", "hello.py").returncode == 3
+    assert "#BSUB -J RUN" in hpcdist("render", "hello.py").stdout
     assert hpcdist("render", "hello.py", "--cluster", "a").returncode == 0
     hpcdist.environment["HPCDIST_CLUSTER"] = "a"
     assert hpcdist("render", "hello.py").returncode == 0

@@ -5,9 +5,10 @@ import pytest
 from hpcdist.cluster import detect_lsf, detect_slurm
 from hpcdist.cluster.first_file import first_file
 from hpcdist.cluster.load import list_profiles, load_profile
-from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site
 from hpcdist.errors import ProfileError, SchedulerError
+from hpcdist.schedulers.lsf.answers import parse_default_queues, parse_hosts_table
 
 SINFO = """\
 debug*|2|64|256000|(null)|30:00|up
@@ -196,13 +197,14 @@ MAXIMUM LIMITS:
 
 
 def test_lsf_tells_open_queues_hosts_gpus_and_limits():
-    assert detect_lsf.parse_bqueues(BQUEUES) == ["normal", "gpu"]
-    assert detect_lsf.parse_default_queue("Default Queues:  normal gpu\nX: y\n") == "normal"
-    assert detect_lsf.parse_bhosts(BHOSTS) == {"hosta": 16, "hostb": 32, "hostd": 0}
+    assert detect_lsf.open_queues(BQUEUES) == ["normal", "gpu"]
+    assert parse_default_queues("Default Queues:  normal gpu\nX: y\n") == ["normal", "gpu"]
+    up = {host.name: host.slots for host in parse_hosts_table(BHOSTS) if host.is_up}
+    assert up == {"hosta": 16, "hostb": 32, "hostd": None}
     gpus = detect_lsf.parse_bhosts_gpu(BHOSTS_GPU)
     assert {host: len(models) for host, models in gpus.items()} == {"hosta": 2, "hostb": 4}
-    assert detect_lsf.parse_run_limit(BQUEUES_LONG) == 1440
-    assert detect_lsf.parse_run_limit("QUEUE: normal\n") is None
+    assert detect_lsf.run_limit(BQUEUES_LONG) == 1440
+    assert detect_lsf.run_limit("QUEUE: normal\n") is None
 
 
 def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles):
@@ -210,7 +212,7 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
         detect_lsf.make_queue(
             name,
             is_default=name == "normal",
-            slots=detect_lsf.parse_bhosts(BHOSTS),
+            hosts=[host for host in parse_hosts_table(BHOSTS) if host.is_up],
             gpus=detect_lsf.parse_bhosts_gpu(BHOSTS_GPU),
             time_limit_min=None,
         )
@@ -220,3 +222,36 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
     _, found = read_back(profiles, text)
     assert found == {"normal": ClusterProfile(scheduler="lsf", partition="normal", cpus_per_gpu=8)}
     assert "# other queues: gpu" in text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "per"),
+    [
+        ("", "slot"),
+        ("    DEFAULT_QUEUE = normal\n    MBD_SLEEP_TIME = 10 (seconds)\n", "host"),
+        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = Y\n", "slot"),
+        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_SLOT = y\n", "slot"),
+        ("    DEFAULT_QUEUE = normal\n    RESOURCE_RESERVE_PER_TASK = N\n", "host"),
+    ],
+    ids=["no answer", "default", "per task", "per slot, as 9.1 calls it", "not per task"],
+)
+def test_lsf_counts_memory_per_host_unless_its_parameters_say_otherwise(parameters, per):
+    assert detect_lsf.memory_is_per(parameters) == per
+
+
+def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles):
+    options = LsfOptions(gpu=None, gpu_rusage="ngpus_excl_p={gpus}", mem_per="host")
+    text = first_file(site(gpu_partition("gpu"), scheduler="lsf", lsf=options))
+    _, found = read_back(profiles, text)
+    assert found["gpu"].lsf == options
+
+
+def test_older_lsf_sites_count_gpus_by_a_resource():
+    table = (
+        "RESOURCE_NAME   TYPE   ORDER  DESCRIPTION\n"
+        "mem          Numeric  Dec   Available memory\n"
+        "ngpus        Numeric  Inc   Number of GPUs\n"
+        "ngpus_excl_p Numeric  Inc   Number of GPUs in exclusive mode\n"
+    )
+    assert detect_lsf.gpu_resource(table) == "ngpus_excl_p"
+    assert detect_lsf.gpu_resource("RESOURCE_NAME\nmem Numeric\n") is None

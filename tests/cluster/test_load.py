@@ -5,7 +5,7 @@ import os
 import pytest
 
 from hpcdist.cluster.load import list_profiles, load_profile
-from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.errors import ProfileError
 from hpcdist.job import Flag
 
@@ -72,6 +72,16 @@ def test_both_files_are_merged_key_by_key_and_flags_win(profiles):
     assert loaded.origins["qos"] == "--qos"
     assert loaded.origins["mem_gb"] == "default"
     assert loaded.files == ["hpcdist.yaml", str(user)]
+
+
+def test_the_section_lsf_counts_as_one_value_and_null_takes_it_away(profiles):
+    user = profiles.user(of_one("{lsf: {mem_per: host, launcher: 'ssh {host} {command}'}}"))
+    assert load_profile().origins["lsf"] == str(user)
+    profiles.project(of_one("{lsf: {mem_unit: GB}}"))
+    assert load_profile().profile.lsf == LsfOptions(mem_unit="GB")
+    profiles.project(of_one("{lsf: null}"))
+    assert load_profile().profile.lsf == LsfOptions()
+    assert load_profile().origins["lsf"] == "hpcdist.yaml"
 
 
 def test_flags_count_without_a_file_too(profiles):
@@ -197,6 +207,33 @@ def test_a_mistake_is_told_with_the_file_the_key_and_the_value(profiles, text, m
         ("{directives: ['--export=ALL,X_TOKEN=abc']}", "directives gives X_TOKEN", "export"),
         ("{scheduler: lsf, directives: ['-W 60']}", "which hpcdist sets itself", "time_limit_min"),
         ("{scheduler: lsf, directives: ['-gpu num=2']}", "hpcdist sets itself", "gpu_request"),
+        ("{scheduler: lsf, directives: ['-Q 75']}", "hpcdist sets itself", "restarts its runs"),
+        ("{scheduler: lsf, directives: [-K]}", "hpcdist sets itself", "--wait"),
+        ("{scheduler: lsf, directives: [-Is]}", "hpcdist sets itself", "--wait"),
+        ("{scheduler: lsf, directives: [-Zs]}", "hpcdist sets itself", "reads the script from"),
+        ("{scheduler: lsf, directives: [-pack jobs]}", "hpcdist sets itself", "reads the script"),
+        ("{scheduler: lsf, directives: [-nnodes 2]}", "hpcdist sets itself", "lsf.options"),
+        ("{scheduler: lsf, directives: ['-R span[ptile=1]']}", "span that hpcdist", "--nodes"),
+        ("{scheduler: lsf, directives: ['-R a b']}", "must be one -R with its string in", "plain"),
+        ("{scheduler: lsf, directives: ['-R x[1]']}", "x[...] is no section; they are", "plain"),
+        ("{scheduler: lsf, directives: ['-R \"2*{select[a]}\"']}", "of several parts", ""),
+        ("{scheduler: lsf, directives: ['-R \"rusage[a=1||b=1]\"']}", "has alternatives", ""),
+        ("{scheduler: lsf, directives: ['-R \"cu[a] cu[b]\"']}", "cu[...] stands there twice", ""),
+        ("{scheduler: lsf, directives: ['-R \"select[a] b\"']}", "'b' stands in no section", ""),
+        ("{lsf: {options: [-nnode]}}", 'lsf.options has "-nnode"', "did you mean -nnodes?"),
+        ("{lsf: {options: [-J, '-W 60']}}", 'has "-W 60", which hpcdist never', "-ti -nnodes;"),
+        ("{lsf: {gpu: 'num={gpu}'}}", 'is "num={gpu}", with {gpu}', "filled in is {gpus}"),
+        ("{lsf: {gpu_rusage: 'n={gpus'}}", "with a brace that has no other", "{gpus}"),
+        ('{lsf: {gpu: "num=1\\n"}}', "must be one line of text", "default"),
+        ("{lsf: {gpu: 'a\"b'}}", "which stands in quotes", "remove"),
+        ("{lsf: {gpu: 'num=1', gpu_rusage: 'n=1'}}", 'beside lsf.gpu "num=1"', "one of the two"),
+        ("{lsf: {launcher: 'ssh {host}'}}", "without {command}", "blaunch -z {host} {command}"),
+        ("{lsf: {launcher: 'x {command}'}}", "without {host}", "JSM_NAMESPACE_RANK"),
+        ("{lsf: {launcher: '{rank} {command}'}}", "with {rank}", "{host} and {command} and"),
+        ("{lsf: {launcher: 'env A_TOKEN=b {host} {command}'}}", "gives A_TOKEN", "export it"),
+        ("{lsf: {node_rank_variable: $X}}", 'is "$X", which is no name', "digits"),
+        ("{lsf: {mem_per: node}}", 'lsf.mem_per is "node", must be host or job or slot', ""),
+        ("{lsf: {mem: slot}}", "lsf.mem is not a key that is known", "mem_per"),
     ],
 )
 def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text, message, hint):
@@ -211,7 +248,11 @@ def test_what_cannot_stand_in_a_script_is_refused_with_what_to_do(profiles, text
     "text",
     [
         "{directives: [--exclusive, --mem-per-cpu=4G, '--exclude=n[1-2]', '-w n1', -W]}",
-        "{scheduler: lsf, directives: ['-R span[ptile=1]', -x, '-G group']}",
+        "{scheduler: lsf, directives: ['-R \"select[a] rusage[b=1]\"', -x, '-G group', '-M 4GB']}",
+        "{scheduler: lsf, directives: ['-R \"select[a] cu[type=rack]\"', '-R fast', -In]}",
+        "{lsf: {options: [-J, -n, -o, -nnodes, -ti], gpu: null, gpu_rusage: 'ngpus={gpus}'}}",
+        "{lsf: {launcher: 'ssh {host} {command}'}}",
+        "{lsf: {launcher: 'jsrun -n {nodes} {command}', node_rank_variable: JSM_NAMESPACE_RANK}}",
         "{environment: {TOKENIZERS_PARALLELISM: 'false', WANDB_API_KEY_FILE: /home/me/key}}",
         "{setup: ['export HF_TOKEN=$(cat ~/.hf)', 'source ~/venv/bin/activate']}",
         "{constraint: 'a100&ib', partition: 'gpu,long'}",

@@ -147,3 +147,21 @@ def test_a_folder_that_cannot_be_written_fails_with_the_reason():
     found = examine_folder("/proc", is_shared=False)
     assert found.state == "FAIL"
     assert "/proc" in found.detail
+
+
+@pytest.mark.parametrize(
+    "copy",
+    ["/var/spool/slurmd/job00012/slurm_script", "/home/ann/.lsbatch/1763733600.12"],
+    ids=["slurm", "lsf"],
+)
+def test_what_bash_says_of_a_setup_line_is_told_without_the_schedulers_copy_of_the_script(copy):
+    lines = [
+        f"{copy}: line 16: module: command not found",
+        "hpcdist: setup: exit code 127: module load cuda/99",
+    ]
+    evidence = msgspec.structs.replace(GOOD, logs={0: lines})
+    found = judge(evidence, ClusterProfile(setup=["module load cuda/99"]), asks_for_gpus=False)
+    setup = next(one for one in found if one.name == "setup lines")
+    assert setup.detail == (
+        "exit code 127: module load cuda/99 (line 16: module: command not found)"
+    )

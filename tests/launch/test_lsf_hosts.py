@@ -48,7 +48,8 @@ class Job:
     """A job of LSF's as its script has become: the process that starts the command everywhere."""
 
     def __init__(self, folder, hosts, options=(), **environment):
-        self.folder = folder
+        self.folder = folder = folder / "with a space"
+        folder.mkdir(exist_ok=True)
         launcher = folder / "launch"
         launcher.write_text(LAUNCHER)
         launcher.chmod(0o755)
@@ -56,7 +57,7 @@ class Job:
         self.logs.mkdir(exist_ok=True)
         code = "from hpcdist.launch.lsf_hosts import main; main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
-        words += ["--launcher", f"{launcher} {{host}} {{command}}", *options]
+        words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *words, "--", sys.executable, "-c", COMMAND],
             cwd=folder,
@@ -169,7 +170,7 @@ def test_a_host_that_cannot_be_reached_is_told(start):
     assert json.loads(note) == {
         "node": 1,
         "host": "downB",
-        "said": f"{job.folder / 'launch'} ended with exit code 255",
+        "said": f"'{job.folder / 'launch'}' ended with exit code 255",
     }
     assert "downB is unreachable" in (job.logs / "7_1_log.out").read_text()
     assert job.end(1) == 1
@@ -184,9 +185,7 @@ def test_several_tasks_per_host_are_numbered_by_host(start):
 
 def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
     launcher = tmp_path / "jsrun"
-    launcher.write_text(
-        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i /bin/sh -c "$*" & done\nwait\n'
-    )
+    launcher.write_text('#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n')
     launcher.chmod(0o755)
     options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
     options += ["--node-rank-variable", "RANK_OF_IT"]
@@ -225,12 +224,19 @@ def test_no_exit_code_asks_for_a_requeue(code, requeued, told):
     assert exit_code_for_lsf(code, requeued) == told
 
 
-def test_a_launcher_is_given_plain_words():
-    command = "/bin/sh /runs/a/7_host.sh 1"
-    words = launch_command("blaunch -z {host} {command}", host="hostB", command=command)
-    assert words == ["blaunch", "-z", "hostB", "/bin/sh", "/runs/a/7_host.sh", "1"]
-    quoted = launch_command("ssh {host} 'exec {command}'", host="hostB", command=command)
-    assert quoted == ["ssh", "hostB", f"exec {command}"]
+def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
+    command = ["/bin/sh", "/runs/a/7_host.sh", "1"]
+    words = launch_command("blaunch -z {host} {command}", command, host="hostB")
+    assert words == ["blaunch", "-z", "hostB", *command]
+    inside = launch_command("ssh {host} 'exec {command}'", command, host="hostB")
+    assert inside == ["ssh", "hostB", "exec /bin/sh /runs/a/7_host.sh 1"]
+    spaced = ["/bin/sh", "/my runs/7_host.sh"]
+    assert launch_command("rsh {host} {command}", spaced, host="b")[2:] == [
+        "/bin/sh",
+        "'/my runs/7_host.sh'",
+    ]
+    at_once = launch_command("jsrun -n {nodes} {command}", spaced, nodes=2)
+    assert at_once == ["jsrun", "-n", "2", *spaced]
 
 
 def test_a_host_script_is_plain_sh():

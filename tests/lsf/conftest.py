@@ -2,17 +2,18 @@
 
 import pytest
 from lsf_site.config import SiteConfig
-from lsf_site.site import Site
+from lsf_site.site import Site, path_without_slurm
 
 
 @pytest.fixture(scope="session")
-def site_of():
+def site_of(tmp_path_factory):
     """Call it with a SiteConfig; starts a site on the first call, and the same comes after."""
+    programs = path_without_slurm(tmp_path_factory.mktemp("programs"))
     sites = {}
 
     def get(config=SiteConfig()):  # noqa: B008  (frozen)
         if config not in sites:
-            sites[config] = Site(config)
+            sites[config] = Site(config, programs=programs)
             sites[config].start()
         return sites[config]
 
@@ -35,6 +36,12 @@ def lsf_like(site_of):
     yield get
     left = [job for site in used for job in site.restore()]
     assert not left, "the test left jobs in the queue, and has to wait for their end or kill them"
+
+
+@pytest.fixture
+def lsf_here(lsf_like):
+    """Hosts 127.0.1.1 to 127.0.1.4, names that resolve; kills and limits take a second or so."""
+    return lsf_like(hosts=tuple(f"127.0.1.{number}" for number in range(1, 5)))
 
 
 @pytest.fixture

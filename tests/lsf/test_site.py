@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster_user import User
 from lsf_site.config import OLDEST, STRICT
 
 WAIT = "touch started; while [ ! -e gate ]; do sleep 0.02; done"
@@ -20,7 +21,7 @@ exit 5
 @pytest.fixture
 def quick(lsf_like):
     """A site on which kills and limits do not take long."""
-    return lsf_like(kill_interval_s=0.15, limit_grace_s=0.15)
+    return lsf_like(kill_interval_s=0.3, limit_grace_s=0.3)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def refusal(site, *options, script="true"):
         (("-q", "short", "-W", "2:00"), "RUNLIMIT: Cannot exceed queue's hard limit(s)"),
         (("-q", "short", "-n", "5"), "Too many processors requested"),
         (("-W", "1:00:00"), "1:00:00: Bad RUNLIMIT specification"),
-        (("-J", "n" * 301), "Job name is too long"),
+        (("-J", "n" * 301), "Bad job name"),
         (("-J", "n[4-1]"), "n[4-1]: Bad job array index list"),
         (("-w", "done(1"), "Dependency condition syntax error"),
         (("-w", "done(77)"), "77: No matching job found"),
@@ -159,7 +160,7 @@ def test_an_array_keeps_its_limit_and_a_dependency_waits_for_all_of_it(lsf, tmp_
     script = "echo $LSB_JOBINDEX > $LSB_JOBINDEX; while [ ! -e gate ]; do sleep 0.02; done"
     array = lsf.submit(script, "-J", "a[1-4,7]%2", "-o", "%J_%I.out", cwd=tmp_path)
     after = lsf.submit("ls ?.out ????_?.out", "-w", f"done({array})", "-o", "after", cwd=tmp_path)
-    lsf.wait_for(lambda: (tmp_path / "2").exists())
+    lsf.wait_for((tmp_path / "2").exists)
     states = [one.state for one in lsf.elements(array)]
     assert states == ["RUN", "RUN", "PEND", "PEND", "PEND"]
     assert lsf.job(after).pending_reason == "Job dependency condition not satisfied"
@@ -180,8 +181,9 @@ def test_a_kill_is_sigint_then_sigterm_then_sigkill(quick, tmp_path):
 
 
 def test_the_run_limit_is_sigusr2_then_sigkill(lsf_like, tmp_path):
-    site = lsf_like(kill_interval_s=0.15, limit_grace_s=0.15, minute_s=0.1)
-    job_id = begin(site, tmp_path, SAYS_SIGNALS, "-W", "5")
+    site = lsf_like(limit_grace_s=0.3, minute_s=0.1)
+    job_id = begin(site, tmp_path, SAYS_SIGNALS)
+    site.reach_limit(job_id)
     assert site.wait_for_end(job_id) == "EXIT"
     assert (tmp_path / "signals").read_text().split() == ["USR2"]
     assert site.job(job_id).reason == "TERM_RUNLIMIT"
@@ -254,6 +256,53 @@ def test_remote_tasks_get_no_signal_and_end_with_their_job(quick, tmp_path):
     assert not (tmp_path / "told").exists()
 
 
+def test_blaunch_tells_when_another_host_of_the_job_is_lost(lsf, tmp_path):
+    script = f"blaunch hostB '{WAIT.replace('started', '$PWD/started')}'; echo code $?"
+    options = ("-n", "2", "-R", "span[ptile=1]", "-o", "out", "-N")
+    job_id = begin(lsf, tmp_path, script.replace("'", '"'), *options)
+    lsf.lose_host("hostB")
+    assert lsf.wait_for_end(job_id) == "DONE"
+    said = (tmp_path / "out").read_text()
+    assert said == "Lost connection to host hostB\ncode 255\n"
+
+
+def test_brequeue_at_the_run_limit_does_not_wait_for_the_grace(lsf_like, tmp_path):
+    site = lsf_like(kill_interval_s=0.15, limit_grace_s=60)
+    script = f"trap 'brequeue $LSB_JOBID' USR2; [ -z \"$LSB_RESTART\" ] || exit 0; {WAIT}"
+    job_id = begin(site, tmp_path, script)
+    site.reach_limit(job_id)
+    assert site.wait_for_end(job_id) == "DONE"
+    assert site.job(job_id).attempts == 2
+
+
+def test_jsrun_starts_ranks_on_the_hosts_behind_the_launch_node(lsf_like, tmp_path):
+    site = lsf_like(launch_host="batch1")
+    script = (
+        "echo $LSB_MCPU_HOSTS\njsrun -n 4 -r 2 sh -c "
+        "'echo $LSF_SITE_HOST $JSM_NAMESPACE_RANK $JSM_NAMESPACE_LOCAL_RANK $LSB_JOBID'"
+    )
+    job_id = site.submit(script, "-nnodes", "2", "-o", "out", "-N", cwd=tmp_path)
+    assert site.wait_for_end(job_id) == "DONE"
+    hosts, *lines = (tmp_path / "out").read_text().splitlines()
+    assert hosts == "batch1 1 hostA 4 hostB 4"
+    assert sorted(lines) == [
+        f"host{host} {rank} {local} {job_id}"
+        for host, rank, local in (("A", 0, 0), ("A", 1, 1), ("B", 2, 0), ("B", 3, 1))
+    ]
+
+
+def test_what_ssh_starts_is_left_alone_when_the_job_ends(lsf_like, tmp_path):
+    site = lsf_like(ssh=True)
+    folder = f"cd {tmp_path};"
+    script = f"ssh -o BatchMode=yes hostB '{folder} {WAIT}; rm started' & wait"
+    job_id = begin(site, tmp_path, script)
+    site.kill(job_id)
+    assert site.wait_for_end(job_id) == "EXIT"
+    assert (tmp_path / "started").exists()
+    (tmp_path / "gate").touch()
+    site.wait_for(lambda: not (tmp_path / "started").exists())
+
+
 def test_a_job_whose_first_host_is_lost_is_unknown_or_runs_elsewhere(lsf, tmp_path):
     job_id = begin(lsf, tmp_path, WAIT, "-m", "hostA")
     again = begin(lsf, tmp_path, WAIT, "-r", "-m", "hostA hostB")
@@ -277,10 +326,42 @@ def test_while_the_daemon_does_not_answer_commands_hang(lsf):
 
 def test_an_answer_can_be_lost_though_the_job_was_accepted(lsf):
     lsf.lose_answers("bsub")
-    with pytest.raises(subprocess.TimeoutExpired):
-        lsf.run("bsub", input="true", cwd="/tmp", timeout=0.5)
-    (job,) = lsf.jobs()
+    pipe = subprocess.PIPE
+    command = lsf.start_command("bsub", "true", cwd="/tmp", stdout=pipe, stderr=pipe)
+    (job,) = lsf.wait_for(lsf.jobs)
     lsf.wait_for_end(job.id)
+    assert command.stderr.readline() == "LSF is down. Please wait ...\n"
+    assert command.poll() is None
+    command.kill()
+    assert command.communicate(timeout=10)[0] == ""
+
+
+def test_commands_fail_as_they_are_told_to(lsf):
+    with lsf.refusing("bsub", "User has too many jobs. Job not submitted."):
+        assert refusal(lsf) == "User has too many jobs. Job not submitted."
+    with lsf.garbling("bjobs", "<html>"):
+        assert lsf.run("bjobs").stdout == "<html>"
+    with lsf.slow("bjobs", 0.4), pytest.raises(subprocess.TimeoutExpired):
+        lsf.run("bjobs", timeout=0.2)
+    with lsf.without("blaunch"):
+        assert lsf.run("sh", "-c", "command -v blaunch", check=False).returncode == 127
+    assert lsf.calls()["bjobs"] >= 2
+
+
+def test_administrators_suspend_preempt_and_kill(quick, tmp_path):
+    job_id = begin(quick, tmp_path)
+    quick.suspend(job_id)
+    assert quick.run("bjobs", "-noheader", "-o", "stat", job_id).stdout.strip() == "SSUSP"
+    quick.resume(job_id)
+    quick.preempt(job_id)
+    quick.wait_for(lambda: quick.job(job_id).attempts == 2)
+    quick.show_as(job_id, "WAIT")
+    assert quick.run("bjobs", "-noheader", "-o", "stat", job_id).stdout.strip() == "WAIT"
+    quick.kill(job_id)
+    assert quick.wait_for_end(job_id) == "EXIT"
+    assert quick.job(job_id).reason == "TERM_ADMIN"
+    quick.forget(job_id)
+    assert quick.run("bkill", job_id, check=False).returncode == 255
 
 
 def test_bjobs_shows_what_each_engine_can_show(lsf, lsf_like, tmp_path):
@@ -295,6 +376,8 @@ def test_bjobs_shows_what_each_engine_can_show(lsf, lsf_like, tmp_path):
     strict = lsf_like(engine=STRICT)
     for options in (("-json",), ("-noheader",), ("-X",), ("-o", "exit_code")):
         assert strict.run("bjobs", *options, check=False).returncode == 255
+    done = strict.run("bjobs", check=False)
+    assert (done.returncode, done.stderr) == (254, "No unfinished job found\n")
     oldest = lsf_like(engine=OLDEST, none_found_code=0, not_found_code=254)
     assert "illegal option -- o" in oldest.run("bjobs", "-o", "jobid", check=False).stderr
     assert oldest.run("bjobs").stderr == "No unfinished job found\n"
@@ -320,6 +403,13 @@ def test_an_ended_job_is_forgotten_after_the_clean_period(lsf_like):
     job_id = site.submit("true")
     site.wait_for(lambda: site.job(job_id) is None)
     assert "is not found" in site.run("bjobs", job_id, check=False).stderr
+
+
+def test_a_user_of_the_site_calls_hpcdist(lsf_here, tmp_path):
+    user = User(lsf_here, tmp_path)
+    script = user.write("says.py", "import os; print('here', os.environ['LSF_ENVDIR'])")
+    done = user("submit", script, "--local", "--gpus", "1", "--set", "launch.device=cpu")
+    assert f"here {lsf_here.folder}" in done.stdout
 
 
 def test_hpcdist_detects_the_site_where_there_is_no_slurm(lsf, tmp_path):

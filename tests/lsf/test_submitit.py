@@ -216,8 +216,7 @@ answer(id=job.job_id, results=job.results(), third=job.task(3).stdout(), all=job
     job = program.site.job(found["id"])
     assert job.request["slots"] == 8
     assert job.request["per_host"] == 4
-    hosts = job.options["R"]
-    assert "ptile=4" in hosts
+    assert job.options["R"] == ["span[ptile=4] rusage[mem=1000MB]"]
     for rank, task in enumerate(found["results"]):
         assert task["ranks"] == [rank, rank % 2, rank // 2]
         assert task["totals"] == [4, 2]

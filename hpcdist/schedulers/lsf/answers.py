@@ -5,6 +5,7 @@ The formats are those of the command reference of IBM Spectrum LSF 10.1.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -33,6 +34,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """The longest that a job may ask for; None: no limit."""
     default_run_limit_min: float | None = None
     """Of a job that asks for none; None: as run_limit_min."""
+    run_limit_of: str | None = None
+    """Host or model by whose speed the limits are counted; None: as a clock shows them."""
     min_slots: int | None = None
     """The least that a job may ask for, over all hosts."""
     default_slots: int | None = None
@@ -61,12 +64,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_queues(text: str) -> list[Queue]:
     """The queues of `bqueues -l`, one or all."""
-    starts = list(_QUEUE.finditer(text))
-    ends = [found.start() for found in starts] + [len(text)]
-    return [
-        _queue(found[1], text[found.end() : end])
-        for found, end in zip(starts, ends[1:], strict=True)
-    ]
+    _, *parts = _QUEUE.split(text)
+    return [_queue(name, rest) for name, rest in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def parse_queue_states(text: str) -> dict[str, str]:
@@ -92,7 +91,7 @@ def parse_default_queues(text: str) -> list[str]:
 
 
 def parse_max_array_size(text: str) -> int:
-    """The highest index of an array, from `bparams -a` or -l; LSF's default where they do not say."""
+    """The highest index of an array, from `bparams -a`; LSF's default where it does not say."""
     found = _MAX_ARRAY_SIZE.search(text)
     return int(found[1]) if found else DEFAULT_MAX_ARRAY_SIZE
 
@@ -109,6 +108,7 @@ def _queue(name: str, text: str) -> Queue:
         is_active=not status.partition(":")[2].startswith("Inact"),
         run_limit_min=_minutes(limits.get("RUNLIMIT", "")),
         default_run_limit_min=_minutes(defaults.get("RUNLIMIT", "")),
+        run_limit_of=limits.get("RUNLIMIT", "").partition(" of ")[2].strip() or None,
         min_slots=slots[0] if len(slots) > 1 else None,
         default_slots=slots[1] if len(slots) > 2 else None,
         max_slots=slots[-1] if slots else None,
@@ -119,7 +119,7 @@ def _queue(name: str, text: str) -> Queue:
 
 def _status(lines: Sequence[str]) -> str:
     """Open:Active, from the line under PRIO NICE STATUS."""
-    for head, line in zip(lines, lines[1:], strict=False):
+    for head, line in itertools.pairwise(lines):
         if head.split()[:3] == ["PRIO", "NICE", "STATUS"] and len(line.split()) > 2:
             return line.split()[2]
     return "Open:Active"  # what is not told is left to bsub
@@ -127,9 +127,9 @@ def _status(lines: Sequence[str]) -> str:
 
 def _limits(lines: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
     """Limits by name of one section: names in a line, and their values in the next, each under its
-    name."""
-    is_inside = False
-    for head, line in zip(lines, [*lines[1:], ""], strict=True):
+    name. Where a queue has no default limits, the maximum ones have no title."""
+    is_inside = kind == "MAXIMUM"
+    for head, line in itertools.pairwise([*lines, ""]):
         if _SECTION.match(head):
             is_inside = head.startswith(f"{kind} LIMITS:")
         elif is_inside and head.split() and all(word.endswith("LIMIT") for word in head.split()):

@@ -1,4 +1,4 @@
-"""What bjobs says about jobs: one call for any number of runs; and bkill."""
+"""What bjobs says about jobs: one call for any number of runs; and bkill and brequeue."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 from hpcdist.errors import SchedulerError
 from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
-from hpcdist.schedulers.lsf.forms import FORMS, Form, next_form, read_pending
-from hpcdist.schedulers.lsf.jobs import STATES, LsfJob
+from hpcdist.schedulers.lsf.forms import FIRST_FORM, Form, next_form, read_ends, read_pending
+from hpcdist.schedulers.lsf.jobs import LsfJob
 
-__all__ = ["LsfJob", "ask_jobs", "bkill"]
+__all__ = ["LsfJob", "ask_jobs", "bkill", "brequeue"]
 
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
 _NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
@@ -41,8 +41,10 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[LsfJob]:
     if sum(len(number) + 1 for number in chosen) > _LONGEST_ARGUMENTS:
         chosen = []
     jobs = _ask(chosen)
-    waiting = [job for job in jobs if job.stat == "PEND" and not job.pend_reason]
-    return _with_reasons(jobs, chosen) if waiting and not _tells_reasons() else jobs
+    told = _fields_told()
+    if "pend_reason" not in told:
+        jobs = _with_reasons(jobs, are_all=not chosen)
+    return jobs if "exit_reason" in told or not chosen else _with_ends(jobs)
 
 
 def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
@@ -62,6 +64,16 @@ def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
             raise failure(done, problems)
 
 
+def brequeue(job_id: str, *, timeout_s: float) -> None:
+    """Have LSF end a job that runs, and queue it again.
+
+    Raises CommandFailedError where it refuses, SchedulerError where it does not answer.
+    """
+    done = call_lsf(["brequeue", job_id], timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise failure(done)
+
+
 def _chosen(job_ids: Iterable[str]) -> list[str]:
     numbers = {one.partition("[")[0] for one in job_ids if _JOB_ID.fullmatch(one)}
     return sorted(numbers, key=int)
@@ -70,7 +82,7 @@ def _chosen(job_ids: Iterable[str]) -> list[str]:
 def _ask(chosen: Sequence[str]) -> list[LsfJob]:
     """In the form that is known to work, or from the first to the last until one does."""
     program = shutil.which("bjobs")
-    form: Form | None = _KNOWN_FORMS.get(program, FORMS[0])
+    form: Form | None = _KNOWN_FORMS.get(program, FIRST_FORM)
     while form is not None:
         done = call_lsf(["bjobs", *form.options, *chosen])
         jobs = form.read(done.stdout)
@@ -92,22 +104,40 @@ def _knows_none(done: subprocess.CompletedProcess[str]) -> bool:
     return all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
 
 
-def _tells_reasons() -> bool:
+def _fields_told() -> tuple[str, ...]:
     form = _KNOWN_FORMS.get(shutil.which("bjobs"))
-    return form is not None and "pend_reason" in form.fields
+    return form.fields if form else ()
 
 
-def _with_reasons(jobs: Sequence[LsfJob], chosen: Sequence[str]) -> list[LsfJob]:
+def _with_reasons(jobs: Sequence[LsfJob], *, are_all: bool) -> list[LsfJob]:
     """The same jobs, with what `bjobs -p` says of those that wait."""
-    pending = {job.job_id for job in jobs if STATES.get(job.stat) == "pending"}
-    numbers = _chosen(pending) if chosen else []
+    waiting = {job.job_id for job in jobs if job.stat == "PEND"}
+    if not waiting:
+        return list(jobs)
+    numbers = [] if are_all else _chosen(waiting)
     reasons = read_pending(call_lsf(["bjobs", "-p", *numbers]).stdout)
     return [
-        msgspec.structs.replace(job, pend_reason=reasons[job.job_id])
-        if job.job_id in pending and job.job_id in reasons
+        msgspec.structs.replace(job, pend_reason=reasons.get(job.job_id, ""))
+        if job.job_id in waiting
         else job
         for job in jobs
     ]
+
+
+def _with_ends(jobs: Sequence[LsfJob]) -> list[LsfJob]:
+    """The same jobs, with what `bjobs -l` says of those that have ended badly."""
+    ended = {job.job_id for job in jobs if job.stat == "EXIT"}
+    if not ended:
+        return list(jobs)
+    ends = read_ends(call_lsf(["bjobs", "-l", *sorted(ended)]).stdout)
+    return [_with_end(job, *ends.get(job.job_id, ("", None))) for job in jobs]
+
+
+def _with_end(job: LsfJob, reason: str, code: int | None) -> LsfJob:
+    if job.stat != "EXIT":
+        return job
+    known = job.exit_code if job.exit_code is not None else code
+    return msgspec.structs.replace(job, exit_reason=job.exit_reason or reason, exit_code=known)
 
 
 def _parts(job_ids: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hpcdist.cluster.placeholders import fill
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
 from hpcdist.schedulers.explained import (
@@ -14,7 +15,7 @@ from hpcdist.schedulers.explained import (
     product,
     ranks_and_cpus,
 )
-from hpcdist.schedulers.lsf.request import Request, request_of
+from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
 from hpcdist.spec import JobSpec
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
@@ -28,14 +29,15 @@ def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
     """
     request = request_of(job, cluster)
     if request.by_nodes:
-        return [_hosts(request), *_required(cluster), limit_line(job, cluster, _limit(request))]
-    return [
-        _slots(job, cluster, request),
-        _memory(job, cluster, request),
-        _gpus(job, cluster, request),
-        *_required(cluster),
-        limit_line(job, cluster, _limit(request)),
-    ]
+        size = [_hosts(request)]
+    else:
+        size = [
+            _slots(job, cluster, request),
+            _memory(job, cluster, request),
+            _gpus(job, cluster, request),
+        ]
+    limit = None if request.limit is None else f"-W {request.limit}"
+    return [*size, *_required(cluster, request), limit_line(job, cluster, limit)]
 
 
 def _hosts(request: Request) -> str:
@@ -84,7 +86,8 @@ def _shared(cluster: ClusterProfile, request: Request) -> str:
         sign = f" x {counted(request.nodes, 'node')}"
     else:
         sign = ""
-    return f"{sign} = {number} {unit} per {lsf.mem_per} (lsf.mem_per, lsf.mem_unit: {lsf.mem_unit})"
+    bare = "" if lsf.mem_unit == "suffix" else f", lsf.mem_unit: {lsf.mem_unit}"
+    return f"{sign} = {number} {unit} per {lsf.mem_per} (lsf.mem_per: {lsf.mem_per}{bare})"
 
 
 def _times(amount: str, number: int) -> str:
@@ -100,19 +103,19 @@ def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
         return no_gpus_line(job)
     size = product(request.nodes, job.resources.gpus, what="GPU")
     if request.gpu is not None:
-        return f'GPUs: {size}; -gpu counts per host (lsf.gpu): -gpu "{request.gpu}"'
+        return f'GPUs: {size} (lsf.gpu, counted per host): -gpu "{request.gpu}"'
     template = cluster.lsf.gpu_rusage
     if template is None:
         return f"GPUs: {size}; not asked for, for lsf.gpu is null: the queue must give them"
-    asked = template.replace("{gpus}", str(job.resources.gpus))
-    return f"GPUs: {size}; (lsf.gpu_rusage): rusage[{asked}]"
+    asked = fill(template, gpus=job.resources.gpus)
+    return f"GPUs: {size} (lsf.gpu_rusage): rusage[{asked}]"
 
 
-def _required(cluster: ClusterProfile) -> list[str]:
-    if cluster.constraint is None:
+def _required(cluster: ClusterProfile, request: Request) -> list[str]:
+    """The one string, where the profile has put more into it than memory and GPUs."""
+    words = ["constraint"] if cluster.constraint is not None else []
+    if further_directives(cluster) != cluster.directives:
+        words.append("the profile's directives")
+    if not words:
         return []
-    return [f"hosts: constraint of the profile: select[{cluster.constraint}]"]
-
-
-def _limit(request: Request) -> str | None:
-    return None if request.limit is None else f"-W {request.limit}"
+    return [f'in one string, with {" and ".join(words)}: -R "{request.requirement}"']

@@ -15,9 +15,9 @@ import msgspec
 
 from hpcdist.schedulers.lsf.jobs import LsfJob, make_job
 
-_LEAST = ("jobid", "stat", "exec_host", "job_name")
-_MOST = ("jobid", "job_name", "stat", "exec_host", "start_time", "exit_code")
-_ALL = (*_MOST, "exit_reason", "estimated_start_time", "pend_reason")
+_NEEDED = ("jobid", "job_name", "stat", "exec_host")
+_HELPFUL = ("start_time", "exit_code", "exit_reason", "pend_reason", "estimated_start_time")
+"""In the order in which engines learnt them: one that lacks a field lacks those after it."""
 _DELIMITER = "|"
 _WIDE_DATE = re.compile(r"\s+[A-Z][a-z]{2}\s+\d{1,2}\s+\d{1,2}:\d{2}(?::\d{2})?(?:\s+\d{4})?\s*$")
 _WIDE_HEADER = ("JOBID", "USER", "STAT")
@@ -26,6 +26,9 @@ _OBJECTION = re.compile(
     re.IGNORECASE,
 )
 _BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
+_LONG = re.compile(r"^Job(?: Id)? <(\d+(?:\[\d+\])?)>,", re.MULTILINE)
+_TERMINATED = re.compile(r"TERM_\w+: [^;.\n]+")
+_EXIT_CODE = re.compile(r"Exited with exit code (\d+)")
 _INDEX = re.compile(r"\[(\d+)\]\s")
 
 
@@ -35,26 +38,16 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
     """Those of -o; none: the wide table."""
     is_json: bool = False
-    delimiter: str = ""
-    """Between the fields; empty: blanks."""
 
     @property
     def options(self) -> list[str]:
         """Of bjobs, besides the ids."""
         if not self.fields:
             return ["-a", "-w"]
-        delimiter = f" delimiter='{self.delimiter}'" if self.delimiter else ""
-        return [
-            "-a",
-            "-o",
-            f"{' '.join(self.fields)}{delimiter}",
-            *(["-json"] if self.is_json else []),
-        ]
-
-    @property
-    def words(self) -> frozenset[str]:
-        """What an engine could object to."""
-        return frozenset({*self.fields, "json" if self.is_json else "delimiter"})
+        fields = " ".join(self.fields)
+        if self.is_json:
+            return ["-a", "-o", fields, "-json"]
+        return ["-a", "-o", f"{fields} delimiter='{_DELIMITER}'"]
 
     def read(self, text: str) -> list[LsfJob] | None:
         """The jobs of an answer; None where the text is no answer in this form."""
@@ -63,30 +56,28 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         return _read_rows(text, self) if self.fields else _read_wide(text)
 
 
-FORMS = (
-    Form(fields=_ALL, is_json=True),
-    Form(fields=_ALL, delimiter=_DELIMITER),
-    Form(fields=_MOST, is_json=True),
-    Form(fields=_MOST, delimiter=_DELIMITER),
-    Form(fields=_LEAST),
-    Form(),
-)
+FIRST_FORM = Form(fields=(*_NEEDED, *_HELPFUL), is_json=True)
+LAST_FORM = Form()
 
 
 def next_form(form: Form, complaint: str) -> Form | None:
-    """What to try after a form was refused; None after the last.
-
-    What the complaint mentions is not tried again, where there is another way.
-    """
-    later = FORMS[FORMS.index(form) + 1 :]
-    if not later:
+    """What to try after a form was refused, by what the engine objects to; None after the last."""
+    if not form.fields:
         return None
-    objections = "\n".join(line for line in complaint.splitlines() if _OBJECTION.search(line))
+    lines = (line for line in complaint.splitlines() if _OBJECTION.search(line))
+    objections = "\n".join(lines).lower()
+    named = [
+        number
+        for number, field in enumerate(form.fields)
+        if number >= len(_NEEDED) and re.search(rf"\b{field}\b", objections)
+    ]
     if re.search(r"option -- '?o'?\s*$", objections, re.MULTILINE):
-        return later[-1]  # the only one without
-    lowered = objections.lower()
-    named = {word for word in form.words if re.search(rf"\b{word}\b", lowered)}
-    return next((one for one in later if not named & one.words), later[-1])
+        return LAST_FORM
+    if named:
+        return Form(fields=form.fields[: named[0]], is_json=form.is_json)
+    if form.is_json:
+        return Form(fields=form.fields)
+    return Form(fields=_NEEDED) if form.fields != _NEEDED else LAST_FORM
 
 
 def read_pending(text: str) -> dict[str, str]:
@@ -103,6 +94,23 @@ def read_pending(text: str) -> dict[str, str]:
         elif job_id is not None and line.strip():
             found[job_id] = f"{found.get(job_id, '')} {line.strip()}".strip()
     return found
+
+
+def read_ends(text: str) -> dict[str, tuple[str, int | None]]:
+    """Why LSF ended jobs, and their exit codes, by job id from `bjobs -l`."""
+    blocks = _LONG.split(unwrapped(text))[1:]
+    return {
+        job_id: (
+            next(iter(_TERMINATED.findall(block)), ""),
+            next((int(code) for code in _EXIT_CODE.findall(block)), None),
+        )
+        for job_id, block in zip(blocks[::2], blocks[1::2], strict=True)
+    }
+
+
+def unwrapped(text: str) -> str:
+    """`bjobs -l`, whose lines go on in the next after 21 blanks, in whole lines."""
+    return re.sub(r"\n {21}", "", text)
 
 
 def _read_json(text: str) -> list[LsfJob] | None:
@@ -124,7 +132,7 @@ def _lowered(record: dict[str, Any]) -> dict[str, str]:
 
 def _read_rows(text: str, form: Form) -> list[LsfJob] | None:
     count = len(form.fields) - 1
-    rows = [line.split(form.delimiter or None, count) for line in _joined(text)]
+    rows = [line.split(_DELIMITER, count) for line in _joined(text)]
     heads = [number for number, row in enumerate(rows) if _is_header(row, form)]
     if not heads:
         return None
@@ -134,12 +142,8 @@ def _read_rows(text: str, form: Form) -> list[LsfJob] | None:
 
 
 def _is_header(row: list[str], form: Form) -> bool:
-    """By its first field, and by the place of STAT, which is another in the table for people."""
-    place = form.fields.index("stat")
-    return len(row) == len(form.fields) and (row[0].strip(), row[place].strip()) == (
-        "JOBID",
-        "STAT",
-    )
+    """The table for people begins in the same way, but has none of our delimiters."""
+    return len(row) == len(form.fields) and row[0].strip() == "JOBID"
 
 
 def _joined(text: str) -> Iterator[str]:

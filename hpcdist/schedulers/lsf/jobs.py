@@ -83,7 +83,9 @@ class LsfJob(msgspec.Struct, frozen=True, kw_only=True):
         return Condition(state=state, reason=self._note())
 
     def _waits(self) -> str:
-        return self._note() or plain_reason(self.pend_reason)
+        is_held_by_others = self.stat == "PSUSP" and "admin" in self.pend_reason.lower()
+        note = None if is_held_by_others else self._note()
+        return note or plain_reason(self.pend_reason)
 
     def _note(self) -> str | None:
         note = _NOTES.get(self.stat)

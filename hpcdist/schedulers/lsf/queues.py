@@ -13,6 +13,7 @@ from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.lsf.answers import (
     Host,
     Queue,
+    parse_default_queues,
     parse_hosts_table,
     parse_max_array_size,
     parse_queue_states,
@@ -38,7 +39,7 @@ def ask_queue(name: str | None) -> Queue | None:
     found = [queue for queue in parse_queues(said) if queue.name == chosen or not chosen]
     if chosen and not found and "no such queue" in said.lower():
         raise unknown_queue(chosen, list(parse_queue_states(_ask("bqueues"))), is_asked=bool(name))
-    wanted = found if chosen else [queue for queue in found if queue.is_default]
+    wanted = found if chosen else _defaults(found)
     return wanted[0] if len(wanted) == 1 else None
 
 
@@ -81,7 +82,10 @@ def _check_open(queue: Queue) -> None:
 
 
 def _check_run_limit(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
+    """A limit that is not counted as a clock does is left to bsub: it knows the hosts' speeds."""
     limit_min, allowed_min = time_limit_min(job, cluster), queue.run_limit_min
+    if queue.run_limit_of is not None:
+        return
     if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
         raise JobError(
             f"resources.time_limit_min is {limit_min:g}, but queue {queue.name} allows "
@@ -93,16 +97,15 @@ def _check_run_limit(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> Non
 def _check_slots(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     nodes, per_node = job.resources.nodes, cpus_per_node(job, cluster)
     slots = nodes * per_node
+    asked = f"resources.nodes is {nodes} with {per_node} slots each, {slots} in all"
     if queue.max_slots is not None and slots > queue.max_slots:
         raise JobError(
-            f"{nodes} nodes with {per_node} slots each are {slots} slots, but queue {queue.name} "
-            f"allows a job {queue.max_slots}",
+            f"{asked}, but queue {queue.name} allows a job {queue.max_slots}",
             hint=f"ask for fewer with --nodes or --gpus, or {_OTHER}",
         )
     if queue.min_slots is not None and slots < queue.min_slots:
         raise JobError(
-            f"{nodes} nodes with {per_node} slots each are {slots} slots, but queue {queue.name} "
-            f"is for jobs with {queue.min_slots} or more",
+            f"{asked}, but queue {queue.name} is for jobs with {queue.min_slots} or more",
             hint=f"ask for more with --nodes or --gpus, or {_OTHER}",
         )
 
@@ -124,6 +127,15 @@ def _check_host(job: JobSpec, cluster: ClusterProfile, hosts: Sequence[Host]) ->
         hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
         "fewer ranks with --gpus",
     )
+
+
+def _defaults(queues: Sequence[Queue]) -> list[Queue]:
+    """The default ones: not every engine marks them in the list."""
+    marked = [queue for queue in queues if queue.is_default]
+    if marked or not queues:
+        return marked
+    names = parse_default_queues(_ask("bparams"))
+    return [queue for queue in queues if queue.name in names]
 
 
 def _ask(*argv: str) -> str:

@@ -25,7 +25,7 @@ _PENDING: tuple[tuple[str, str], ...] = (
     ),
     (r"suspended by (?:the )?user while pending", "it is held; release it with: bresume JOBID"),
     (r"suspended by LSF admin", "an administrator holds it"),
-    (r"specified start time", "its start time has not come"),
+    (r"has a specified start time", "its start time has not come"),
     (
         r"no suitable hosts? for the job",
         "no host fits what it asks for; ask for less, or name another queue with --partition",
@@ -119,7 +119,7 @@ _MATCHERS = tuple((re.compile(pattern, re.IGNORECASE), words) for pattern, words
 _RESOURCES = {"mem": "memory", "swp": "swap space", "tmp": "space in /tmp", "slot": "slots"}
 _ONLY_SOME_HOSTS = re.compile(
     r"not specified in job submission|not usable to the queue|not the same type|"
-    r"individual host-based reasons",
+    r"individual host-based reasons|candidate host pending reasons",
     re.IGNORECASE,
 )
 

@@ -16,7 +16,8 @@ from hpcdist.errors import SchedulerError
 from hpcdist.launch.lsf_hosts import LIFE_VARIABLE
 from hpcdist.launch.requeue import Decision
 from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.command import CommandFailedError
+from hpcdist.schedulers.lsf.bjobs import brequeue
 from hpcdist.schedulers.lsf.bsub import send, submission_environment
 from hpcdist.schedulers.lsf.ids import own_id
 from hpcdist.verdict import Verdict
@@ -25,7 +26,6 @@ _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""
 _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 """What a job that goes on must not have: its array, and what it waited for, which is long gone."""
-_DAEMON_IS_DOWN = re.compile(r"not responding|is down|cannot connect|timed? ?out", re.IGNORECASE)
 
 
 class LsfRequeuer:
@@ -46,10 +46,8 @@ class LsfRequeuer:
     def requeue(self, run: Run) -> None:
         """Call brequeue, which ends this job's processes, and queues it again."""
         try:
-            run_command(["brequeue", own_id()], timeout_s=_TIMEOUT_S)
+            brequeue(own_id(), timeout_s=_TIMEOUT_S)
         except CommandFailedError as error:
-            if _DAEMON_IS_DOWN.search(error.said):
-                raise
             _submit_anew(run, error)
 
 

@@ -23,7 +23,8 @@ from hpcdist.schedulers.known import (
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
 from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.ids import array_id, lsf_id
-from hpcdist.schedulers.lsf.queues import ask_queue, check_queue, max_array_size
+from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
+from hpcdist.schedulers.lsf.request import request_of
 from hpcdist.schedulers.lsf.script import job_script
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import cancelled_verdict
@@ -45,9 +46,11 @@ class LsfScheduler:
     def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """Lay the ranks out over hosts that are not known yet.
 
-        Raises JobError where bqueues tells that the queue can never run the job.
+        Raises JobError where bqueues or bhosts tell that the queue can never run the job, and
+        ProfileError for what LSF cannot be asked.
         """
-        check_queue(job, cluster, ask_queue(cluster.partition))
+        request_of(job, cluster)
+        check_queue(job, cluster, ask_queue(cluster.partition), ask_hosts())
         num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],

@@ -18,7 +18,7 @@ from hpcdist.launch.lsf_hosts import (
 )
 from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.lsf import jobs
-from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill, brequeue
 from hpcdist.schedulers.lsf.ids import lsf_id, own_id
 
 _STATES = {
@@ -151,7 +151,7 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
         # brequeue ends this job by SIGINT too, and all is saved: a second time it would be without
         # the count of run limits.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        run_command(["brequeue", own_id()], timeout_s=_TIMEOUT_S)
+        brequeue(own_id(), timeout_s=_TIMEOUT_S)
         logger.get_logger().info(f"Requeued job {own_id()} ({countdown} remaining timeouts)")
 
 

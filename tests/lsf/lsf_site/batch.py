@@ -207,20 +207,22 @@ class Batch:
         if not job.has_started:
             self._finish(job, "EXIT", reason=reason)
             return
-        job.killed_as = reason
+        self._plan_kill(job, reason)
         job.requeues = ""
-        self._plan_kill(job)
 
     def requeue(self, job, reason="TERM_REQUEUE_OWNER"):
         """Ends it as a kill does; then it is pending again."""
         if job.has_started and job.pid is not None:
-            job.killed_as = job.requeues = reason
-            self._plan_kill(job)
+            self._plan_kill(job, reason)
+            job.requeues = reason
         else:
             self.pend_again(job, reason)
 
-    def _plan_kill(self, job):
-        if not job.kills:
+    def _plan_kill(self, job, reason):
+        """A kill that goes on is not begun anew; the grace of the run limit is cut short."""
+        goes_on = job.kills and job.killed_as != "TERM_RUNLIMIT"
+        job.killed_as = reason
+        if not goes_on:
             interval = self.config.kill_interval_s
             now = time.time()
             job.kills = [(now + n * interval, number) for n, number in enumerate(_KILL_SIGNALS)]
@@ -285,14 +287,15 @@ class Batch:
                 job.exit_code = 137
                 self._finish(job, "EXIT", reason="TERM_ZOMBIE")
 
-    def forget_all(self):
-        """Kill everything and forget all jobs."""
+    def forget_all(self, *, kills=True):
+        """Forget all jobs, and kill everything that is left of them or of earlier ones."""
         self.jobs = []
         self.by_pid = {}
         self.tasks.forget()
         self.down = set()
         own = os.getpid()
-        processes.kill_all(lambda: processes.descendants([own]) - {own})
+        if kills:
+            processes.kill_all(lambda: processes.descendants([own]) - {own})
 
 
 def _due(job):

@@ -1,6 +1,7 @@
 """bjobs: what there is, in LSF's tables, in fields of one's own, as JSON, and at length."""
 
 import json
+import math
 import re
 import time
 
@@ -35,6 +36,7 @@ def bjobs(call, batch):
         usage=_USAGE,
     )
     jobs, missing = _select(words, options, batch)
+    jobs.sort(key=lambda job: -job.end_s if job.has_ended else -math.inf)  # the last ends first
     if "o" in options or "json" in options:
         return _fields(jobs, missing, options, batch.config)
     err, code = _complain(jobs, missing, options, words, batch.config)
@@ -48,7 +50,7 @@ def bjobs(call, batch):
 def _select(words, options, batch):
     """(jobs, ids that are not known)."""
     if not words:
-        return _matching(batch.jobs, options), []
+        return [*_matching(batch.jobs, options)], []
     found, missing = [], []
     for word in words:
         named = read_id(word)
@@ -83,9 +85,9 @@ def _complain(jobs, missing, options, words, config):
     if jobs or words:
         return "", 0
     if "J" in options:
-        return f"Job <{options['J']}> is not found\n", config.none_found_code
+        return f"Job <{options['J']}> is not found\n", config.code_of_nothing
     kind = next((_KINDS[flag] for flag in "adprs" if flag in options), "unfinished ")
-    return f"No {kind}job found\n", config.none_found_code
+    return f"No {kind}job found\n", config.code_of_nothing
 
 
 # The plain table.
@@ -105,9 +107,9 @@ def _table(jobs, options, config):
 
 def _rows(job, config, *, wide):
     hosts = fields.exec_hosts(job)
-    shown = [":".join(hosts)] if wide else hosts[:1]
+    shown = [":".join(hosts) or "   -"] if wide else hosts[:1]
     values = [
-        *(job.id, job.user, job.state, job.queue, config.submission_host),
+        *(job.id, job.user, job.shown or job.state, job.queue, config.submission_host),
         *(*shown, "")[:1],
         job.name,
     ]
@@ -153,9 +155,9 @@ def _fit(text, width):
 
 
 def _read_format(text, config):
-    delimiter = None
-    if found := re.search(r"delimiter='([^']*)'", text):
-        delimiter = found[1]
+    delimiter = None if config.traits.pads_fields else " "
+    if found := re.search(r"delimiter=(['\"])(.*?)\1", text):
+        delimiter = found[2]
         text = text.replace(found[0], "")
     names = []
     for word in text.split():
@@ -188,7 +190,7 @@ def _long(job, config):
         *([f"Job Name <{job.name}>"] if job.stem else []),
         f"User <{job.user}>",
         f"Project <{job.project}>",
-        f"Status <{job.state}>",
+        f"Status <{job.shown or job.state}>",
         f"Queue <{job.queue}>",
         f"Command <{job.command}>",
     ]

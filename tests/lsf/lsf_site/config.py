@@ -20,6 +20,10 @@ class Engine:
     """That `bjobs -o` knows; empty where -o itself is unknown."""
     bjobs_options: tuple[str, ...]
     """Of those that not every engine has."""
+    pads_fields: bool
+    """Of `bjobs -o` without a delimiter: columns of fixed width, or single spaces."""
+    none_found_code: int
+    """Return code of bjobs that finds no job."""
     sets_restart: bool
     """LSB_RESTART=Y in a job that was requeued."""
     environment_travels: bool
@@ -41,6 +45,8 @@ _STRICT = Engine(
     merges_resources=False,
     bjobs_fields=_OLD_FIELDS,
     bjobs_options=("-o",),
+    pads_fields=False,
+    none_found_code=254,
     sets_restart=False,
     environment_travels=False,
 )
@@ -51,6 +57,8 @@ ENGINES = {
         merges_resources=True,
         bjobs_fields=_OLD_FIELDS + _NEW_FIELDS,
         bjobs_options=("-o", "-json", "-noheader", "-X"),
+        pads_fields=True,
+        none_found_code=255,
         sets_restart=True,
         environment_travels=True,
     ),
@@ -116,8 +124,8 @@ class SiteConfig:
     """LSB_BSUB_PARSE_SCRIPT: `bsub script` reads the script's #BSUB."""
     refuses_impossible_gpus: bool = True
     """Else a job that wants more GPUs than a host has is pending for ever."""
-    none_found_code: int = 255
-    """Return code of bjobs that finds no job."""
+    none_found_code: int | None = None
+    """Return code of bjobs that finds no job; None for what the engine has."""
     not_found_code: int = 255
     """Return code of bjobs that does not know a job."""
     array_ids_with_index: bool = False
@@ -138,6 +146,10 @@ class SiteConfig:
     """Whether a task is killed when the blaunch that started it is gone."""
     kills_leftovers: bool = False
     """Whether what a job leaves on its first host, outside its process group too, is killed."""
+    launch_host: str | None = None
+    """Of sites with jsrun: the script runs on it, and LSF lists it before the job's hosts."""
+    ssh: bool = False
+    """Whether ssh leads to the hosts, in a fresh login and past LSF."""
     requeue_allowed: bool = True
     """Whether brequeue is."""
     output_direct: bool = False
@@ -146,6 +158,18 @@ class SiteConfig:
     @property
     def traits(self):
         return ENGINES[self.engine]
+
+    @property
+    def code_of_nothing(self):
+        """Return code of bjobs that finds no job."""
+        if self.none_found_code is None:
+            return self.traits.none_found_code
+        return self.none_found_code
+
+    @property
+    def launchers(self):
+        """The commands that start something on other hosts."""
+        return ("jsrun",) if self.launch_host else ("blaunch", *(("ssh",) if self.ssh else ()))
 
     def queue(self, name):
         return next((queue for queue in self.queues if queue.name == name), None)

@@ -9,18 +9,21 @@ import ctypes
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
-from lsf_site import bjobs, blaunch, bsub, ends, shown
+from lsf_site import bjobs, bsub, ends, shown
 from lsf_site.batch import Batch
 from lsf_site.calls import Answer, Call
 from lsf_site.config import SiteConfig
 from lsf_site.errors import RefusedError
+from lsf_site.launchers import LAUNCHERS
 from lsf_site.orders import obey
 
 SOCKET = "socket"
@@ -39,7 +42,7 @@ _COMMANDS = {
     "bparams": shown.bparams,
     "lsid": shown.lsid,
 }
-COMMANDS = (*_COMMANDS, "blaunch")
+COMMANDS = tuple(_COMMANDS)
 
 
 class Connection:
@@ -103,8 +106,9 @@ class Daemon:
 
     def run(self):
         server = socket.socket(socket.AF_UNIX)
-        server.bind(str(self.folder / SOCKET))
+        server.bind(str(self.folder / "new-socket"))
         server.listen(128)
+        os.rename(self.folder / "new-socket", self.folder / SOCKET)  # there once it is ready
         woken, waker = socket.socketpair()
         for one in (woken, waker):
             one.setblocking(False)
@@ -153,7 +157,9 @@ class Daemon:
             call = connection.call
             values = {**call.__dict__, "input": text}
             connection.call = Call(**values)
-        if connection.call.name != ORDER and self.batch.switches.get("silent"):
+        # What starts tasks asks the daemons of their hosts, not the one that is down.
+        is_served = connection.call.name in (ORDER, *LAUNCHERS)
+        if not is_served and self.batch.switches.get("silent"):
             connection.write(b"E", "LSF is down. Please wait ...\n")
             self.silenced.append(connection)
         else:
@@ -170,13 +176,16 @@ class Daemon:
             answer = self._answer_of(call, connection)
         except RefusedError as error:
             answer = Answer(err=f"{error.text}\n", code=error.code)
+        except Exception as error:  # noqa: BLE001  (a fault of the simulation; see Site.restore)
+            traceback.print_exc()
+            answer = Answer(err=f"the simulated LSF failed: {error!r}\n", code=255)
         if answer is not None:
             self._reply(connection, answer)
 
     def _answer_of(self, call, connection):
         batch = self.batch
-        if call.name == "blaunch":
-            connection.launch = blaunch.blaunch(
+        if call.name in LAUNCHERS:
+            connection.launch = LAUNCHERS[call.name](
                 call, batch, lambda err, code: self._end(connection, Answer(err=err, code=code))
             )
             connection.close_files()
@@ -228,7 +237,7 @@ class Daemon:
         self.later = [one for one in self.later if one[1] is not connection]
         launch, connection.launch = connection.launch, None
         connection.close()
-        if launch and self.batch.config.tasks_end_with_blaunch:
+        if launch and (self.batch.config.tasks_end_with_blaunch or connection.call.name == "jsrun"):
             self.batch.tasks.end_launch(launch)
 
     def speak(self):
@@ -245,6 +254,7 @@ def main():
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     Daemon(folder).run()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def expand(text, job):
 def job_environment(job, batch, *, script, host_file):
     """Of the job's script, on its first host."""
     config = batch.config
-    hosts = " ".join(word for place in job.places for word in [place.host] * place.slots)
+    listed = listed_hosts(job, config)
+    hosts = " ".join(word for host, slots in listed for word in [host] * slots)
     found = {
         "LSB_JOBID": str(job.id),
         "LSB_JOBINDEX": str(job.index),
@@ -36,10 +37,10 @@ def job_environment(job, batch, *, script, host_file):
         "LSFUSER": job.user,
         "LSF_ENVDIR": str(batch.folder),
         "LSF_BINDIR": str(batch.bin),
-        "LSB_MCPU_HOSTS": "".join(f"{place.host} {place.slots} " for place in job.places),
+        "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots in listed),
         "LSB_DJOB_NUMPROC": str(job.request.slots),
         "LSB_DJOB_HOSTFILE": str(host_file),
-        HOST_MARK: job.first_host,
+        HOST_MARK: config.launch_host or job.first_host,
         JOB_MARK: f"{job.key}.{job.attempts}",
     }
     if len(hosts) <= HOSTS_LIMIT:
@@ -57,7 +58,14 @@ def job_environment(job, batch, *, script, host_file):
     kept = {
         name: value for name, value in job.environment.items() if not _NOT_PASSED_ON.match(name)
     }
-    return kept | found | gpu_variables(job.places[0])
+    gpus = {} if config.launch_host else gpu_variables(job.places[0])
+    return kept | found | gpus
+
+
+def listed_hosts(job, config):
+    """[(host, slots)] as LSF lists them: the launch node, where there is one, is the first."""
+    launch = [(config.launch_host, 1)] if config.launch_host else []
+    return launch + [(place.host, place.slots) for place in job.places]
 
 
 def gpu_variables(place):
@@ -69,10 +77,16 @@ def gpu_variables(place):
 
 def task_environment(job, place, number, caller, batch):
     """Of a task: the caller's variables travel, or those of a fresh login are all there is."""
-    marks = {HOST_MARK: place.host, JOB_MARK: f"{job.key}.{job.attempts}", TASK_MARK: str(number)}
+    job_mark = {JOB_MARK: f"{job.key}.{job.attempts}", TASK_MARK: str(number)}
+    if not batch.config.traits.environment_travels:
+        return login_environment(place.host, caller, batch) | job_mark
+    more = {"LSF_PM_TASKID": str(number), HOST_MARK: place.host}
+    return caller | more | gpu_variables(place) | job_mark
+
+
+def login_environment(host, caller, batch):
+    """Of a fresh login on a host; what tests know their processes by always goes along."""
+    marks = {HOST_MARK: host}
     if KEPT_MARK in caller:
         marks[KEPT_MARK] = caller[KEPT_MARK]
-    if batch.config.traits.environment_travels:
-        more = {"LSF_PM_TASKID": str(number)}
-        return caller | more | gpu_variables(place) | marks
     return batch.login_environment | marks

@@ -27,7 +27,8 @@ def start(job, batch):
     script.write_text(job.script, errors="surrogateescape")
     script.chmod(0o755)
     host_file = folder / "hosts"
-    host_file.write_text("".join(f"{place.host}\n" * place.slots for place in job.places))
+    hosts = environment.listed_hosts(job, batch.config)
+    host_file.write_text("".join(f"{host}\n" * slots for host, slots in hosts))
     variables = environment.job_environment(job, batch, script=script, host_file=host_file)
     job.files = Spool(output=folder / "output", error=folder / "error" if job.error else None)
     with contextlib.ExitStack() as stack:

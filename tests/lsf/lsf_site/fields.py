@@ -101,7 +101,7 @@ def _finish_time(job):
 _VALUES = {
     "jobid": job_id,
     "jobindex": lambda job, _: job.index,
-    "stat": lambda job, _: job.state,
+    "stat": lambda job, _: job.shown or job.state,
     "user": lambda job, _: job.user,
     "queue": lambda job, _: job.queue,
     "job_name": lambda job, _: job.name,

@@ -71,6 +71,8 @@ class Job:
     """As bsub was given them, merged."""
 
     state: str = "PEND"
+    shown: str = ""
+    """A state that bjobs tells instead."""
     pending_reason: str = "New job is waiting for scheduling"
     submit_s: float = field(default_factory=time.time)
     not_before_s: float = 0

@@ -69,8 +69,12 @@ def _unknown(daemon, job_id, *, is_unknown=True):
     (unknown.add if is_unknown else unknown.discard)(int(job_id))
 
 
-def _restore(daemon):
-    daemon.batch.forget_all()
+def _show_as(_, job, state):
+    job.shown = state
+
+
+def _restore(daemon, kills):
+    daemon.batch.forget_all(kills=kills)
     daemon.batch.reap()
     daemon.batch.switches.clear()
     daemon.batch.unknown.clear()
@@ -92,6 +96,7 @@ _ORDERS = {
     "kill": _each(lambda batch, job, reason: batch.kill(job, reason)),
     "suspend": _each(lambda batch, job, state: batch.suspend(job, state)),
     "resume": _each(lambda batch, job: batch.resume(job)),
+    "show_as": _each(_show_as),
     "signal": _each(lambda batch, job, number: batch.send(job, number)),
     "restore": _restore,
 }

@@ -167,7 +167,7 @@ class Name:
 
 def read_name(text):
     if len(text) > NAME_LIMIT:
-        raise not_submitted("Job name is too long")
+        raise not_submitted("Bad job name")
     if "[" not in text:
         return Name(name=text)
     match = _ARRAY.fullmatch(text)

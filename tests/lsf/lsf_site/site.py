@@ -61,20 +61,47 @@ class SiteJob:
     script: str
 
 
+def path_without_slurm(folder):
+    """This PATH; folders that have Slurm's programs are replaced by links to their other ones."""
+    found = []
+    for source in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
+        names = os.listdir(source)
+        if not any(map(_SLURM.match, names)):
+            found.append(source)
+            continue
+        links = folder / os.path.realpath(source).replace("/", "-")
+        found.append(str(links))
+        if not links.exists():
+            links.mkdir(parents=True)
+            for name in names:
+                if not _SLURM.match(name):
+                    (links / name).symlink_to(Path(source, name))
+    return os.pathsep.join(found)
+
+
 class Site:
     """Is there from `start` on, and gone, with all its processes and files, after `stop`."""
 
-    def __init__(self, config=None, **settings):
+    def __init__(self, config=None, *, programs=None, **settings):
+        """`programs` is the PATH to this machine's own; of its own making where it is not given."""
         self.config = config or SiteConfig(**settings)
         self.hosts = self.config.hosts
         # /tmp and not TMPDIR: the path of a socket may have 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="hpcdist-lsf-", dir="/tmp"))
         self.bin = self.folder / "bin"
         own_programs = Path(sys.executable).parent
-        self._path = os.pathsep.join(map(str, (self.bin, own_programs, self.folder / "system")))
+        programs = programs or path_without_slurm(self.folder / "system")
+        self._path = os.pathsep.join(map(str, (self.bin, own_programs, programs)))
         self._process = None
 
     def start(self):
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self):
         self._write_programs()
         (self.folder / "site.json").write_text(
             json.dumps(
@@ -121,22 +148,15 @@ class Site:
         return self._process.pid
 
     def _write_programs(self):
-        """The site's commands, and this machine's programs without those of Slurm."""
+        """The site's commands: all are the same program under different names."""
         self.bin.mkdir()
         source = Path(__file__).with_name("client.py").read_text()
         interpreter = os.path.realpath(sys.executable)
         client = self.folder / "client"
         client.write_text(f"#!{interpreter} -IS\nSOCKET = {str(self.folder / SOCKET)!r}\n{source}")
         client.chmod(0o755)
-        for name in COMMANDS:
+        for name in (*COMMANDS, *self.config.launchers):
             (self.bin / name).symlink_to(client)
-        system = self.folder / "system"
-        system.mkdir()
-        for folder in filter(os.path.isdir, os.environ.get("PATH", os.defpath).split(os.pathsep)):
-            for name in os.listdir(folder):
-                with contextlib.suppress(FileExistsError):
-                    if not _SLURM.match(name):
-                        (system / name).symlink_to(Path(folder, name))
 
     # Commands as a user types them.
 
@@ -268,6 +288,20 @@ class Site:
         """While open, a command does its work at once and answers later."""
         return self.switched(f"slow_{command}", seconds)
 
+    @contextlib.contextmanager
+    def without(self, *names):
+        """While open, programs such as blaunch are not there."""
+        hidden = self.folder / "hidden"
+        hidden.mkdir()
+        for name in names:
+            os.rename(self.bin / name, hidden / name)
+        try:
+            yield
+        finally:
+            for name in names:
+                os.rename(hidden / name, self.bin / name)
+            hidden.rmdir()
+
     def refusing_requeues(self):
         """While open, brequeue is not allowed."""
         return self.switched("brequeue_refused", True)
@@ -275,6 +309,10 @@ class Site:
     def lose_answers(self, command, times=1):
         """The next calls of a command do their work, and hang instead of answering."""
         self._order("switch", f"lose_{command}", times)
+
+    def show_as(self, job_id, state):
+        """bjobs tells this state, such as WAIT, until it is given an empty one."""
+        self._order("show_as", str(job_id), state)
 
     def forget(self, job_id):
         """The commands no longer know the job."""
@@ -317,9 +355,13 @@ class Site:
     # Between tests.
 
     def restore(self, should_end_s=_SHOULD_END_S):
-        """As it was after the start; returns the jobs that had not ended by then."""
+        """As it was after the start; returns the jobs that had not ended by then, and kills them.
+
+        What jobs that ended have left behind is not touched: it is for the test to fail by.
+        """
         left = self._jobs_that_stay(should_end_s)
-        self._order("restore")
+        self._order("restore", bool(left))
+        assert not (said := (self.folder / "daemon.log").read_text()), said
         return left
 
     def _jobs_that_stay(self, limit_s):

@@ -1,17 +1,18 @@
-"""The tasks that blaunch has started, each below the daemon of its host and not below blaunch."""
+"""Tasks on other hosts: each is below the daemon of its host, not below what it was started by."""
 
 import os
 import subprocess
 from dataclasses import dataclass, field
 
-from lsf_site import environment, processes
+from lsf_site import processes
 
 
 @dataclass(kw_only=True)
 class Launch:
-    """One call of blaunch, until all its tasks have ended."""
+    """One call of blaunch or its like, until all its tasks have ended."""
 
     job: object
+    """None for what LSF does not know of."""
     answer: object
     """Call it with (text for stderr, return code), once."""
     left: dict = field(default_factory=dict)
@@ -26,30 +27,28 @@ class Tasks:
     def __init__(self, batch):
         self._batch = batch
         self._launches = []
-        self._number = 0
 
-    def start(self, launch, places, words, call, *, through_shell):
-        """One task per place; their ends are told by `ended`."""
+    def start(self, launch, hosts, command, call, variables):
+        """One task per host, each with its variables; their ends are told by `ended`."""
         self._launches.append(launch)
-        for number, place in enumerate(places):
-            if place.host in self._batch.down:
-                launch.said += f"blaunch: {place.host}: Host is down\n"
+        for number, (host, own) in enumerate(zip(hosts, variables, strict=True)):
+            if host in self._batch.down:
+                launch.said += f"{call.name}: connect to host {host}: No route to host\n"
                 launch.code = 255
                 continue
-            command = ["/bin/sh", "-c", " ".join(words)] if through_shell else words
-            pid = self._start_one(launch.job, place, command, call, is_first=number == 0)
-            launch.left[pid] = place.host
+            try:
+                pid = self._start_one(command, own, call, is_first=number == 0)
+            except OSError as error:  # without a shell between, nobody else says so
+                launch.said += f"{call.name}: {error}\n"
+                launch.code = 127
+                continue
+            launch.left[pid] = host
         self._close(launch)
 
-    def _start_one(self, job, place, command, call, *, is_first):
-        travels = self._batch.config.traits.environment_travels
-        self._number += 1
-        variables = environment.task_environment(
-            job, place, self._number, call.environment, self._batch
-        )
+    def _start_one(self, command, variables, call, *, is_first):
         process = subprocess.Popen(
             command,
-            cwd=call.cwd if travels else variables.get("HOME", "/"),
+            cwd=call.cwd,
             env=variables,
             stdin=call.files[0] if is_first and call.passes_input else subprocess.DEVNULL,
             stdout=call.files[1],
@@ -81,7 +80,7 @@ class Tasks:
         self._kill(roots, {processes.JOB_MARK: f"{job.key}.{job.attempts}"})
 
     def end_launch(self, launch):
-        """Kill its tasks: the blaunch is gone."""
+        """Kill its tasks: what started them is gone."""
         roots = set(launch.left)
         processes.kill_all(lambda: processes.descendants(roots))
 
@@ -103,7 +102,7 @@ class Tasks:
             for pid in [pid for pid, on in launch.left.items() if on == host]:
                 lost.add(pid)
                 del launch.left[pid]
-                launch.said += f"blaunch: Lost connection to host {host}\n"
+                launch.said += f"Lost connection to host {host}\n"
                 launch.code = 255
             self._close(launch)
         return lost

@@ -1,0 +1,42 @@
+"""The profiles that documentation and package show are ones that load."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdist.cluster.load import LoadedProfile, list_profiles
+from hpcdist.cluster.shipped_files import shipped_file, shipped_names
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "cluster-profiles.md").read_text()
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_page_is_the_generated_one():
+    done = subprocess.run(
+        [sys.executable, DOCS / "generate_cluster_profiles.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == PAGE
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_an_example_of_the_page_is_a_profile(profiles, text):
+    profiles.project(text)
+    _, found = list_profiles()
+    assert found
+    assert all(isinstance(profile, LoadedProfile) for profile in found.values()), found
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_a_file_that_ships_is_of_profiles_and_says_which_is_the_default(profiles, name):
+    profiles.project(shipped_file(name))
+    default, found = list_profiles()
+    assert default == name
+    assert all(isinstance(profile, LoadedProfile) for profile in found.values()), found

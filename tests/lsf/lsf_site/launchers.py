@@ -1,0 +1,150 @@
+"""blaunch, jsrun and ssh: they start a command on other hosts, and last as long as it does."""
+
+from dataclasses import replace
+
+from lsf_site.environment import login_environment, task_environment
+from lsf_site.errors import RefusedError
+from lsf_site.tasks import Launch
+
+_USAGE = (
+    "Usage: blaunch [-n] [-u host_file | -z host_name ... | host_name] "
+    "[-use-login-shell | -no-shell] command [argument ... ]"
+)
+
+
+def blaunch(call, batch, answer):
+    """Calls `answer` when all tasks have ended."""
+    job = _job(call, batch)
+    flags, hosts, words = _read(call.words, batch.config)
+    if not words:
+        raise RefusedError(_USAGE)
+    places = _places(hosts, job)
+    command = words if "-no-shell" in flags else ["/bin/sh", "-c", " ".join(words)]
+    variables = [
+        task_environment(job, place, number, call.environment, batch)
+        for number, place in enumerate(places, 1)
+    ]
+    travels = batch.config.traits.environment_travels
+    call = replace(
+        call,
+        cwd=call.cwd if travels else variables[0].get("HOME", "/"),
+        passes_input="-n" not in flags and len(places) == 1,
+    )
+    launch = Launch(job=job, answer=answer)
+    batch.tasks.start(launch, [place.host for place in places], command, call, variables)
+    return launch
+
+
+def _job(call, batch):
+    job_id = call.environment.get("LSB_JOBID", "")
+    index = int(call.environment.get("LSB_JOBINDEX", "0") or 0)
+    found = batch.find(int(job_id), index) if job_id.isdigit() else []
+    if not found or found[0].state != "RUN":
+        raise RefusedError("blaunch: This command can only be used within an LSF job")
+    return found[0]
+
+
+def _read(words, config):
+    flags, hosts, left = set(), None, list(words)
+    while left and left[0].startswith("-"):
+        word = left.pop(0)
+        if word in ("-n", "-no-shell", "-use-login-shell"):
+            flags.add(word)
+        elif word == "-z" and left:
+            hosts = left.pop(0).split()
+        elif word == "-u" and left:
+            with open(left.pop(0)) as file:
+                hosts = file.read().split()
+        # What rsh and ssh have besides is passed over in silence.
+    if hosts is None and left and left[0] in config.hosts:
+        hosts = [left.pop(0)]
+        while left and left[0] in ("-n", "-no-shell", "-use-login-shell"):
+            flags.add(left.pop(0))
+    return flags, hosts, left
+
+
+def _places(hosts, job):
+    if hosts is None:
+        return [place for place in job.places for _ in range(place.slots)]
+    own = {place.host: place for place in job.places}
+    if foreign := [host for host in hosts if host not in own]:
+        raise RefusedError(
+            f"blaunch: {foreign[0]}: Host is not in the job's list of allocated hosts"
+        )
+    return [own[host] for host in hosts]
+
+
+_JSRUN_LONG = {"nrs": "n", "rs_per_host": "r", "tasks_per_rs": "a"}
+
+
+def jsrun(call, batch, answer):
+    """Resource sets of tasks over the job's hosts; the environment travels, no shell is between."""
+    job = _job(call, batch)
+    numbers, words = _read_jsrun(call.words)
+    if not words:
+        raise RefusedError("Usage: jsrun [-n nrs] [-r rs_per_host] [-a tasks_per_rs] command ...")
+    per_host = numbers.get("r") or -(-numbers.get("n", len(job.places)) // len(job.places))
+    sets = numbers.get("n", per_host * len(job.places))
+    if sets > per_host * len(job.places):
+        raise RefusedError("Error: It is not possible to create the resource sets requested")
+    tasks = numbers.get("a", 1)
+    places = [job.places[one // per_host] for one in range(sets) for _ in range(tasks)]
+    variables = [
+        task_environment(job, place, rank + 1, call.environment, batch)
+        | _jsm_variables(rank, place, places)
+        for rank, place in enumerate(places)
+    ]
+    launch = Launch(job=job, answer=answer)
+    call = replace(call, passes_input=False)
+    batch.tasks.start(launch, [place.host for place in places], words, call, variables)
+    return launch
+
+
+def _read_jsrun(words):
+    """({n, r, a}, the command)."""
+    numbers, left = {}, list(words)
+    while left and left[0].startswith("-"):
+        name, equals, value = left.pop(0).lstrip("-").partition("=")
+        name = _JSRUN_LONG.get(name, name)
+        if not equals and name[:1] in "nra" and name[1:].isdigit():  # -n2
+            name, value = name[0], name[1:]
+        elif not equals and left:
+            value = left.pop(0)
+        if name in ("n", "r", "a"):
+            numbers[name] = int(value)
+    return numbers, left
+
+
+def _jsm_variables(rank, place, places):
+    local = [other for other, one in enumerate(places) if one is place]
+    return {
+        "JSM_NAMESPACE_RANK": str(rank),
+        "JSM_NAMESPACE_SIZE": str(len(places)),
+        "JSM_NAMESPACE_LOCAL_RANK": str(local.index(rank)),
+        "JSM_NAMESPACE_LOCAL_SIZE": str(len(local)),
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "PMIX_RANK": str(rank),
+    }
+
+
+_SSH_WITH_VALUE = frozenset("bcDEeFIiJLlmOopQRSWw")
+
+
+def ssh(call, batch, answer):
+    """A fresh login on a host: LSF knows nothing of what runs there, and leaves it alone."""
+    left = list(call.words)
+    while left and left[0].startswith("-"):
+        word = left.pop(0)
+        if word[1:] in _SSH_WITH_VALUE and left:
+            left.pop(0)
+    host, *words = left or [""]
+    if host not in batch.config.hosts:
+        raise RefusedError(f"ssh: Could not resolve hostname {host}: Name or service not known")
+    variables = login_environment(host, call.environment, batch)
+    call = replace(call, cwd=variables.get("HOME", "/"), passes_input=True)
+    launch = Launch(job=None, answer=answer)
+    batch.tasks.start(launch, [host], ["/bin/sh", "-c", " ".join(words)], call, [variables])
+    return launch
+
+
+LAUNCHERS = {"blaunch": blaunch, "jsrun": jsrun, "ssh": ssh}

@@ -1,0 +1,46 @@
+#!/bin/bash
+# hpcdist: train
+#BSUB -J RUN
+#BSUB -q gpuv100
+#BSUB -n 16
+#BSUB -R "span[ptile=8]"
+#BSUB -gpu "num=2:mode=exclusive_process"
+#BSUB -W 24:00
+#BSUB -r
+#BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_lsf.out"
+
+# LSF brings a job's output when the job has ended; this is there at once.
+logs='/scratch/ann/my runs/RUN/submitit'
+job="$LSB_JOBID"
+if [ "${LSB_JOBINDEX:-0}" != 0 ]; then job="${job}_$LSB_JOBINDEX"; fi
+exec >> "$logs/${job}_0_log.out" 2>&1
+
+# From the cluster profile. A line of it that fails is told, and what follows is tried.
+trap 'case "${BASH_SOURCE[1]:-}" in "") echo "hpcdist: setup: exit code $?: $BASH_COMMAND" ;; esac' ERR
+module load cuda/12.4
+source ~/venv/bin/activate
+trap - ERR
+
+set -euo pipefail
+cd /home/ann/project
+export HF_HOME='/scratch/ann/it'"'"'s here'
+export HPCDIST_SUBMIT_DIR=/home/ann/project
+# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+export SUBMITIT_EXECUTOR=lsf
+# What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
+# on the first one by itself, on the others by the launcher, with this directory and environment written into what it
+# starts. The first one is told of LSF's signals; its exit code is the job's.
+exec '/opt/my venv/bin/python' -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.lsf_hosts import main
+main()
+' --logs "$logs" --job "$job" --nodes 2 --tasks-per-node 1 \
+    --launcher 'blaunch -z {host} {command}' -- \
+    '/opt/my venv/bin/python' -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.task import main
+main()
+' "$logs"

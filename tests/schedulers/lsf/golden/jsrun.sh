@@ -1,0 +1,36 @@
+#!/bin/bash
+# hpcdist: train
+#BSUB -J RUN
+#BSUB -P csc123
+#BSUB -nnodes 2
+#BSUB -W 01:30
+#BSUB -o "/scratch/ann/my runs/RUN/submitit/%J_lsf.out"
+
+# LSF brings a job's output when the job has ended; this is there at once.
+logs='/scratch/ann/my runs/RUN/submitit'
+job="$LSB_JOBID"
+if [ "${LSB_JOBINDEX:-0}" != 0 ]; then job="${job}_$LSB_JOBINDEX"; fi
+exec >> "$logs/${job}_0_log.out" 2>&1
+
+set -euo pipefail
+cd /home/ann/project
+export HPCDIST_SUBMIT_DIR=/home/ann/project
+# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+export SUBMITIT_EXECUTOR=lsf
+# What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:
+# on the first one by itself, on the others by the launcher, with this directory and environment written into what it
+# starts. The first one is told of LSF's signals; its exit code is the job's.
+exec '/opt/my venv/bin/python' -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.lsf_hosts import main
+main()
+' --logs "$logs" --job "$job" --nodes 2 --tasks-per-node 1 \
+    --launcher 'jsrun --nrs {nodes} --rs_per_host 1 --gpu_per_rs {gpus} --bind none {command}' --gpus 6 --node-rank-variable JSM_NAMESPACE_RANK --skip-first-host -- \
+    '/opt/my venv/bin/python' -u -c '
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from hpcdist.launch.task import main
+main()
+' "$logs"

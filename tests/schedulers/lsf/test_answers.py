@@ -1,0 +1,277 @@
+"""What bjobs, bqueues, bhosts and bparams say, read."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdist.schedulers.known import JobIndex
+from hpcdist.schedulers.lsf.answers import (
+    parse_hosts_table,
+    parse_max_array_size,
+    parse_queue_states,
+    parse_queues,
+)
+from hpcdist.schedulers.lsf.forms import (
+    FIRST_FORM,
+    LAST_FORM,
+    Form,
+    next_form,
+    read_ends,
+    read_pending,
+)
+from hpcdist.schedulers.lsf.jobs import LsfJob, make_job, parse_hosts, parse_time
+from hpcdist.schedulers.lsf.reasons import plain_reason
+
+RECORDED_FOLDER = Path(__file__).parent / "recorded"
+RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
+JSON, TEXT, WIDE = FIRST_FORM, Form(fields=FIRST_FORM.fields), LAST_FORM
+
+
+def unix_time(text):
+    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
+
+
+def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
+    done, limit, killed, later, other = JSON.read(RECORDED["BJOBS_JSON"])
+    assert (done.job_id, done.name, done.stat) == ("22005", "ddp-20261121-101010-abcd", "DONE")
+    assert done.hosts == ["tbi-cn019", "tbi-cn020"]
+    assert done.task == ""
+    assert (limit.job_id, limit.name, limit.task) == ("22006[3]", "sweep-1", "2")
+    assert limit.hosts == ["hostA", "hostB"]
+    assert limit.exit_code == 140
+    assert killed.condition().state == "cancelled"
+    assert later.pend_reason == "Job dependency condition not satisfied;"
+    assert other.name == "ls -l | wc"
+
+
+def test_fields_are_read_line_by_line_and_reasons_may_go_on_in_the_next():
+    ended, waiting, running = TEXT.read(RECORDED["BJOBS_FIELDS"])
+    assert ended.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
+    assert waiting.pend_reason.endswith("has been reached; Not enough job slot(s): 3 hosts;")
+    assert waiting.hosts == []
+    assert time.localtime(waiting.start_s)[1:5] == (2, 2, 1, 53)
+    assert (running.job_id, running.name, running.task) == ("764254593[2]", "test", "1")
+
+
+def test_the_wide_table_is_read_with_and_without_a_host():
+    several, suspended, dash, blank, element = WIDE.read(RECORDED["BJOBS_WIDE"])
+    assert several.hosts == ["hostC", "hostD"]
+    assert several.name == blank.name == "verilog"
+    assert suspended.stat == "SSUSP"
+    assert (dash.name, dash.hosts, blank.hosts) == ("generator", [], [])
+    assert (element.job_id, element.name) == ("456[3]", "sweep-20261121-101010-abcd")
+    assert [job.job_id for job in WIDE.read(RECORDED["BJOBS"])] == ["111"]
+
+
+@pytest.mark.parametrize("form", [JSON, TEXT, WIDE], ids=["json", "text", "wide"])
+@pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", "{", "hello\nworld\n"])
+def test_no_form_takes_a_complaint_for_an_answer(form, text):
+    assert form.read(text) is None
+
+
+@pytest.mark.parametrize("text", [RECORDED["BJOBS"], RECORDED["BJOBS_WIDE"]], ids=["plain", "wide"])
+def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for(text):
+    assert JSON.read(text) is None
+    assert TEXT.read(text) is None
+    assert Form(fields=TEXT.fields[:4]).read(text) is None
+
+
+def fields_until(name, *, is_json):
+    return Form(fields=JSON.fields[: JSON.fields.index(name)], is_json=is_json)
+
+
+@pytest.mark.parametrize(
+    ("form", "complaint", "expected"),
+    [
+        (JSON, "something went wrong", TEXT),
+        (JSON, "bjobs: Illegal option -- json\nUsage: bjobs [-o pend_reason]", TEXT),
+        (JSON, "Unknown field name: pend_reason.", fields_until("pend_reason", is_json=True)),
+        (TEXT, "Unknown field name: exit_code.", fields_until("exit_code", is_json=False)),
+        (TEXT, "something went wrong", Form(fields=JSON.fields[:4])),
+        (Form(fields=JSON.fields[:4]), "something went wrong", WIDE),
+        (JSON, "bjobs: illegal option -- o", WIDE),
+        (WIDE, "something went wrong", None),
+    ],
+)
+def test_what_an_engine_objects_to_is_not_asked_again(form, complaint, expected):
+    assert next_form(form, complaint) == expected
+
+
+def test_ends_are_read_by_id_from_the_long_format():
+    text = RECORDED["BJOBS_LONG"]
+    element = text.replace("<1234>", "<456[3]>").replace("Exited with exit code 140", "Exited")
+    reason = "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
+    separator = "-" * 78
+    assert read_ends(f"{text}{separator}\n{element}") == {
+        "1234": (reason, 140),
+        "456[3]": (reason, None),
+    }
+
+
+def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut():
+    assert read_pending(RECORDED["BJOBS_PENDING"]) == {
+        "7678": "Queue's resource requirements not satisfied:3 hosts; "
+        "Unable to reach slave lsbatch server: 1 host; Not enough job slots: 1 host;",
+        "456[12]": "The job array has reached its job slot limit;",
+    }
+
+
+def test_a_run_finds_its_element_by_the_id_and_by_the_name(tmp_path):
+    (job,) = (one for one in JSON.read(RECORDED["BJOBS_JSON"]) if one.task)
+    index = JobIndex([job])
+    submission = {"job_id": "22006[3]", "job_name": "sweep-1"}
+    assert index.find(None, submission) is job
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "expected"),
+    [
+        ("Nov 21 17:30", "2026-11-21 12:00", "2026-11-21 17:30"),
+        ("Jan  2 03:04 L", "2026-12-31 23:00", "2027-01-02 03:04"),
+        ("Dec 31 23:59", "2027-01-01 00:10", "2026-12-31 23:59"),
+        ("Nov 21 17:30:00 2024", "2026-11-21 12:00", "2024-11-21 17:30"),
+        ("Sat Nov 21 17:30 E", "2026-11-21 12:00", "2026-11-21 17:30"),
+        ("-", "2026-11-21 12:00", None),
+        ("15.00% L", "2026-11-21 12:00", None),
+    ],
+)
+def test_a_time_without_a_year_is_the_nearest(text, now, expected):
+    found = parse_time(text, now_s=unix_time(now))
+    assert found == (None if expected is None else unix_time(expected))
+
+
+def test_hosts_are_told_once_each_in_their_order():
+    assert parse_hosts("4*hostB:4*hostA") == ["hostB", "hostA"]
+    assert parse_hosts("hostA:hostA:hostB") == ["hostA", "hostB"]
+    assert parse_hosts("-") == []
+
+
+def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start():
+    times = {"start_time": "Nov 21 10:00", "estimated_start_time": "Nov 21 18:00"}
+    now = unix_time("2026-11-21 12:00")
+    waiting = make_job({"jobid": "1", "stat": "PEND", **times}, now_s=now)
+    running = make_job({"jobid": "1", "stat": "RUN", **times}, now_s=now)
+    assert waiting.condition().expected_start_s == unix_time("2026-11-21 18:00")
+    assert running.start_s == unix_time("2026-11-21 10:00")
+    assert running.condition().expected_start_s is None
+
+
+@pytest.mark.parametrize(
+    ("stat", "state", "words"),
+    [
+        ("PEND", "pending", "LSF does not say why"),
+        ("PSUSP", "pending", 'bresume "7[2]"'),
+        ("WAIT", "pending", "waits on its host"),
+        ("PROV", "pending", "being started"),
+        ("RUN", "running", None),
+        ("USUSP", "running", "suspended with bstop"),
+        ("SSUSP", "running", "LSF suspended it"),
+        ("UNKWN", "running", "cannot reach its first host"),
+        ("ZOMBI", "running", "cannot reach its first host"),
+        ("DONE", "done", "LSF says DONE"),
+        ("EXIT", "failed", "LSF says EXIT"),
+        ("NEW_IN_11", "running", None),
+    ],
+)
+def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
+    condition = LsfJob(job_id="7[2]", name="x", stat=stat).condition()
+    assert condition.state == state
+    assert condition.reason is None if words is None else words in condition.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "state", "words"),
+    [
+        ("TERM_OWNER: job killed by owner", 130, "cancelled", "bkill (TERM_OWNER, exit code 130)"),
+        ("TERM_FORCE_ADMIN: job killed", None, "cancelled", "administrator"),
+        ("TERM_ORPHAN_SYSTEM: orphaned", None, "cancelled", "--after"),
+        ("TERM_PREEMPT: job killed", None, "preempted", "priority"),
+        ("TERM_MEMLIMIT: job killed after reaching", 137, "failed", "resources.mem_gb"),
+        ("TERM_KUBE: job killed", 1, "failed", "LSF says EXIT, exit code 1: TERM_KUBE"),
+        ("", 3, "failed", "LSF says EXIT, exit code 3"),
+        ("-", None, "failed", "LSF says EXIT"),
+    ],
+)
+def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
+    job = LsfJob(job_id="7", name="x", stat="EXIT", exit_code=code, exit_reason=reason)
+    assert job.condition().state == state
+    assert words in job.condition().reason
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("New job is waiting for scheduling;", "has not looked at it yet"),
+        ("Job dependency condition not satisfied;", "waits for the end of another job"),
+        ("Dependency condition invalid or never satisfied;", "will never start"),
+        ("The job array has reached its running element limit;", "--max-parallel"),
+        ("The job was suspended by the user while pending;", "bresume"),
+        ("The job was suspended by LSF admin or root while pending;", "administrator"),
+        ("The user has reached his/her job slot limit;", "you use all job slots"),
+        ("One of the user's groups has reached its job slot limit;", "your group"),
+        ("The queue has not enough job slots for the parallel job;", "slots of the queue"),
+        ("There are no suitable hosts for the job;", "ask for less"),
+        ("Not enough job slot(s): 4 hosts;", "hosts to become free"),
+        ("Job slot limit reached: 4 hosts;", "hosts to become free"),
+        ("Resource (mem) limit defined cluster-wide has been reached;", "give back memory"),
+        ("Job requirements for reserving resource (mem) not satisfied: 4 hosts;", "free memory"),
+        ("Job's requirements for reserving resource (ngpus_physical) not satisfied;", "GPUs"),
+        ("Not enough processors to meet the job's spanning requirement;", "free slots each"),
+        ("Pending job threshold reached;", "pending jobs"),
+        ("The queue is inactivated by the administrator;", "administrator"),
+        ("The queue is inactivated by its time windows;", "certain times"),
+        ("Job will not finish before queue's run window is closed;", "--time"),
+        ("Requeued job is waiting for rescheduling;", "requeued"),
+        ("Closed by LSF administrator: 2 hosts;", "maintenance"),
+    ],
+)
+def test_reasons_are_told_in_plain_words_with_those_of_lsf(text, words):
+    said = plain_reason(text)
+    assert words in said
+    assert said.endswith(f"({text.rstrip(';')})")
+
+
+def test_an_unknown_reason_is_told_as_it_is():
+    assert plain_reason(" The moon is full;") == "LSF says: The moon is full"
+    others = "Not specified in job submission: 5 hosts;"
+    assert plain_reason(others) == "LSF says: Not specified in job submission: 5 hosts"
+
+
+def test_of_several_reasons_the_one_that_tells_most_is_told():
+    text = (
+        "Non-candidate host pending reasons (9 of 9 hosts): Not specified in job submission: 5 "
+        "hosts; Load information unavailable: 1 host; Not enough job slot(s): 3 hosts;"
+    )
+    assert (
+        plain_reason(text) == "it waits for hosts to become free (Not enough job slot(s): 3 hosts)"
+    )
+
+
+def test_queues_are_read_with_their_limits():
+    normal, gpu, night = parse_queues(RECORDED["BQUEUES_LONG"])
+    assert (normal.name, normal.is_default, gpu.is_default) == ("normal", True, False)
+    assert (normal.default_run_limit_min, normal.run_limit_min) == (60, 342800)
+    assert (normal.run_limit_of, gpu.run_limit_of) == ("IBM350", None)
+    assert (normal.min_slots, normal.max_slots) == (None, 3)
+    assert (gpu.run_limit_min, gpu.default_run_limit_min) == (1440, None)
+    assert (gpu.min_slots, gpu.default_slots, gpu.max_slots) == (1, 4, 64)
+    assert (gpu.users, gpu.hosts) == ("students/ staff/", "gpunodes/ n-62-20-1")
+    assert (gpu.is_open, gpu.is_active) == (True, True)
+    assert (night.is_open, night.is_active, night.run_limit_min) == (False, False, None)
+
+
+def test_the_table_of_queues_hosts_and_parameters_are_read():
+    assert parse_queue_states(RECORDED["BQUEUES"]) == {
+        "gpuv100": "Open:Active",
+        "normal": "Open:Active",
+        "night": "Closed:Inact_Win",
+    }
+    hosts = parse_hosts_table(RECORDED["BHOSTS"])
+    assert [(host.name, host.slots, host.is_up) for host in hosts] == [
+        ("hostA", 16, True),
+        ("hostB", 32, True),
+        ("hostC", 64, False),
+    ]
+    assert parse_max_array_size(RECORDED["BPARAMS_ALL"]) == 4000
+    assert parse_max_array_size("") == 1000

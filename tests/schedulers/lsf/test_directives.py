@@ -1,0 +1,295 @@
+"""What bsub is asked for: the whole matrix of options, and why the numbers are what they are."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcdist.cluster.load import load_profile
+from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
+from hpcdist.errors import ProfileError, RunDirectoryError
+from hpcdist.run import Run
+from hpcdist.schedulers import Dependency, Target
+from hpcdist.schedulers.lsf.directives import check_folder, directives
+from hpcdist.schedulers.lsf.explanation import explanation
+from hpcdist.schedulers.lsf.request import lsf_time
+from hpcdist.shipped import shipped_folder
+from hpcdist.spec import Launch, Resources, ScriptJob
+
+ASKED = Path(__file__).parent / "asked"
+
+
+def job(*, launch=None, **resources):
+    return ScriptJob(
+        name="train",
+        script="/home/ann/train.py",
+        resources=Resources(**resources),
+        launch=Launch(**(launch or {})),
+    )
+
+
+def target(**options):
+    folder = Path("/scratch/ann/runs/RUN")
+    return Target(name="RUN", folder=folder, cwd="/home/ann/project", **options)
+
+
+def profile(*, lsf=None, **values):
+    return ClusterProfile(scheduler="lsf", lsf=LsfOptions(**(lsf or {})), **values)
+
+
+def allowing(*names, without=()):
+    return {"options": [*(name for name in LSF_OPTIONS if name not in without), *names]}
+
+
+GPU = {"partition": "gpuv100", "cpus_per_gpu": 4, "time_limit_min": 1440}
+
+CASES = {
+    "nothing-said": (job(), profile(), target()),
+    "one-node": (job(gpus=2), profile(**GPU), target()),
+    "two-nodes": (
+        job(nodes=2, gpus=2, mem_gb=40),
+        profile(account="ml-course", **GPU),
+        target(),
+    ),
+    "cpus": (
+        job(nodes=2, gpus=4, launch={"device": "cpu", "requeue": False}),
+        profile(mem_gb=8),
+        target(),
+    ),
+    "no-gpu-request": (job(gpus=4), profile(gpu_request="none"), target()),
+    "gpus-of-the-queue": (job(gpus=2), profile(lsf={"gpu": None}), target()),
+    "rusage-gpus": (
+        job(nodes=2, gpus=2, mem_gb=10),
+        profile(cpus_per_gpu=2, lsf={"gpu_rusage": "ngpus_excl_p={gpus}", "mem_per": "host"}),
+        target(),
+    ),
+    "a-type-of-gpu": (
+        job(gpus=2),
+        profile(gpu_type="NVIDIAA100_PCIE_40GB", constraint="gpu40gb && !bad"),
+        target(),
+    ),
+    "whole-hosts": (
+        job(nodes=3, gpus=6, mem_gb=100, time_limit_min=90),
+        profile(
+            account="PROJ42",
+            cpus_per_gpu=7,
+            lsf=allowing("-nnodes"),
+            directives=["-alloc_flags smt4"],
+        ),
+        target(),
+    ),
+    "array": (
+        job(),
+        profile(lsf=allowing("-ti")),
+        target(
+            array_size=20,
+            max_parallel=4,
+            dependencies=[
+                Dependency(kind="afterok", job_ids=["11", "12_3"]),
+                Dependency(kind="afterany", job_ids=["14", "JOBID-of-a_1"]),
+                Dependency(kind="afternotok", job_ids=["15"]),
+            ],
+        ),
+    ),
+    "merged": (
+        job(nodes=2, gpus=2, cpus_per_gpu=4, mem_gb=40),
+        profile(
+            constraint="gpu32gb",
+            directives=[
+                '-R "select[type==any] rusage[mem=1GB:tmp=50] same[model]"',
+                "-R 'rusage[lic=1:duration=2]'",
+                "-M 6GB",
+                "-x",
+            ],
+        ),
+        target(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_asked_for_and_why_is_as_written_down(case):
+    spec, cluster, where = CASES[case]
+    asked, why = directives(spec, cluster, where), explanation(spec, cluster)
+    assert "\n".join([*asked, "", *why, ""]) == (ASKED / f"{case}.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("mem_per", "unit", "text"),
+    [
+        ("slot", "suffix", "1250MB"),
+        ("slot", "KB", "1250000"),
+        ("slot", "MB", "1250"),
+        ("slot", "GB", "2"),
+        ("host", "suffix", "10000MB"),
+        ("host", "KB", "10000000"),
+        ("host", "MB", "10000"),
+        ("host", "GB", "10"),
+        ("job", "suffix", "20000MB"),
+        ("job", "KB", "20000000"),
+        ("job", "MB", "20000"),
+        ("job", "GB", "20"),
+    ],
+)
+def test_memory_is_asked_for_as_the_site_counts_it(mem_per, unit, text):
+    spec = job(nodes=2, gpus=2, cpus_per_gpu=4, mem_gb=10)
+    cluster = profile(lsf={"mem_per": mem_per, "mem_unit": unit})
+    assert f'-R "span[ptile=8] rusage[mem={text}]"' in directives(spec, cluster, target())
+
+
+@pytest.mark.parametrize(
+    ("mem_gb", "slots", "text"), [(10, 3, "3334MB"), (1.1, 1, "1100MB"), (0.3, 3, "100MB")]
+)
+def test_memory_is_rounded_up_and_never_by_noise(mem_gb, slots, text):
+    asked = directives(job(cpus_per_gpu=slots, mem_gb=mem_gb), profile(), target())
+    assert f"rusage[mem={text}]" in "\n".join(asked)
+
+
+def test_a_job_says_more_than_a_profile():
+    cluster = profile(cpus_per_gpu=4, mem_gb=10, time_limit_min=60)
+    spec = job(gpus=2, cpus_per_gpu=8, mem_gb=16, time_limit_min=30)
+    assert {"-n 16", '-R "span[hosts=1] rusage[mem=1000MB]"', "-W 00:30"} <= set(
+        directives(spec, cluster, target())
+    )
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [(1, "00:01"), (0.01, "00:01"), (90.5, "01:31"), (1440, "24:00"), (60 * 24 * 7, "168:00")],
+)
+def test_a_run_limit_has_no_seconds_and_is_rounded_up(minutes, text):
+    assert lsf_time(minutes) == text
+
+
+NEEDED = {
+    "-J": (job(), profile(lsf=allowing(without=["-J"])), target()),
+    "-q": (job(), profile(partition="gpu", lsf=allowing(without=["-q"])), target()),
+    "-P": (job(), profile(account="p", lsf=allowing(without=["-P"])), target()),
+    "-n": (job(), profile(lsf=allowing(without=["-n"])), target()),
+    "-R": (job(nodes=2), profile(lsf=allowing(without=["-R"])), target()),
+    "-gpu": (job(), profile(lsf=allowing(without=["-gpu"])), target()),
+    "-W": (job(time_limit_min=5), profile(lsf=allowing(without=["-W"])), target()),
+    "-o": (job(), profile(lsf=allowing(without=["-o"])), target()),
+    "-w": (
+        job(),
+        profile(lsf=allowing(without=["-w"])),
+        target(dependencies=[Dependency(kind="afterok", job_ids=["1"])]),
+    ),
+}
+
+
+@pytest.mark.parametrize("option", NEEDED)
+def test_an_option_that_is_needed_and_not_allowed_is_told(option):
+    with pytest.raises(ProfileError, match=f"lsf.options does not list {option}, ") as caught:
+        directives(*NEEDED[option])
+    assert f"add {option} to lsf.options" in caught.value.hint
+
+
+def test_an_option_that_is_not_needed_is_left_out_where_it_is_not_allowed():
+    waiting = target(dependencies=[Dependency(kind="afterok", job_ids=["1"])])
+    with_all = directives(job(), profile(lsf=allowing("-ti")), waiting)
+    with_few = directives(job(), profile(lsf=allowing(without=["-r"])), waiting)
+    assert '-w "done(1)" -ti' in with_all
+    assert "-r" in with_all
+    assert '-w "done(1)"' in with_few
+    assert "-r" not in with_few
+
+
+def test_a_requirement_of_the_directives_alone_needs_no_permission():
+    cluster = profile(lsf=allowing(without=["-R"]), directives=["-R fast"])
+    assert '-R "select[fast]"' in directives(job(), cluster, target())
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message", "hint"),
+    [
+        (profile(gpu_request="gres"), "gpu_request is gres", "lsf.gpu"),
+        (profile(qos="high"), "qos is high, and LSF has none", "-sla NAME"),
+        (
+            profile(gpu_type="a100", lsf={"gpu_rusage": "ngpus_excl_p={gpus}"}),
+            "gpu_type is a100, for which lsf.gpu_rusage (ngpus_excl_p={gpus}) has no place",
+            "leave gpu_type out",
+        ),
+        (profile(gpu_type="a100", lsf={"gpu": None}), "lsf.gpu (null) has no place", ""),
+        (profile(gpu_type="a", lsf={"gpu": "num={gpus}:gmodel=b"}), "has no place", "gmodel="),
+        (profile(constraint="select[a]"), "cannot stand in select[...]", "between the brackets"),
+        (profile(directives=["-R span[ptile=1]"]), "a span that hpcdist sets itself", "--nodes"),
+        (
+            ClusterProfile(directives=["-q gpu"]),  # scheduler: auto is checked as Slurm's
+            'directives has "-q gpu", which hpcdist sets itself',
+            "the key partition",
+        ),
+        (profile(account='a"b'), 'a"b cannot stand in a #BSUB line', "double quotes"),
+    ],
+)
+def test_what_lsf_cannot_be_asked_for_is_told(cluster, message, hint):
+    with pytest.raises(ProfileError) as caught:
+        directives(job(), cluster, target())
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_slurms_words_are_refused_also_where_no_gpu_is_wanted():
+    spec = job(launch={"device": "cpu"})
+    with pytest.raises(ProfileError, match="gres"):
+        directives(spec, profile(gpu_request="gres"), target())
+
+
+@pytest.mark.parametrize("sign", ["%", "\\", "\n", '"'])
+def test_a_folder_that_lsf_would_not_take_as_it_is_is_refused(sign):
+    where = msgspec.structs.replace(target(), folder=Path(f"/work/a{sign}b/RUN"))
+    with pytest.raises(RunDirectoryError, match="pattern"):
+        check_folder(where)
+    check_folder(target())
+
+
+def test_a_path_with_a_blank_is_one_value():
+    where = msgspec.structs.replace(target(), folder=Path("/work/my runs/RUN"))
+    assert '-o "/work/my runs/RUN/submitit/%J_lsf.out"' in directives(job(), profile(), where)
+
+
+def test_the_name_of_a_job_stays_short(tmp_path):
+    run = Run.create(tmp_path, "x" * 1000)
+    assert len(f"{run.id}.summary") < 128  # LSF's lists break long names
+
+
+# The shipped profile, against the scripts that DTU's pages show.
+
+DTU = {
+    "one GPU": (
+        "dtu",
+        {},
+        ["-q gpuv100", "-n 4", '-gpu "num=1:mode=exclusive_process"', "-W 24:00"],
+        '-R "span[hosts=1] rusage[mem=5GB]"',
+    ),
+    "two nodes": (
+        "dtu",
+        {"nodes": 2, "gpus": 2},
+        ["-q gpuv100", "-n 16", '-gpu "num=2:mode=exclusive_process"', "-W 24:00"],
+        '-R "span[ptile=8] rusage[mem=5GB]"',
+    ),
+    "CPUs": (
+        "dtu-cpu",
+        {"gpus": 2},
+        ["-q hpc", "-n 8", "-W 24:00"],
+        '-R "span[hosts=1] rusage[mem=5GB]"',
+    ),
+    "a job with much memory": (
+        "dtu",
+        {"mem_gb": 64},
+        ["-n 4"],
+        '-R "span[hosts=1] rusage[mem=16000MB]"',
+    ),
+}
+
+
+@pytest.mark.parametrize("form", DTU)
+def test_the_profile_for_dtu_asks_as_its_pages_do(form, tmp_path, monkeypatch):
+    name, resources, options, requirement = DTU[form]
+    text = (shipped_folder("templates") / "clusters" / "dtu.yaml").read_text()
+    (tmp_path / "hpcdist.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    asked = directives(job(**resources), load_profile(name).profile, target())
+    assert {*options, requirement} <= set(asked)
+    assert [line for line in asked if line.startswith("-R")] == [requirement]
+    assert any(line.startswith("-gpu") for line in asked) == (name == "dtu")

@@ -1,0 +1,226 @@
+"""Asking bjobs and bkill of engines that know more or less, and of some that do not answer."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcdist.errors import SchedulerError
+from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.calling import call_lsf
+
+RECORDED = Path(__file__).parent / "recorded"
+
+WITHOUT_JSON = """
+[[ "$*" == *-json* ]] && { echo "bjobs: illegal option -- json" >&2; exit 255; }
+cat RECORDED/bjobs_fields.txt
+"""
+OTHERS = """
+[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
+[[ "$1" == -l ]] && { cat RECORDED/bjobs_long.txt; exit 0; }
+cat RECORDED/bjobs_wide.txt
+"""
+WITHOUT_EXIT_CODE = (
+    """
+[[ "$*" == *-json* || "$*" == *-noheader* ]] && { echo "bjobs: illegal option" >&2; exit 255; }
+[[ "$*" == *exit_code* ]] && { echo "Unknown field name: exit_code." >&2; exit 255; }
+[[ "$*" == *delimiter* ]] && { cat RECORDED/bjobs_few.txt; exit 0; }
+"""
+    + OTHERS
+)
+WITHOUT_FIELDS = (
+    """
+[[ "$*" == *-o* ]] && { echo "bjobs: illegal option -- o" >&2; exit 255; }
+"""
+    + OTHERS
+)
+MISREADING = OTHERS
+
+
+def engine(commands, script):
+    commands.add("bjobs", script.replace("RECORDED", str(RECORDED)))
+
+
+def test_a_current_engine_is_asked_once(commands):
+    engine(commands, "cat RECORDED/bjobs_json.json")
+    assert len(ask_jobs(["22005", "22006[3]", "22006[4]"])) == 5
+    (call,) = commands.calls
+    assert call.endswith("-json 22005 22006")
+
+
+def test_an_engine_without_json_is_asked_for_the_same_fields(commands):
+    engine(commands, WITHOUT_JSON)
+    assert [job.stat for job in ask_jobs()] == ["EXIT", "PEND", "RUN"]
+    assert len(commands.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "most"),
+    [(WITHOUT_EXIT_CODE, 4), (WITHOUT_FIELDS, 3), (MISREADING, 5)],
+    ids=["no json, no exit_code", "no -o", "misreads what it does not know"],
+)
+def test_an_older_engine_is_asked_for_less_and_for_the_reasons_by_themselves(
+    commands, script, most
+):
+    engine(commands, script)
+    jobs = {job.job_id: job for job in ask_jobs()}
+    assert jobs["456[3]"].stat == "EXIT"
+    assert jobs["7678"].pend_reason.startswith("Queue's resource requirements")
+    assert jobs["1480"].pend_reason == ""  # nothing is said of it
+    assert len(commands.calls) <= most
+
+
+def test_what_worked_is_remembered(commands):
+    engine(commands, WITHOUT_FIELDS)
+    ask_jobs()
+    first = len(commands.calls)
+    ask_jobs()
+    assert commands.calls[first:] == ["bjobs -a -w", "bjobs -p"]
+
+
+def test_reasons_are_asked_for_only_of_jobs_that_wait(commands):
+    engine(commands, WITHOUT_FIELDS)
+    ask_jobs(["3926", "7678", "1480"])
+    assert "bjobs -p 1480 7678" in commands.calls
+    commands.say("bjobs", (RECORDED / "bjobs.txt").read_text())
+    ask_jobs(["111"])
+    assert commands.calls[-1] == "bjobs -a -w 111"
+
+
+def test_why_a_job_ended_is_asked_for_where_it_is_not_told(commands):
+    engine(commands, WITHOUT_FIELDS.replace("bjobs_long", "bjobs_long_element"))
+    (element,) = (job for job in ask_jobs(["456"]) if job.stat == "EXIT")
+    assert commands.calls[-1] == "bjobs -l 456[3]"
+    assert element.exit_code == 140
+    assert element.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
+
+
+@pytest.mark.parametrize("code", [0, 254, 255])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "No unfinished job found\n",
+        "No job found\n",
+        "Job <123> is not found\n",
+        "Job <123[4]> is not found\nJob <9> is not found\n",
+    ],
+)
+def test_jobs_that_lsf_does_not_know_are_no_error_whatever_the_exit_code(commands, said, code):
+    commands.say("bjobs", err=said, code=code)
+    assert ask_jobs(["123"]) == []
+    assert len(commands.calls) == 1
+
+
+def test_nothing_said_is_no_job_only_where_all_went_well(commands):
+    commands.say("bjobs")
+    assert ask_jobs() == []
+    commands.say("bjobs", code=255)
+    with pytest.raises(CommandFailedError, match="said: nothing"):
+        ask_jobs()
+
+
+def test_known_jobs_are_told_beside_unknown_ones(commands):
+    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text(), code=255)
+    assert len(ask_jobs(["22005", "123"])) == 5
+
+
+def test_ids_that_are_none_are_not_asked_for(commands):
+    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text())
+    assert ask_jobs(["None", "", "0"]) == []
+    assert commands.calls == []
+
+
+def test_very_many_ids_are_asked_for_as_all_jobs_of_the_user(commands):
+    commands.say("bjobs", (RECORDED / "bjobs_json.json").read_text())
+    ask_jobs([str(number) for number in range(10**6, 10**6 + 20_000)])
+    (call,) = commands.calls
+    assert call.endswith("-json")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "LSF is down. Please wait ...\n",
+        "batch system daemon not responding ... still trying\n",
+        "Cannot connect to LSF. Please wait ...\n",
+        "lsid: ls_getclustername failed: LIM is down; try later\n",
+    ],
+)
+def test_an_lsf_that_is_down_is_an_error_and_not_an_empty_list(commands, said):
+    commands.say("bjobs", err=said, code=255)
+    with pytest.raises(SchedulerError, match="LSF does not answer") as raised:
+        ask_jobs(["123"])
+    assert said.strip() in raised.value.message
+    assert len(commands.calls) == 1
+
+
+def test_an_lsf_that_was_down_for_a_moment_has_answered(commands):
+    commands.say(
+        "bjobs",
+        (RECORDED / "bjobs_json.json").read_text(),
+        err="LSF is down. Please wait ...\n",
+    )
+    assert len(ask_jobs()) == 5
+
+
+def test_a_command_that_blocks_is_given_up(commands):
+    commands.add("bjobs", 'echo "LSF is down. Please wait ..." >&2; exec sleep 60')
+    with pytest.raises(CommandTimeoutError, match=r"bjobs did not answer within 0\.2 s"):
+        call_lsf(["bjobs"], timeout_s=0.2)
+
+
+def test_nonsense_is_an_error_with_what_was_said(commands):
+    commands.say("bjobs", "what?\n" * 100, code=1)
+    with pytest.raises(CommandFailedError, match=r"bjobs -a -w .*what\?") as raised:
+        ask_jobs()
+    assert raised.value.message.count("what?") < 10
+
+
+def test_formats_that_people_have_set_are_not_asked_for(commands, monkeypatch):
+    monkeypatch.setenv("LSB_BJOBS_FORMAT", "jobid:7 user:8")
+    engine(commands, '[ -z "$LSB_BJOBS_FORMAT" ] && cat RECORDED/bjobs_json.json')
+    assert len(ask_jobs()) == 5
+
+
+def test_jobs_are_killed_in_one_call(commands):
+    commands.say("bkill", "Job <7> is being terminated\nJob <8[2]> is being terminated\n")
+    bkill(["8[2]", "7", "7"])
+    bkill(["9"], force=True)
+    bkill([])
+    assert commands.calls == ["bkill 7 8[2]", "bkill -r 9"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Job <7>: Job has already finished\n",
+        "Job <7>: No matching job found\n",
+        "Job <7> is not found\n",
+        "Job <7>: Operation is in progress\n",
+    ],
+)
+def test_jobs_that_are_gone_need_no_kill(commands, said):
+    commands.say("bkill", "Job <8> is being terminated\n", err=said, code=255)
+    bkill(["7", "8"])
+
+
+def test_a_kill_that_is_refused_is_an_error_with_the_reason_alone(commands):
+    commands.say(
+        "bkill",
+        "Job <8> is being terminated\n",
+        err="Job <7>: User permission denied\n",
+        code=255,
+    )
+    with pytest.raises(CommandFailedError) as raised:
+        bkill(["7", "8"])
+    assert "permission denied" in raised.value.message
+    assert "being terminated" not in raised.value.message
+
+
+@pytest.mark.parametrize("job_id", ["0", "None", "", "7[0]", "-u"])
+def test_nothing_that_is_no_id_is_killed(commands, job_id):
+    commands.say("bkill")
+    with pytest.raises(SchedulerError, match=re.escape(f"{job_id!r} is no id")):
+        bkill(["7", job_id])
+    assert commands.calls == []

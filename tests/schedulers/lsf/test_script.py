@@ -1,0 +1,109 @@
+"""The whole batch script: what it asks for, what it runs first, and what it starts where."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcdist.cluster.profile import ClusterProfile, LsfOptions
+from hpcdist.errors import ProfileError
+from hpcdist.schedulers import Dependency, Target
+from hpcdist.schedulers.lsf import scheduler
+from hpcdist.spec import Launch, Resources, ScriptJob
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def job(*, device="auto", **resources):
+    return ScriptJob(
+        name="train",
+        script="/home/ann/train.py",
+        resources=Resources(**resources),
+        launch=Launch(device=device),
+    )
+
+
+def target(**options):
+    folder = Path("/scratch/ann/my runs/RUN")
+    environment = {"HPCDIST_SUBMIT_DIR": "/home/ann/project"}
+    return Target(
+        name="RUN", folder=folder, cwd="/home/ann/project", environment=environment, **options
+    )
+
+
+JSRUN = LsfOptions(
+    options=["-J", "-P", "-W", "-o", "-nnodes"],
+    launcher="jsrun --nrs {nodes} --rs_per_host 1 --gpu_per_rs {gpus} --bind none {command}",
+    node_rank_variable="JSM_NAMESPACE_RANK",
+)
+
+CASES = {
+    "gpus": (
+        job(nodes=2, gpus=2),
+        ClusterProfile(
+            partition="gpuv100",
+            cpus_per_gpu=4,
+            time_limit_min=1440,
+            setup=["module load cuda/12.4", "source ~/venv/bin/activate"],
+            environment={"HF_HOME": "/scratch/ann/it's here"},
+        ),
+        target(),
+    ),
+    "array": (
+        job(device="cpu"),
+        ClusterProfile(gpu_request="none"),
+        target(
+            array_size=20,
+            max_parallel=4,
+            dependencies=[
+                Dependency(kind="afterok", job_ids=["11", "12[3]"]),
+                Dependency(kind="afterany", job_ids=["14"]),
+            ],
+        ),
+    ),
+    "jsrun": (
+        job(nodes=2, gpus=6, time_limit_min=90),
+        ClusterProfile(account="csc123", lsf=JSRUN),
+        target(),
+    ),
+}
+
+
+def script(case):
+    spec, cluster, where = CASES[case]
+    cluster = msgspec.structs.replace(cluster, python="/opt/my venv/bin/python")
+    return scheduler.render(spec, where, scheduler.plan(spec, cluster))
+
+
+@pytest.fixture(autouse=True)
+def no_lsf(monkeypatch, tmp_path):
+    """What is rendered is the same where LSF is and where it is not."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_is_the_golden_one(case):
+    assert script(case) == (GOLDEN / f"{case}.sh").read_text()
+
+
+SHELLCHECK = shutil.which("shellcheck")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_is_clean(case, tmp_path, missing):
+    if SHELLCHECK is None:
+        missing("shellcheck is not installed")
+    file = tmp_path / "script.sh"
+    file.write_text(script(case))
+    # SC1090: what the profile's own line sources is not there to be read.
+    done = subprocess.run(
+        [SHELLCHECK, "--exclude=SC1090", file], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ""
+
+
+def test_what_lsf_cannot_be_asked_for_is_found_before_anything_is_made():
+    with pytest.raises(ProfileError, match="gpu_request is gres"):
+        scheduler.plan(job(), ClusterProfile(gpu_request="gres"))
