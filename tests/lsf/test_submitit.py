@@ -41,7 +41,7 @@ def place():
         "totals": [job.num_tasks, job.num_nodes],
         "hostnames": list(job.hostnames),
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "host": os.environ["LSF_SITE_HOST"],
+        "by_blaunch": "LSF_PM_TASKID" in os.environ,
     }
 
 def element():
@@ -221,7 +221,7 @@ answer(id=job.job_id, results=job.results(), third=job.task(3).stdout(), all=job
         assert task["ranks"] == [rank, rank % 2, rank // 2]
         assert task["totals"] == [4, 2]
         assert task["hostnames"] == ["hostA", "hostB"]
-        assert task["host"] == ("hostA", "hostB")[rank // 2]
+        assert task["by_blaunch"] == (rank >= 2)
         assert (task["cluster"], task["executor"]) == ("lsf", "lsf")
         assert task["job_id"] == found["id"]
         assert task["gpus"] == "0,1"
@@ -258,7 +258,8 @@ hosts = info(runs)["NodeList"]
 for job in (waits, runs):
     job.cancel()
     job._results_timeout_s = 0
-    job.wait()
+    while not job.done(force_check=True):
+        time.sleep(0.1)
 try:
     runs.result()
 except submitit.core.utils.UncompletedJobError as error:
@@ -437,6 +438,7 @@ sys.stdin.readline()
 states = [job.state, job.done()]
 print("silent", flush=True)
 sys.stdin.readline()
+calling.call_lsf.__kwdefaults__["timeout_s"] = 30
 states.append(job.get_info(mode="force")["State"])
 open("gate", "w").close()
 job.result()
