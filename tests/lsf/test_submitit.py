@@ -1,6 +1,7 @@
 """submitit alone on a simulated site: a user's program that knows nothing of hpcdist."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -127,6 +128,12 @@ def program(lsf, program_on):
     return program_on(lsf)
 
 
+@pytest.fixture
+def patient(lsf_like, program_on):
+    """On a site that leaves a function all the time it needs to end."""
+    return program_on(lsf_like(kill_interval_s=20, limit_grace_s=30))
+
+
 def test_a_function_of_the_users_own_module_gives_its_result_and_what_it_printed(program):
     found = program("""
 folder = "logs of mine/%j"
@@ -152,7 +159,17 @@ answer(
     assert found["folder"] == f"{cwd}/logs of mine/{found['id']}"
     assert found["script"] == program.site.job(found["id"]).script
     assert program.site.job(found["other"]).name == "a name"
-    assert not list(program.folder.glob("**/*.pkl.save_tmp"))
+
+
+def test_the_script_of_functions_is_clean_bash(program, missing):
+    if shutil.which("shellcheck") is None:
+        missing("shellcheck is not installed")
+    script = program("""
+job = executor("in %A/%j here").submit(work.square, 3)
+job.result()
+answer(script=str(job.paths.submission_file))
+""")["script"]
+    program.site.run("shellcheck", script)
 
 
 def test_an_exception_and_a_sudden_death_reach_the_caller(program):
@@ -243,8 +260,8 @@ answer(id=job.job_id, error=str(job.exception()), first=job.task(0).result())
     assert program.site.wait_for_end(found["id"]) == "EXIT"
 
 
-def test_a_jobs_state_is_told_from_its_submission_to_its_cancellation(program):
-    found = program("""
+def test_a_jobs_state_is_told_from_its_submission_to_its_cancellation(patient):
+    found = patient("""
 ex = executor()
 ex.update_parameters(lsf_partition="inactive")
 waits = ex.submit(work.nap, ".")
@@ -287,8 +304,8 @@ answer(first=first, state=job.state, done=job.done())
     assert found == {"first": False, "state": "FORGOTTEN", "done": True}
 
 
-def test_a_checkpoint_goes_on_after_the_run_limit_and_after_a_preemption(program):
-    process = program.start(
+def test_a_checkpoint_goes_on_after_the_run_limit_and_after_a_preemption(patient):
+    process = patient.start(
         """
 job = executor("logs").submit(work.Counter(), ".")
 open("id", "w").write(job.job_id + "\\n")
@@ -296,7 +313,7 @@ answer(result=job.result(), out=job.stdout())
 """,
         stdout=-1,
     )
-    site, folder = program.site, program.folder
+    site, folder = patient.site, patient.folder
     site.wait_for((folder / "life-0").exists)
     job_id = site.wait_for(lambda: (folder / "id").exists() and (folder / "id").read_text())[:-1]
     site.reach_limit(job_id)
@@ -310,8 +327,8 @@ answer(result=job.result(), out=job.stdout())
     assert site.job(job_id).attempts == 3
 
 
-def test_a_refused_requeue_is_the_functions_error(program):
-    process = program.start(
+def test_a_refused_requeue_is_the_functions_error(patient):
+    process = patient.start(
         """
 job = executor("logs").submit(work.Counter(), ".")
 open("id", "w").write(job.job_id + "\\n")
@@ -319,7 +336,7 @@ answer(error=str(job.exception()))
 """,
         stdout=-1,
     )
-    site, folder = program.site, program.folder
+    site, folder = patient.site, patient.folder
     site.wait_for((folder / "life-0").exists)
     job_id = site.wait_for(lambda: (folder / "id").exists() and (folder / "id").read_text())[:-1]
     with site.refusing_requeues():
