@@ -34,9 +34,12 @@ TASK_VARIABLE = "HPCDIST_LSF_TASK"
 """Number of the command's copy, counted over all hosts."""
 TASKS_PER_NODE_VARIABLE = "HPCDIST_LSF_TASKS_PER_NODE"
 
-_SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
+_KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
+_SIGNALS = (signal.SIGUSR2, *sorted(_KILLS))
 _OTHERS_END_S = 60.0
 """How long the other hosts have to end after the first, before they are ended."""
+_KILLED_END_S = 5.0
+"""The same for tasks that need not end together, when LSF has ended the job."""
 _POLL_S = 0.05
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
@@ -71,13 +74,20 @@ def job_hosts(text: str, *, skip_first: bool = False) -> list[Host]:
 
 
 def host_script(
-    environment: Mapping[str, str], cwd: str, command: Sequence[str], *, logs: str, task: str
+    environment: Mapping[str, str],
+    cwd: str,
+    command: Sequence[str],
+    *,
+    logs: str,
+    task: str,
+    errors: str = "",
 ) -> str:
     """What the launcher starts: a script that makes the directory and the environment its own.
 
     A launcher may bring neither along, and may go through a login shell of whatever kind: so it is
     given a path and a number, and nothing that needs quoting. `task` is what the number is in the
-    script. Variables that look secret are left out: a launcher that brings the environment along
+    script, `errors` the end of the name of the file for standard error, where it has one of its
+    own. Variables that look secret are left out: a launcher that brings the environment along
     brings them.
     """
     exported = [
@@ -87,11 +97,12 @@ def host_script(
         and not _OF_ONE_HOST.fullmatch(name)
         and not looks_secret(name, value)
     ]
+    log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
     lines = [
         f"cd {shlex.quote(cwd)} || exit 1",
         *exported,
         f'export {TASK_VARIABLE}="{task}"',
-        f'exec >> {shlex.quote(logs)}"_${{{TASK_VARIABLE}}}_log.out" 2>&1',
+        f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
@@ -166,6 +177,7 @@ class _Started:
         self._options = options
         self._script = script
         self.here: list[subprocess.Popen[bytes]] = []
+        self._there: list[subprocess.Popen[bytes]] = []
         self._launchers: dict[int, _Launcher] = {}
         per_node = options.tasks_per_node
         if "{host}" not in options.launcher:
@@ -176,6 +188,7 @@ class _Started:
         for task in range(per_node, per_node * len(hosts)):
             host = hosts[task // per_node]
             self._launchers[task] = self._launch(host, task)
+            self._there.append(self._launchers[task].process)
 
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
@@ -185,7 +198,10 @@ class _Started:
             cpus=hosts[0].slots,
             gpus=self._options.gpus,
         )
-        return _spawn(words, deaf_to=_SIGNALS)
+        return _spawn(words, deaf_to=_SIGNALS if self._notes_tell_signals() else ())
+
+    def _notes_tell_signals(self) -> bool:
+        return "{host}" not in self._options.launcher and not self._options.wait_for_all
 
     def _launch(self, host: Host, task: int) -> _Launcher:
         words = launch_command(
@@ -196,7 +212,8 @@ class _Started:
             cpus=host.slots,
             gpus=self._options.gpus,
         )
-        log = f"{self._options.logs}/{self._options.job}_{task}_log.out"
+        end = _errors_of(self._options) or ".out"
+        log = f"{self._options.logs}/{self._options.job}_{task}_log{end}"
         with open(log, "ab") as said:
             begin = said.tell()
             process = _spawn(words, deaf_to=_SIGNALS, said=said)
@@ -206,9 +223,9 @@ class _Started:
         """LSF has sent a signal.
 
         A launcher of all hosts would end by it, and take the ranks along before they have saved,
-        or keep it to itself: there a note tells it to the first agent.
+        or keep it to itself: there a note tells it to the first agent. Functions read no notes.
         """
-        if "{host}" not in self._options.launcher:
+        if self._notes_tell_signals():
             write_note(signal=signal.Signals(number).name)
             return
         for process in self.here:
@@ -223,10 +240,22 @@ class _Started:
                 node = task // self._options.tasks_per_node
                 write_note(node=node, host=launcher.host, said=launcher.end_in_words())
 
-    def end_others(self) -> None:
+    def are_all_ended(self) -> bool:
+        """The copies on all hosts, as far as the launchers tell."""
+        return all(one.poll() is not None for one in self.here + self._there)
+
+    def exit_code(self) -> int:
+        """Of the first host's command, as a shell would tell it, where all have to end well that of
+        the first that did not."""
+        codes = [one.returncode or 0 for one in self.here + self._there]
+        is_told = codes if self._options.wait_for_all else codes[:1]
+        code = next(filter(None, is_told), 0)
+        return 128 - code if code < 0 else code
+
+    def end_others(self, limit_s: float) -> None:
         """Wait for the other hosts, and end them where they do not end."""
-        deadline = time.monotonic() + _OTHERS_END_S
-        processes = [one.process for one in self._launchers.values()] + self.here[1:]
+        deadline = time.monotonic() + limit_s
+        processes = self._there + self.here[1:]
         while any(one.poll() is None for one in processes) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for process in processes:
@@ -266,8 +295,9 @@ def _spawn(
 def main() -> None:
     """What the job's script ends in."""
     options = _parse(sys.argv[1:])
-    index = os.environ.get("LSB_JOBINDEX", "")
-    os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
+    if not options.wait_for_all:
+        index = os.environ.get("LSB_JOBINDEX", "")
+        os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
     hosts = job_hosts(os.environ["LSB_MCPU_HOSTS"], skip_first=options.skip_first_host)
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
     os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
@@ -283,8 +313,9 @@ def main() -> None:
     for signum in _SIGNALS:
         signal.signal(signum, lambda number, _: received.append(number))
     started = _start(options, hosts[: options.nodes])
-    code = _wait(started, received)
-    started.end_others()
+    _wait(started, received, for_all=options.wait_for_all)
+    started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
+    code = started.exit_code()
     Path(options.logs, f"{options.job}_exit_code").write_text(f"{code}\n")
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
 
@@ -298,24 +329,34 @@ def _start(options: argparse.Namespace, hosts: Sequence[Host]) -> _Started:
         options.command,
         logs=f"{options.logs}/{options.job}",
         task=f"${{{variable}}}" if variable else "$1",
+        errors=_errors_of(options),
     )
     script.touch(mode=0o600)
     script.write_text(text)
     return _Started(options, hosts, script)
 
 
-def _wait(started: _Started, received: Sequence[int]) -> int:
-    """The exit code of the first host's command, as a shell would tell it."""
+def _wait(started: _Started, received: Sequence[int], *, for_all: bool) -> None:
+    """Until the first host's command has ended, and with `for_all` the others too, unless LSF has
+    ended the job: it does not tell the other hosts."""
     first = started.here[0]
     passed_on = 0
-    while first.poll() is None:
+    while True:
+        is_over = first.poll() is not None and (
+            not for_all or started.are_all_ended() or not _KILLS.isdisjoint(received)
+        )
         while passed_on < len(received):
             started.signal(received[passed_on])
             passed_on += 1
+        if is_over:
+            return
         started.note_failed_launches()
         time.sleep(_POLL_S)
-    code = first.returncode
-    return 128 - code if code < 0 else code
+
+
+def _errors_of(options: argparse.Namespace) -> str:
+    """The end of the name of the file for standard error; empty where it has none of its own."""
+    return ".err" if options.separate_stderr else ""
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -328,5 +369,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--node-rank-variable")
     parser.add_argument("--skip-first-host", action="store_true")
+    parser.add_argument("--wait-for-all", action="store_true")
+    parser.add_argument("--separate-stderr", action="store_true")
     parser.add_argument("command", nargs="+")
     return parser.parse_args(arguments)

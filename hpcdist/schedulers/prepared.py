@@ -54,9 +54,8 @@ class PreparedSubmission:
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         tasks = self._tasks(len(delayed_submissions))
-        pickles = [unnamed_pickle(folder, task or 0) for task in tasks]
-        for delayed, path in zip(delayed_submissions, pickles, strict=True):
-            delayed.dump(path)
+        pickles = [self._pickle(folder, task or 0) for task in tasks]
+        self._dump(delayed_submissions, pickles)
         job_id = self._submit_script()
         jobs = [self._job(job_id if task is None else f"{job_id}_{task}") for task in tasks]
         try:
@@ -66,6 +65,14 @@ class PreparedSubmission:
             self.take_back([job.job_id for job in jobs])
             raise
         return jobs
+
+    def _pickle(self, folder: Path, task: int) -> Path:
+        """Where it is until the job's id is known."""
+        return unnamed_pickle(folder, task)
+
+    def _dump(self, delayed_submissions: Sequence[Any], pickles: Sequence[Path]) -> None:
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.dump(path)
 
     def _tasks(self, number: int) -> list[int | None]:
         """The numbers of the array's elements; None for what is no array."""

@@ -55,7 +55,7 @@ class Job:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.launch.lsf_hosts import main; main()"
+        code = "from hpcdist.launch import lsf_hosts; lsf_hosts._KILLED_END_S = 0; lsf_hosts.main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(
@@ -183,11 +183,28 @@ def test_several_tasks_per_host_are_numbered_by_host(start):
     assert job.end(0, 0, 0, 0) == 0
 
 
+def test_tasks_that_need_not_end_together_are_all_waited_for_and_any_of_them_fails_the_job(start):
+    job = start(options=["--tasks-per-node", "2", "--wait-for-all", "--separate-stderr"])
+    pid, *_ = [job.started(task)["pid"] for task in range(4)]
+    (job.folder / "end-0").write_text("0")
+    job.wait_for(lambda: not Path(f"/proc/{pid}").exists())
+    assert job.end(0, 0, 6, 0) == 6
+    assert all((job.logs / f"7_{task}_log.err").read_text() == "" for task in range(4))
+    assert not list(job.logs.glob("starts-*"))
+
+
+def test_a_kill_ends_the_tasks_that_it_does_not_reach(start):
+    job = start(options=["--wait-for-all"])
+    job.started(0)
+    job.started(1)
+    os.killpg(job.process.pid, signal.SIGINT)
+    job.wait_for(lambda: {"received": signal.SIGINT} in job.lines(0))
+    assert job.end(130) == 130
+
+
 def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
     launcher = tmp_path / "jsrun"
-    launcher.write_text(
-        '#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n'
-    )
+    launcher.write_text('#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n')
     launcher.chmod(0o755)
     options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
     options += ["--node-rank-variable", "RANK_OF_IT"]

@@ -1,4 +1,4 @@
-"""What bjobs says about jobs: one call for any number of runs; and bkill."""
+"""What bjobs says about jobs: one call for any number of runs; and bkill and brequeue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
 from hpcdist.schedulers.lsf.forms import FIRST_FORM, Form, next_form, read_ends, read_pending
 from hpcdist.schedulers.lsf.jobs import LsfJob
 
-__all__ = ["LsfJob", "ask_jobs", "bkill"]
+__all__ = ["LsfJob", "ask_jobs", "bkill", "brequeue"]
 
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
 _NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
@@ -62,6 +62,16 @@ def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
         problems = [line for line in said if not _KILLED.search(line)]
         if done.returncode != 0 and (problems or not said):
             raise failure(done, problems)
+
+
+def brequeue(job_id: str, *, timeout_s: float) -> None:
+    """Have LSF end a job that runs, and queue it again.
+
+    Raises CommandFailedError where it refuses, SchedulerError where it does not answer.
+    """
+    done = call_lsf(["brequeue", job_id], timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise failure(done)
 
 
 def _chosen(job_ids: Iterable[str]) -> list[str]:

@@ -15,11 +15,12 @@ TIMEOUT_S = 30.0
 _SHOWN_WORDS = 6  # there may be thousands of ids
 _SHOWN_LINES = 5
 
-_DOWN = re.compile(
+DOWN = re.compile(
     r"LSF is down|(?:daemon|LIM|mbatchd) (?:is )?(?:down|not responding)|cannot connect to LSF|"
     r"failed in an LSF library call|communication time ?out",
     re.IGNORECASE,
 )
+"""What commands say where LSF is there and its daemons do not answer."""
 _FORMATS = re.compile(r"LSB_B[A-Z]+_FORMAT")
 
 
@@ -31,7 +32,7 @@ def call_lsf(
     Raises SchedulerError where LSF is down, does not answer in time, or has no such command.
     """
     done = call_command(argv, timeout_s=timeout_s, environment=_environment())
-    complaints = [line for line in lsf_lines(done.stderr, done.stdout) if _DOWN.search(line)]
+    complaints = [line for line in lsf_lines(done.stderr, done.stdout) if DOWN.search(line)]
     # A command that has waited for LSF to come back complains too, and then answers.
     if complaints and all(line in complaints for line in lsf_lines(done.stdout)):
         raise SchedulerError(

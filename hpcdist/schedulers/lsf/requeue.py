@@ -15,8 +15,10 @@ from hpcdist import files
 from hpcdist.launch.lsf_hosts import LIFE_VARIABLE
 from hpcdist.launch.requeue import Decision, RequeueRefusedError
 from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError, run_command
+from hpcdist.schedulers.command import CommandFailedError
+from hpcdist.schedulers.lsf.bjobs import brequeue
 from hpcdist.schedulers.lsf.bsub import send, submission_environment
+from hpcdist.schedulers.lsf.calling import DOWN
 from hpcdist.schedulers.lsf.ids import own_id
 from hpcdist.verdict import Verdict
 
@@ -24,7 +26,6 @@ _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""
 _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 """What a job that goes on must not have: its array, and what it waited for, which is long gone."""
-_DAEMON_IS_DOWN = re.compile(r"not responding|is down|cannot connect|timed? ?out", re.IGNORECASE)
 
 
 class LsfRequeuer:
@@ -45,10 +46,8 @@ class LsfRequeuer:
     def requeue(self, run: Run) -> None:
         """Call brequeue, which ends this job's processes, and queues it again."""
         try:
-            run_command(["brequeue", own_id()], timeout_s=_TIMEOUT_S)
+            brequeue(own_id(), timeout_s=_TIMEOUT_S)
         except CommandFailedError as error:
-            if _DAEMON_IS_DOWN.search(error.said):
-                raise
             _submit_anew(run, error)
 
 
@@ -66,7 +65,7 @@ def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
     try:
         job_id, _ = send(script, options=["-J", called], environment=submission_environment())
     except CommandFailedError as error:
-        if _DAEMON_IS_DOWN.search(error.said):
+        if DOWN.search(error.said):
             raise
         raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
     new_id = job_id if called == name else f"{job_id}[{index}]"

@@ -25,7 +25,7 @@ from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.ids import array_id, lsf_id
 from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
 from hpcdist.schedulers.lsf.request import request_of
-from hpcdist.schedulers.lsf.script import AGENTS, job_script
+from hpcdist.schedulers.lsf.script import job_script
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import cancelled_verdict
 
@@ -70,9 +70,7 @@ class LsfScheduler:
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without LSF."""
-        return job_script(
-            job, plan.cluster, target, environment=plan.details["environment"], entry=AGENTS
-        )
+        return job_script(job, plan.cluster, target, environment=plan.details["environment"])
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Give the script to bsub, once."""

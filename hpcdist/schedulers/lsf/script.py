@@ -6,16 +6,26 @@ import shlex
 import sys
 from collections.abc import Mapping
 
+import msgspec
+
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.script import comment, render
 from hpcdist.spec import JobSpec
 
-AGENTS = ("hpcdist.launch.task", "main")
-"""Module and function of hpcdist's agents."""
-FUNCTIONS = ("submitit.core.submission", "submitit_main")
-"""Module and function of what submitit runs by itself."""
+
+class FunctionTasks(msgspec.Struct, frozen=True, kw_only=True):
+    """What submitit runs by itself in the place of hpcdist's agents: a function in every task."""
+
+    folder: str
+    """Takes submitit's files; may hold %j, %A and %a, as with submitit's other executors."""
+    per_node: int
+    """Tasks on every host."""
+    python: str | None
+    """Command that starts Python, as bash reads it; None: the profile's interpreter."""
+    stderr_to_stdout: bool
+    """Both in one file; else in two."""
 
 
 def job_script(
@@ -24,13 +34,12 @@ def job_script(
     target: Target,
     *,
     environment: Mapping[str, str],
-    entry: tuple[str, str],
-    tasks_per_node: int = 1,
+    functions: FunctionTasks | None = None,
 ) -> str:
-    """What bsub is given on its standard input; `environment` are variables that libraries read as
-    they are loaded."""
+    """What bsub is given on its standard input: for an agent on every host, or for `functions`;
+    `environment` are variables that libraries read as they are loaded."""
     check_folder(target)
-    module, function = entry
+    python = shlex.quote(cluster.python or sys.executable)
     return render(
         "lsf.sh.j2",
         job_comment=comment(job.name),
@@ -39,16 +48,21 @@ def job_script(
         cwd=target.cwd,
         settings=cluster.environment | target.environment,
         environment=environment,
-        what="one agent, which forks the ranks" if entry == AGENTS else "as submitit's task",
         num_nodes=job.resources.nodes,
-        tasks_per_node=tasks_per_node,
+        tasks_per_node=functions.per_node if functions else 1,
         launcher=cluster.lsf.launcher,
-        launcher_options=_launcher_options(job, cluster),
-        python=cluster.python or sys.executable,
-        submitit_folder=str(target.submitit_folder),
-        entry_module=module,
-        entry=function,
+        launcher_options=[*_launcher_options(job, cluster), *_task_options(functions)],
+        python=python,
+        logs=functions.folder if functions else str(target.submitit_folder),
+        functions=functions,
+        task_python=(functions and functions.python) or python,
     )
+
+
+def _task_options(functions: FunctionTasks | None) -> list[str]:
+    if functions is None:
+        return []
+    return ["--wait-for-all"] + ([] if functions.stderr_to_stdout else ["--separate-stderr"])
 
 
 def _launcher_options(job: JobSpec, cluster: ClusterProfile) -> list[str]:
