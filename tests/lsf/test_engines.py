@@ -1,0 +1,119 @@
+"""Older engines than IBM's, and an LSF that does not answer: what works, and what is said."""
+
+import json
+
+import pytest
+from cluster_user import User, job_id, log
+from counting import COUNT, await_counting, count, end_counting
+from lsf_site.config import OLDEST, STRICT
+from trainings import CPU, TWO
+
+from hpcdist.sweeps.folder import Sweep
+
+OLD_SITE = """
+clusters:
+  old:
+    scheduler: lsf
+    gpu_request: none
+    lsf: {options: [-J, -n, -R, -o, -w, -W]}
+"""
+
+
+@pytest.mark.parametrize("engine", [STRICT, OLDEST])
+def test_an_older_engine_does_what_is_needed_and_is_sent_nothing_that_it_misreads(
+    lsf_like, tmp_path, engine
+):
+    user = User(lsf_like(engine=engine, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    site = user.cluster
+    user.write("hpcdist.yaml", OLD_SITE)
+    user.write("count.py", COUNT)
+    sweep = user("submit", "count.py", *CPU, "--sweep", "nodes=1 args=[a],[b]", "--time", "1:00:00")
+    assert sweep.returncode == 0, sweep.stderr
+    runs = Sweep(user.folder / "runs" / sweep.stdout.splitlines()[0]).runs()
+    after = user.submit("count.py", *CPU, "--after", runs[0].id)
+    run = count(user)
+
+    states = {one["run"]: one for one in json.loads(user("status", "--json").stdout)}
+    assert states[run.id]["state"] == "running"
+    assert states[after.id]["state"] == "pending"
+    assert "wait" in states[after.id]["reason"]
+    for job in site.jobs():
+        assert set(job.options) <= {"J", "n", "R", "o", "w", "W"}
+    assert user("cancel", runs[1].id).returncode == 0
+    assert site.job_state(job_id(runs[1])) == "EXIT"
+    site.reach_limit(job_id(run))
+    end_counting(user, run)
+    user.done(runs[0])
+    user.done(after)
+    assert "counted from 0" in user("logs", after.id).stdout
+
+
+def test_the_states_of_many_runs_are_one_question(user):
+    user.write("count.py", COUNT)
+    done = user("submit", "count.py", *CPU, "--sweep", "args=[a]", "--repeat", 3)
+    assert done.returncode == 0, done.stderr
+    other = user.submit("count.py", *CPU)
+    before = user.cluster.calls().get("bjobs", 0)
+    found = json.loads(user("status", "--json").stdout)
+    assert user.cluster.calls()["bjobs"] == before + 1
+    assert len(found) == 4
+    user.write("gate", "")
+    for run in user.runs():
+        user.done(run)
+    assert log(other) == "counted from 0\n"
+
+
+@pytest.fixture
+def impatient(user):
+    """Calls the command with shorter time-outs, as no test can wait for the real ones."""
+    user.write(
+        "impatient.py",
+        "import sys\n"
+        "from hpcdist.schedulers.lsf import bjobs, bsub, calling\n"
+        "bsub._TIMEOUT_S = 1.0\n"
+        "calling.call_lsf.__kwdefaults__['timeout_s'] = 1.0\n"
+        "from hpcdist.cli.main import main\n"
+        "sys.exit(main())\n",
+    )
+
+    def call(*arguments):
+        python = user.cluster.run("which", "python").stdout.strip()
+        words = (python, "impatient.py", *arguments)
+        return user.cluster.run(*words, cwd=user.folder, check=False, timeout=60)
+
+    return call
+
+
+def test_a_job_whose_submission_got_no_answer_is_found_by_its_name(user, impatient):
+    user.write("count.py", COUNT)
+    user.cluster.lose_answers("bsub")
+    done = impatient("submit", "count.py", *CPU, *TWO, "--scheduler", "lsf")
+    assert done.returncode == 0, done.stderr
+    assert "bsub gave up, but its job" in done.stderr
+    (run,) = user.runs()
+    (job,) = user.cluster.jobs()
+    assert job_id(run) == job.id
+    await_counting(user, run)
+    user.write("gate", "")
+    user.done(run)
+
+
+def test_while_lsf_is_silent_nothing_is_claimed(user, impatient):
+    run = count(user)
+    with user.cluster.silent():
+        found = impatient("status", run.id)
+        assert f"{run.id}: unknown" in found.stdout
+        assert "did not answer" in found.stderr
+        cancelled = impatient("cancel", run.id)
+        assert cancelled.returncode == 3, cancelled.stderr
+        unclear = impatient("submit", "count.py", *CPU, "--scheduler", "lsf")
+        assert unclear.returncode == 3, unclear.stderr
+        assert "it is not known whether" in unclear.stderr
+    assert not run.cancel_file.exists()
+    kept = [path.name for path in (user.folder / "runs").iterdir() if path.name != run.id]
+    assert len(kept) == 1
+    user.write("gate", "")
+    user.done(run)
+    assert "it is being submitted" in user("status", kept[0]).stdout  # the job may come yet
+    assert user("cancel", kept[0]).returncode == 0
+    assert f"{kept[0]}: cancelled" in user("status", kept[0]).stdout
