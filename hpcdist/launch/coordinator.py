@@ -281,8 +281,16 @@ class Coordinator:
 
     def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
         """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
-        must do for the verdict: the ranks are ended at once."""
-        if signal_name == "SIGTERM" and notice.signal != "SIGTERM" and not notice.is_over:
+        must do for the verdict: the ranks are ended at once.
+
+        What the scheduler says first counts more than our clock; and SIGINT, with which LSF begins
+        a kill, more than the time limit: who kills a job that is about to be requeued wants it gone.
+        """
+        if notice.is_over or signal_name is None:
+            return
+        if notice.signal is None or signal_name == "SIGINT":
+            self._notice = msgspec.structs.replace(notice, signal=signal_name)
+        elif signal_name == "SIGTERM" and notice.signal != "SIGTERM":
             self._notice = msgspec.structs.replace(notice, is_over=True)
             self._end_ranks()
 

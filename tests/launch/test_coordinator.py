@@ -583,6 +583,25 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
     assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
 
 
+@pytest.mark.parametrize("limit", [None, "SIGUSR2"], ids=["own-clock", "told"])
+def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_limit(limit):
+    cluster = warned(limit)
+    cluster.tell(0, "warn", signal="SIGINT")
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
+
+
+def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
+    cluster = warned(None)
+    cluster.tell(0, "warn", signal="SIGUSR2")
+    cluster.tell(0, "warn", signal=None)
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("time_limit", "SIGUSR2")
+    assert cluster.received(0).count("pause") == 1
+
+
 def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
     for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
         cluster = warned()
