@@ -283,8 +283,8 @@ class Coordinator:
         """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
         must do for the verdict: the ranks are ended at once.
 
-        What the scheduler says first counts more than our clock; and SIGINT, with which LSF begins
-        a kill, more than the time limit: who kills a job that is about to be requeued wants it gone.
+        The scheduler's word counts more than our clock; and SIGINT, with which LSF begins a kill,
+        more than the time limit: who kills a job that is about to be requeued wants it gone.
         """
         if notice.is_over or signal_name is None:
             return
