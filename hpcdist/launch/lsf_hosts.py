@@ -42,9 +42,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
     r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
-    r"|LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
 )
-"""Variables that mean the first host, its shell, or what LSF has started there, alone."""
+"""Variables that mean the first host, or its shell, alone."""
+_OF_FIRST_TASK = re.compile(
+    r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
+)
+"""Variables that mean what LSF has started there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,8 @@ def host_script(
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(environment.items())
         if _NAME.fullmatch(name)
-        and not _OF_ONE_HOST.fullmatch(name)
+        and not means_first_host(name)
+        and not _OF_FIRST_TASK.fullmatch(name)
         and not looks_secret(name, value)
     ]
     lines = [
@@ -95,6 +99,11 @@ def host_script(
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def means_first_host(name: str) -> bool:
+    """Whether a variable of the job's first host, such as TMPDIR, would be wrong on any other."""
+    return bool(_OF_ONE_HOST.fullmatch(name))
 
 
 def launch_command(template: str, command: Sequence[str], **values: str | int) -> list[str]:
@@ -259,8 +268,16 @@ def main() -> None:
     started = _start(options, hosts[: options.nodes])
     code = _wait(started, received)
     started.end_others()
-    Path(options.logs, f"{options.job}_exit_code").write_text(f"{code}\n")
+    _write_exit_code(Path(options.logs, f"{options.job}_exit_code"), code)
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
+
+
+def _write_exit_code(file: Path, code: int) -> None:
+    """A full disk must not become the job's exit code."""
+    try:
+        file.write_text(f"{code}\n")
+    except OSError as error:
+        print(f"hpcdist: {file}: {error.strerror}; the exit code is {code}")
 
 
 def _start(options: argparse.Namespace, hosts: Sequence[Host]) -> _Started:

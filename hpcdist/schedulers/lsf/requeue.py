@@ -12,14 +12,15 @@ import re
 from pathlib import Path
 
 from hpcdist import files
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.lsf_hosts import LIFE_VARIABLE
+from hpcdist.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.launch.lsf_hosts import LIFE_VARIABLE, means_first_host
 from hpcdist.launch.requeue import Decision
 from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError
-from hpcdist.schedulers.lsf.bjobs import brequeue
-from hpcdist.schedulers.lsf.bsub import send, submission_environment
-from hpcdist.schedulers.lsf.ids import own_id
+from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.schedulers.known import find_by_name
+from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
+from hpcdist.schedulers.lsf.bsub import NoJobNamedError, send, submission_environment
+from hpcdist.schedulers.lsf.ids import array_id, own_id
 from hpcdist.verdict import Verdict
 
 _TIMEOUT_S = 10.0
@@ -30,6 +31,10 @@ _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 
 class LsfRequeuer:
     """The job is the one that the environment names."""
+
+    def __init__(self) -> None:
+        self._is_unclear = False
+        """LSF may have heard a request that it did not answer: one more could be the run twice."""
 
     def life(self) -> int:
         """Counted in the run: LSB_RESTART does not say how often, and not every LSF sets it."""
@@ -47,14 +52,27 @@ class LsfRequeuer:
         """Call brequeue, which ends this job's processes, and queues it again."""
         try:
             brequeue(own_id(), timeout_s=_TIMEOUT_S)
+        except CommandTimeoutError:
+            self._is_unclear = True
+            raise
         except CommandFailedError as error:
-            _submit_anew(run, error)
+            if not self._is_unclear:
+                self._go_on_as_another(run, error)
+
+    def _go_on_as_another(self, run: Run, refusal: CommandFailedError) -> None:
+        try:
+            _submit_anew(run)
+        except SubmissionUnclearError:
+            self._is_unclear = True
+            raise
+        except SchedulerError as error:
+            raise SchedulerError(f"{refusal.message}; {error.message}") from None
 
 
 requeuer = LsfRequeuer()
 
 
-def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
+def _submit_anew(run: Run) -> None:
     """The same run as another job, by the same script."""
     submission = run.read_submission() or {}
     name = str(submission.get("job_name"))
@@ -62,14 +80,38 @@ def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
     index = os.environ.get("LSB_JOBINDEX", "0")
     called = name if index in {"", "0"} else f"{name}[{index}]"
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
-    try:
-        job_id, _ = send(script, options=["-J", called], environment=submission_environment())
-    except SchedulerError as error:
-        raise SchedulerError(f"{refusal.message}; {error.message}") from None
+    job_id = _send(script, called, name)
     new_id = job_id if called == name else f"{job_id}[{index}]"
     _give_pickle(folder / "submitit", own_id(), new_id)
     former = [*submission.get("former_job_ids", []), submission.get("job_id")]
     files.write_json(run.submission_file, submission | {"job_id": new_id, "former_job_ids": former})
+
+
+def _send(script: str, called: str, name: str) -> str:
+    environment = {
+        key: value for key, value in submission_environment().items() if not means_first_host(key)
+    }
+    try:
+        job_id, _ = send(script, options=["-J", called], environment=environment)
+    except (CommandTimeoutError, NoJobNamedError) as error:
+        found = find_by_name(name, error, _others)
+        if found is None:
+            raise
+        return array_id(found.job_id)
+    return job_id
+
+
+def _others() -> list[LsfJob]:
+    """Jobs that could be the one that this one has just been submitted as; it has this name too."""
+    own, index = array_id(own_id()), os.environ.get("LSB_JOBINDEX", "0")
+    task = "" if index in {"", "0"} else str(int(index) - 1)
+    return [
+        job
+        for job in ask_jobs()
+        if array_id(job.job_id) != own
+        and job.task == task
+        and job.condition().state in ("pending", "running")
+    ]
 
 
 def _give_pickle(folder: Path, former: str, new: str) -> None:
