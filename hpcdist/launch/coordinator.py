@@ -160,7 +160,12 @@ class Coordinator:
         self._lost.add(node)
         if self._decided is None and not self._is_explained():
             sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
-            self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
+            if self._notice is not None and self._notice.signal == "SIGINT":
+                # LSF's kill reaches the agents of other hosts too, in an order of its own.
+                verdict = self._stopped_before(f"stopped by SIGINT; {sentence}")
+            else:
+                verdict = self._verdict_without_rank("agent_lost", sentence, node)
+            self._decide_and_end(verdict)
         self._check_gone()
 
     def on_unreachable(self, node: int, host: str, sentence: str) -> None:

@@ -592,6 +592,15 @@ def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_lim
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
 
 
+def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
+    cluster = warned("SIGINT")
+    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.end(killed(0, stopped=True))
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
+    assert "agent of node 1" in cluster.verdict.message
+
+
 def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
     cluster = warned(None)
     cluster.tell(0, "warn", signal="SIGUSR2")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from hpcdist import files
@@ -25,6 +26,9 @@ from hpcdist.verdict import Verdict
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""
+_END_IS_KNOWN_S = 10.0
+"""Within which LSF notices that a job's script has ended."""
+_POLL_S = 1.0
 _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 """What a job that goes on must not have: its array, and what it waited for, which is long gone."""
 
@@ -42,7 +46,7 @@ class LsfRequeuer:
 
     def decide(self, verdict: Verdict) -> Decision:
         """The run limit, and the loss of a host, are answered by a requeue; a kill never is."""
-        if verdict.kind == "preempted":
+        if verdict.kind == "preempted" or (_is_of_first_host(verdict) and not _still_runs()):
             return Decision(sequel="open", cause="kill or requeue")
         return Decision(
             sequel="requeue", cause="time_limit" if verdict.kind == "time_limit" else "nothing"
@@ -70,6 +74,24 @@ class LsfRequeuer:
 
 
 requeuer = LsfRequeuer()
+
+
+def _is_of_first_host(verdict: Verdict) -> bool:
+    return verdict.kind == "agent_lost" and verdict.node == 0
+
+
+def _still_runs() -> bool:
+    """Whether LSF means the job to run on after its first host's agent was lost: a kill ends that
+    host first, and a job whose first host is gone is LSF's to start again.
+
+    Raises SchedulerError.
+    """
+    deadline = time.monotonic() + _END_IS_KNOWN_S
+    while any(job.job_id == own_id() and job.stat == "RUN" for job in ask_jobs([own_id()])):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_POLL_S)
+    return False
 
 
 def _submit_anew(run: Run) -> None:

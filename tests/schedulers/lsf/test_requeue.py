@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hpcdist.errors import SchedulerError
+from hpcdist.launch.failure import without_rank
 from hpcdist.run import Run
 from hpcdist.schedulers.lsf import requeue
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
@@ -26,6 +27,13 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("LSB_JOBID", "7")
     monkeypatch.setenv("LSB_JOBINDEX", "0")
     return run
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(requeue, "_END_IS_KNOWN_S", 0.0)
+    monkeypatch.setattr(requeue, "_POLL_S", 0.01)
 
 
 def job(job_id, stat, name=NAME):
@@ -67,10 +75,8 @@ def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
     ]
 
 
-def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(
-    run, commands, monkeypatch
-):
-    monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
+@pytest.mark.usefixtures("impatient")
+def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, commands):
     commands.add("brequeue", "exec sleep 60")
     commands.say("bsub", SUBMITTED)
     requeuer = LsfRequeuer()
@@ -102,3 +108,19 @@ def test_a_new_job_of_which_nobody_tells_is_not_submitted_twice(run, commands):
         requeuer.requeue(run)
     requeuer.requeue(run)
     assert len(bsub_calls(commands)) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "stat", "sequel"),
+    [
+        pytest.param(0, "EXIT", "open", id="killed"),
+        pytest.param(0, "UNKWN", "open", id="first-host-lost"),
+        pytest.param(0, "RUN", "requeue", id="agent-of-first-host-lost"),
+        pytest.param(1, "RUN", "requeue", id="other-host-lost"),
+    ],
+)
+@pytest.mark.usefixtures("run", "impatient")
+def test_the_loss_of_the_first_host_is_lsfs_to_judge(commands, node, stat, sequel):
+    list_jobs(commands, job("7", stat))
+    verdict = without_rank("agent_lost", "lost", time_s=0.0, node=node)
+    assert LsfRequeuer().decide(verdict).sequel == sequel
