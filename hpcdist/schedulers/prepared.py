@@ -54,7 +54,7 @@ class PreparedSubmission:
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         tasks = self._tasks(len(delayed_submissions))
-        pickles = [unnamed_pickle(folder, task or 0) for task in tasks]
+        pickles = [self._unnamed_pickle(folder, task or 0) for task in tasks]
         for delayed, path in zip(delayed_submissions, pickles, strict=True):
             delayed.dump(path)
         job_id = self._submit_script()
@@ -66,6 +66,10 @@ class PreparedSubmission:
             self.take_back([job.job_id for job in jobs])
             raise
         return jobs
+
+    def _unnamed_pickle(self, folder: Path, task: int) -> Path:
+        """Where a task's pickle is until the job's id is known."""
+        return unnamed_pickle(folder, task)
 
     def _tasks(self, number: int) -> list[int | None]:
         """The numbers of the array's elements; None for what is no array."""

@@ -9,8 +9,10 @@ lsf_setup, ...), and lsf_profile is the name of one in hpcdist.yaml.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from hpcdist.launch.lsf_hosts import (
 )
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill, brequeue
-from hpcdist.schedulers.lsf.bsub import bsub, submission_environment
+from hpcdist.schedulers.lsf.bsub import bsub, send, submission_environment
 from hpcdist.schedulers.lsf.ids import lsf_id, own_id
 from hpcdist.schedulers.lsf.script import FUNCTIONS, job_script
 from hpcdist.schedulers.prepared import PreparedSubmission
@@ -50,6 +52,8 @@ _STATES = {
 }
 """LSF's states -> those that submitit knows from Slurm."""
 _BREQUEUE_TIMEOUT_S = 60.0
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
+"""In a job's name, blanks break bjobs' columns, and brackets make an array of it."""
 _DEFAULT_TIMEOUT_MIN = 5  # submitit's own
 _GENERIC_PARAMETERS = frozenset(
     (
@@ -182,6 +186,18 @@ class PreparedLsfExecutor(PreparedSubmission, core.Executor):
         return job_id
 
 
+class _FunctionsExecutor(PreparedLsfExecutor):
+    """Here several submissions may share a folder, also at one time, and a name: so a job of which
+    bsub does not tell cannot be known by its name."""
+
+    def _submit_script(self) -> str:
+        job_id, self.said = send(self._script, environment=submission_environment())
+        return job_id
+
+    def _unnamed_pickle(self, folder: Path, task: int) -> Path:  # noqa: ARG002 - the same for all
+        return folder / f"{uuid.uuid4().hex}.pkl"
+
+
 class LsfExecutor(core.Executor):
     """submitit's executor for LSF; see the module for its parameters."""
 
@@ -221,7 +237,7 @@ class LsfExecutor(core.Executor):
             delayed.set_timeout(timeout_min, self.max_num_timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
         script = self._script(self.parameters, target)
-        executor = PreparedLsfExecutor(target, script, num_tasks)
+        executor = _FunctionsExecutor(target, script, num_tasks)
         jobs = executor._internal_process_submissions(delayed_submissions)  # noqa: SLF001 - as submitit calls it
         for job in jobs[:1]:  # one file for an array
             job.paths.submission_file.write_text(script)
@@ -229,7 +245,7 @@ class LsfExecutor(core.Executor):
 
     def _target(self, parameters: Mapping[str, Any], number: int) -> Target:
         return _SubmititTarget(
-            name=parameters.get("name", "submitit"),
+            name=_NOT_IN_NAMES.sub("_", parameters.get("name", "submitit")),
             folder=self.folder,
             cwd=os.getcwd(),
             array_size=number if number > 1 else None,
