@@ -38,6 +38,8 @@ _SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
 _OTHERS_END_S = 60.0
 """How long the other hosts have to end after the first, before they are ended."""
 _POLL_S = 0.05
+_LONGEST_LINE = 300
+"""What is shown of what a launcher said; its log has all."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
@@ -185,9 +187,11 @@ class _Started:
             cpus=host.slots,
             gpus=self._options.gpus,
         )
-        log = f"{self._options.logs}/{self._options.job}_{task}_log.out"
-        with open(log, "ab") as said:
+        with self._log(task).open("ab") as said:
             return _spawn(words, deaf_to=_SIGNALS, said=said)
+
+    def _log(self, task: int) -> Path:
+        return Path(self._options.logs, f"{self._options.job}_{task}_log.out")
 
     def signal(self, number: int) -> None:
         """LSF has sent a signal."""
@@ -203,10 +207,12 @@ class _Started:
                 del self._launchers[task]
             if process.returncode:
                 words = shlex.join(process.args[:1] if isinstance(process.args, list) else [])
+                end = f"{words} ended with exit code {process.returncode}"
+                last = _last_line(self._log(task))
                 write_note(
                     node=task // self._options.tasks_per_node,
                     host=host.name,
-                    said=f"{words} ended with exit code {process.returncode}",
+                    said=f"{end}: {last}" if last else end,
                 )
 
     def end_others(self) -> None:
@@ -218,6 +224,17 @@ class _Started:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _last_line(log: Path) -> str:
+    """What was said last; empty where nothing was."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _spawn(
