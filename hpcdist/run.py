@@ -46,6 +46,7 @@ _LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _SLUG_LENGTH = 40
 _RESERVE_BYTES = 1 << 17
+_REPORT = "_lsf.out"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -130,9 +131,14 @@ class Run:
         return any(self.launch_folder.glob("agent-*.json"))
 
     def job_logs(self) -> list[Path]:
-        """What the scheduler kept of the job's own output, before and around the ranks."""
+        """What the scheduler kept of the job's own output, before and around the ranks.
+
+        LSF's report, which repeats the script, is among them only where nothing else says anything.
+        """
         ends = ("log", "out", "err")
-        return sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
+        found = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
+        own = [path for path in found if not path.name.endswith(_REPORT)]
+        return own if any(path.stat().st_size for path in own) else found
 
     @property
     def meeting_file(self) -> Path:

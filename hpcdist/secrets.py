@@ -15,7 +15,7 @@ _KEPT = re.compile(
 )
 _SECRET = re.compile(
     r"token|secret|passw|passphrase|passwd|api_?key|access_?key|private|credential|auth|cookie"
-    r"|session|jwt|signature|_key$|_pwd$",
+    r"|session|jwt|signature|_key$|_pwd$|(?:^|_)pat$",
     re.IGNORECASE,
 )
 _PASSWORD_IN_URL = re.compile(r"(\w+://)[^/\s]*@")  # or a token in the place of user and password

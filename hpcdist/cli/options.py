@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -299,6 +300,12 @@ def _time_flag(text: str | None) -> dict[str, Flag]:
 
     if text is None:
         return {}
+    if re.fullmatch(r"\s*\d+:\d+\s*", text):  # bsub's hours are sbatch's minutes
+        first, second = text.strip().split(":")
+        raise click.UsageError(
+            f"--time {text} may mean hours and minutes, or minutes and seconds: "
+            f"write {first}:{second}:00, or 0:{first}:{second}"
+        )
     minutes = parse_minutes(text, origin="--time")
     return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
 

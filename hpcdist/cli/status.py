@@ -117,7 +117,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     from hpcdist.states import OPEN_STATES
 
     has_ended = run["state"] not in OPEN_STATES
-    is_told_by_the_scheduler = run["state"] == "running" or (has_ended and not run["message"])
+    explains_end = has_ended and not run["message"]
     lines = {
         "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {_whose(run)}",
         "submitted": local_time(run["created_s"]),
@@ -125,7 +125,8 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "directory": run["path"],
         "so far": run["last_attempt"],
         "verdict": run["message"],
-        "reason": run["reason"] if is_told_by_the_scheduler else None,
+        # Of one that runs it is what keeps it from running on, such as a suspension.
+        "reason": run["reason"] if run["state"] == "running" or explains_end else None,
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():

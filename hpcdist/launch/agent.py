@@ -44,6 +44,7 @@ from hpcdist.launch.patience import Patience
 from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
+from hpcdist.launch.watch import STANDSTILL_S
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec, ScriptJob, job_from_dict, warning_before_s
 from hpcdist.verdict import Kind, Verdict
@@ -94,7 +95,7 @@ class Agent:
         self._early_warning: str | None = None
         self._is_limit_near = False
         self._tick_at = time.monotonic() + _TICK_S
-        self._begin_s = time.monotonic()
+        self._begin_s = self._turned_at = time.monotonic()
         self._announced: dict[str, Any] = {}
         self._notes = Notes()
 
@@ -351,7 +352,9 @@ class Agent:
     # The loop.
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._timeout_s()):
+        ready = self._selector.select(self._timeout_s())
+        self._note_standstill()  # before what others said meanwhile is heard
+        for key, _ in ready:
             callback: Callable[[], None] = key.data
             callback()
         now = time.monotonic()
@@ -391,6 +394,14 @@ class Agent:
         silent = self._ranks.look(enforces_limits=self.plan.enforces_limits)
         if silent is not None:
             self._tell({"type": "silent", "attempt": self._attempt, "rank": silent})
+
+    def _note_standstill(self) -> None:
+        """After a suspension the others' ranks, which had to wait, are no more to blame than its
+        own."""
+        now = time.monotonic()
+        if self._coordinator is not None and now - self._turned_at > STANDSTILL_S:
+            self._coordinator.on_standstill()
+        self._turned_at = now
 
     def _watch_time(self) -> None:
         enforced_min = self.job.resources.time_limit_min if self.plan.enforces_limits else None
@@ -498,6 +509,8 @@ class Agent:
         elif kind == "pause":
             self._ranks.pause()
             self._reached_at = time.monotonic() + _PAUSE_SETTLES_S
+        elif kind == "forgive":
+            self._ranks.forgive()
         elif kind == "stop_at":
             self._ranks.stop_at(message["boundary"])
         elif kind == "close":

@@ -8,12 +8,13 @@ From an agent:  join {facts}, checked {attempt, check}, ended {attempt, end}, go
                 silent {attempt, rank}, stacks {attempt, ranks}, failed {sentence},
                 limit {limit_min}, warn {signal}, reached {attempt, boundary}, cancel {signal}
 To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
-                dump {attempt}, pause, stop_at {boundary}, close
+                dump {attempt}, pause, stop_at {boundary}, forgive, close
 """
 
 from __future__ import annotations
 
 import enum
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,9 @@ SETTLE_S = 0.2
 
 _GONE_S = 5.0
 """Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
+
+_RESUME_S = 5.0
+"""After a suspension, how long the others may take to hear that nobody is to blame for it."""
 
 _DUMP_S = 2.0
 """How long agents have to collect stacks from ranks that hang."""
@@ -117,6 +121,7 @@ class Coordinator:
     _cancelled: Verdict | None = None
     """Came when the ranks were being ended for another reason."""
     _notice: failure.Notice | None = None
+    _resumed_s: float = -math.inf
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
 
@@ -160,7 +165,12 @@ class Coordinator:
         self._lost.add(node)
         if self._decided is None and not self._is_explained():
             sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
-            self._decide_and_end(self._verdict_without_rank("agent_lost", sentence, node))
+            if self._notice is not None and self._notice.signal == "SIGINT":
+                # LSF's kill reaches the agents of other hosts too, in an order of its own.
+                verdict = self._stopped_before(f"stopped by SIGINT; {sentence}")
+            else:
+                verdict = self._verdict_without_rank("agent_lost", sentence, node)
+            self._decide_and_end(verdict)
         self._check_gone()
 
     def on_unreachable(self, node: int, host: str, sentence: str) -> None:
@@ -234,7 +244,14 @@ class Coordinator:
             self._gone.add(node)
             self._check_gone()
 
+    def on_standstill(self) -> None:
+        """Node 0 was suspended for a while, and the others' ranks had to wait for its own."""
+        self._resumed_s = self.now()
+        self._broadcast({"type": "forgive"})
+
     def _on_silent(self, _node: int, message: Message) -> None:
+        if self.now() - self._resumed_s < _RESUME_S:
+            return  # said before, or before the word of it had come
         if self.stage is Stage.RUNNING and message["attempt"] == self.attempt:
             self.stage = Stage.DUMPING
             self._deadline = self.now() + _DUMP_S
@@ -281,8 +298,16 @@ class Coordinator:
 
     def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
         """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
-        must do for the verdict: the ranks are ended at once."""
-        if signal_name == "SIGTERM" and notice.signal != "SIGTERM" and not notice.is_over:
+        must do for the verdict: the ranks are ended at once.
+
+        The scheduler's word counts more than our clock; and SIGINT, with which LSF begins a kill,
+        more than the time limit: who kills a job that is about to be requeued wants it gone.
+        """
+        if notice.is_over or signal_name is None:
+            return
+        if notice.signal is None or signal_name == "SIGINT":
+            self._notice = msgspec.structs.replace(notice, signal=signal_name)
+        elif signal_name == "SIGTERM" and notice.signal != "SIGTERM":
             self._notice = msgspec.structs.replace(notice, is_over=True)
             self._end_ranks()
 

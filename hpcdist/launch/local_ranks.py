@@ -122,6 +122,11 @@ class LocalRanks:
         """Where the living ranks are, some time after `dump_stacks`."""
         return self._watch.hang_reports()
 
+    def forgive(self) -> None:
+        """Start anew to look for silent ranks."""
+        self._watch.forgive()
+        self._was_silent = False
+
     def look(self, *, enforces_limits: bool) -> int | None:
         """Keep the memory limit; returns a rank that has been silent for too long, once."""
         if self._ending_attempt is not None:

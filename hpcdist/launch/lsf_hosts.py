@@ -9,6 +9,7 @@ It imports little: it stands between LSF and every job's start.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -36,18 +37,24 @@ TASKS_PER_NODE_VARIABLE = "HPCDIST_LSF_TASKS_PER_NODE"
 
 _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
 _SIGNALS = (signal.SIGUSR2, *sorted(_KILLS))
+_PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
+"""What LSF sends to a parallel job that it suspends or resumes -> what stops anybody."""
 _OTHERS_END_S = 60.0
 """How long the other hosts have to end after the first, before they are ended."""
 _KILLED_END_S = 5.0
 """The same for tasks that need not end together, when LSF has ended the job."""
 _POLL_S = 0.05
+_NO_SUCH_COMMAND = 127  # as a shell says it
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_ONE_HOST = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
     r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
-    r"|LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
 )
-"""Variables that mean the first host, its shell, or what LSF has started there, alone."""
+"""Variables that mean the first host, or its shell, alone."""
+_OF_FIRST_TASK = re.compile(
+    r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
+)
+"""Variables that mean what LSF has started there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,8 @@ def host_script(
         f"export {name}={shlex.quote(value)}"
         for name, value in sorted(environment.items())
         if _NAME.fullmatch(name)
-        and not _OF_ONE_HOST.fullmatch(name)
+        and not means_first_host(name)
+        and not _OF_FIRST_TASK.fullmatch(name)
         and not looks_secret(name, value)
     ]
     log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
@@ -106,6 +114,11 @@ def host_script(
         f"exec {shlex.join(command)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def means_first_host(name: str) -> bool:
+    """Whether a variable of the job's first host, such as TMPDIR, would be wrong on any other."""
+    return bool(_OF_ONE_HOST.fullmatch(name))
 
 
 def launch_command(template: str, command: Sequence[str], **values: str | int) -> list[str]:
@@ -179,6 +192,7 @@ class _Started:
         self.here: list[subprocess.Popen[bytes]] = []
         self._there: list[subprocess.Popen[bytes]] = []
         self._launchers: dict[int, _Launcher] = {}
+        self._is_incomplete = False
         per_node = options.tasks_per_node
         if "{host}" not in options.launcher:
             self.here.append(self._launch_all(hosts))
@@ -186,9 +200,21 @@ class _Started:
         for task in range(per_node):
             self.here.append(_spawn(["/bin/sh", str(script), str(task)]))
         for task in range(per_node, per_node * len(hosts)):
-            host = hosts[task // per_node]
-            self._launchers[task] = self._launch(host, task)
-            self._there.append(self._launchers[task].process)
+            self._try_to_launch(hosts[task // per_node], task)
+
+    def _try_to_launch(self, host: Host, task: int) -> None:
+        try:
+            launcher = self._launch(host, task)
+        except OSError as error:
+            self._is_incomplete = True
+            write_note(
+                node=task // self._options.tasks_per_node,
+                host=host.name,
+                said=f"{self._options.launcher} cannot be run: {error.strerror}",
+            )
+        else:
+            self._launchers[task] = launcher
+            self._there.append(launcher.process)
 
     def _launch_all(self, hosts: Sequence[Host]) -> subprocess.Popen[bytes]:
         words = launch_command(
@@ -225,11 +251,22 @@ class _Started:
         A launcher of all hosts would end by it, and take the ranks along before they have saved,
         or keep it to itself: there a note tells it to the first agent. Functions read no notes.
         """
-        if self._notes_tell_signals():
+        if number in _PAUSES:
+            self._pause(number)
+        elif self._notes_tell_signals():
             write_note(signal=signal.Signals(number).name)
-            return
-        for process in self.here:
-            process.send_signal(number)  # nothing to one that has ended
+        else:
+            for process in self.here:
+                process.send_signal(number)  # nothing to one that has ended
+
+    def _pause(self, number: int) -> None:
+        """Stop what runs on this host, or have it go on: its processes have sessions of their own.
+        On other hosts ranks go on to their next exchange with those of this one."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process().children(recursive=True):
+                process.send_signal(_PAUSES[number])
 
     def note_failed_launches(self) -> None:
         """Tell the first host's command of launchers that ended with an error."""
@@ -248,6 +285,7 @@ class _Started:
         """Of the first host's command, as a shell would tell it, where all have to end well that of
         the first that did not."""
         codes = [one.returncode or 0 for one in self.here + self._there]
+        codes += [_NO_SUCH_COMMAND] if self._is_incomplete else []
         is_told = codes if self._options.wait_for_all else codes[:1]
         code = next(filter(None, is_told), 0)
         return 128 - code if code < 0 else code
@@ -310,14 +348,26 @@ def main() -> None:
         for node in range(len(hosts), options.nodes):
             write_note(node=node, host="none", said=sentence)
     received: list[int] = []
-    for signum in _SIGNALS:
+    for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
-    started = _start(options, hosts[: options.nodes])
+    try:
+        started = _start(options, hosts[: options.nodes])
+    except OSError as error:
+        print(f"hpcdist: {options.launcher} cannot be run: {error.strerror}")
+        sys.exit(_NO_SUCH_COMMAND)
     _wait(started, received, for_all=options.wait_for_all)
     started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
     code = started.exit_code()
-    Path(options.logs, f"{options.job}_exit_code").write_text(f"{code}\n")
+    _write_exit_code(Path(options.logs, f"{options.job}_exit_code"), code)
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
+
+
+def _write_exit_code(file: Path, code: int) -> None:
+    """A full disk must not become the job's exit code."""
+    try:
+        file.write_text(f"{code}\n")
+    except OSError as error:
+        print(f"hpcdist: {file}: {error.strerror}; the exit code is {code}")
 
 
 def _start(options: argparse.Namespace, hosts: Sequence[Host]) -> _Started:

@@ -164,7 +164,7 @@ def _requeue_again(run: Run, verdict: Verdict, requeuer: Requeuer) -> None:
 def _may_go_on(verdict: Verdict) -> bool:
     return (
         verdict.exit_code_of_run == EXIT_STOPPED
-        or verdict.kind == "agent_lost"
+        or verdict.kind in {"agent_lost", "preempted"}
         or is_overdue(verdict)
     )
 

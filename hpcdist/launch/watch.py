@@ -18,6 +18,8 @@ from hpcdist.run import Run
 from hpcdist.spec import JobSpec, ScriptJob
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
+STANDSTILL_S = 10.0
+"""An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class RankWatch:
     """Of those that have been forked, by local rank."""
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: int = field(default_factory=memory.kernel_kills)
+    _looked_s: float = field(default_factory=time.monotonic)
+    _resumed_s: float = 0.0
 
     def begin(self, orders: list[RankOrder]) -> None:
         """A new attempt starts."""
@@ -48,6 +52,7 @@ class RankWatch:
 
     def most_silent(self) -> int | None:
         """A rank that has given no sign of life for too long; None where none has."""
+        self._note_standstill()
         timeout_s = self._hang_timeout_s()
         if not timeout_s or not self.pids:
             return None
@@ -82,6 +87,16 @@ class RankWatch:
         self._kernel_kills = kills
         return "the kernel killed it: the memory limit of its cgroup was reached"
 
+    def forgive(self) -> None:
+        """Nobody could go on until now."""
+        self._resumed_s = time.monotonic()
+
+    def _note_standstill(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_s > STANDSTILL_S:
+            self.forgive()
+        self._looked_s = now
+
     def _hang_timeout_s(self) -> float:
         timeout_s = self.job.launch.hang_timeout_s
         if timeout_s is None:
@@ -92,7 +107,7 @@ class RankWatch:
         alive_s = self.board.read(local_rank).alive_s
         if alive_s == 0.0:
             return 0.0
-        silent_s = time.monotonic() - alive_s
+        silent_s = time.monotonic() - max(alive_s, self._resumed_s)
         if isinstance(self.job, ScriptJob):
             silent_s = min(silent_s, self._since_output_s(local_rank))
         return silent_s

@@ -30,7 +30,7 @@ def ranks_and_cpus(job: JobSpec, cluster: ClusterProfile) -> str:
 def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str:
     """The time limit, and what happens when it is reached; `option` is how it is asked for."""
     minutes = time_limit_min(job, cluster)
-    end = "goes on in a new life" if job.launch.requeue else "ends with exit code 75"
+    end = "goes on as another attempt" if job.launch.requeue else "ends with exit code 75"
     then = f"before the job is ended its ranks save a checkpoint, and the run {end}"
     if minutes is None or option is None:
         return f"time limit: the site's, for time_limit_min is unset; {then}"

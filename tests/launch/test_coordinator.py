@@ -583,6 +583,34 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
     assert "had been asked to stop by SIGUSR2, and did not" in verdict.message
 
 
+@pytest.mark.parametrize("limit", [None, "SIGUSR2"], ids=["own-clock", "told"])
+def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_limit(limit):
+    cluster = warned(limit)
+    cluster.tell(0, "warn", signal="SIGINT")
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
+
+
+def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
+    cluster = warned("SIGINT")
+    cluster.coordinator.on_lost(1, "connection reset")
+    cluster.end(killed(0, stopped=True))
+    cluster.gone(0)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
+    assert "agent of node 1" in cluster.verdict.message
+
+
+def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
+    cluster = warned(None)
+    cluster.tell(0, "warn", signal="SIGUSR2")
+    cluster.tell(0, "warn", signal=None)
+    cluster.end(stop(0), stop(1, 1))
+    cluster.gone(0, 1)
+    assert (cluster.verdict.kind, cluster.verdict.signal) == ("time_limit", "SIGUSR2")
+    assert cluster.received(0).count("pause") == 1
+
+
 def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
     for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
         cluster = warned()

@@ -47,9 +47,8 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[LsfJob]:
     return jobs if "exit_reason" in told or not chosen else _with_ends(jobs)
 
 
-def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
-    """Have LSF end jobs, with `force` also those whose hosts it cannot reach; those that have ended
-    are none of its business.
+def bkill(job_ids: Collection[str]) -> None:
+    """Have LSF end jobs; those that have ended are none of its business.
 
     Raises SchedulerError.
     """
@@ -57,7 +56,7 @@ def bkill(job_ids: Collection[str], *, force: bool = False) -> None:
     if wrong:  # bkill takes 0 for all jobs of the user
         raise SchedulerError(f"{wrong[0]!r} is no id of an LSF job", hint="see `hpcdist status`")
     for part in _parts(sorted(set(job_ids))):
-        done = call_lsf(["bkill", *(["-r"] if force else []), *part])
+        done = call_lsf(["bkill", *part])
         said = lsf_lines(done.stdout, done.stderr)
         problems = [line for line in said if not _KILLED.search(line)]
         if done.returncode != 0 and (problems or not said):

@@ -68,6 +68,11 @@ def send(
     done = call_command(
         ["bsub", *options], timeout_s=_TIMEOUT_S, environment=environment, text=script
     )
+    if done.returncode < 0:  # ended from outside: whether it was heard, it cannot say
+        raise NoJobNamedError(
+            f"bsub was ended by signal {-done.returncode}",
+            hint="bjobs tells whether LSF has the job",
+        )
     if done.returncode != 0:
         raise failure_of(done)
     job_id = submitted_id(done.stdout) or submitted_id(done.stderr)

@@ -114,7 +114,10 @@ def _check_host(job: JobSpec, cluster: ClusterProfile, hosts: Sequence[Host]) ->
     """Against all hosts of the cluster: LSF's lists do not say which serve the queue."""
     wanted, gpus = cpus_per_node(job, cluster), job.resources.gpus
     known = [host.slots for host in hosts if host.slots is not None]
-    if len(known) < len(hosts) or wanted <= max(known):
+    if len(known) < len(hosts):
+        return
+    if wanted <= max(known):
+        _check_number(job, wanted, known)
         return
     if wanted == gpus:  # one slot per rank, the least there is
         raise JobError(
@@ -136,6 +139,17 @@ def _defaults(queues: Sequence[Queue]) -> list[Queue]:
         return marked
     names = parse_default_queues(_ask("bparams"))
     return [queue for queue in queues if queue.name in names]
+
+
+def _check_number(job: JobSpec, wanted: int, slots: Sequence[int]) -> None:
+    fitting = sum(number >= wanted for number in slots)
+    if job.resources.nodes > fitting:
+        counted = "1 host" if fitting == 1 else f"{fitting} hosts"
+        raise JobError(
+            f"resources.nodes is {job.resources.nodes}, but LSF has {counted} with the {wanted} "
+            "slots that a node needs",
+            hint="ask for fewer with --nodes, or for fewer CPUs per node",
+        )
 
 
 def _ask(*argv: str) -> str:

@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from hpcdist import files
-from hpcdist.launch.lsf_hosts import LIFE_VARIABLE
+from hpcdist.errors import SubmissionUnclearError
+from hpcdist.launch.lsf_hosts import LIFE_VARIABLE, means_first_host
 from hpcdist.launch.requeue import Decision, RequeueRefusedError
 from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError
-from hpcdist.schedulers.lsf.bjobs import brequeue
-from hpcdist.schedulers.lsf.bsub import send, submission_environment
+from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.schedulers.known import find_by_name
+from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
+from hpcdist.schedulers.lsf.bsub import NoJobNamedError, send, submission_environment
 from hpcdist.schedulers.lsf.calling import DOWN
-from hpcdist.schedulers.lsf.ids import own_id
+from hpcdist.schedulers.lsf.ids import array_id, own_id
 from hpcdist.verdict import Verdict
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""
+_END_IS_KNOWN_S = 10.0
+"""Within which LSF notices that a job's script has ended."""
+_POLL_S = 1.0
 _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 """What a job that goes on must not have: its array, and what it waited for, which is long gone."""
 
@@ -31,13 +37,17 @@ _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 class LsfRequeuer:
     """The job is the one that the environment names."""
 
+    def __init__(self) -> None:
+        self._is_unclear = False
+        """LSF may have heard a request that it did not answer: one more could be the run twice."""
+
     def life(self) -> int:
         """Counted in the run: LSB_RESTART does not say how often, and not every LSF sets it."""
         return int(os.environ.get(LIFE_VARIABLE) or 0)
 
     def decide(self, verdict: Verdict) -> Decision:
         """The run limit, and the loss of a host, are answered by a requeue; a kill never is."""
-        if verdict.kind == "preempted":
+        if verdict.kind == "preempted" or (_is_of_first_host(verdict) and not _still_runs()):
             return Decision(sequel="open", cause="kill or requeue")
         return Decision(
             sequel="requeue", cause="time_limit" if verdict.kind == "time_limit" else "nothing"
@@ -47,14 +57,47 @@ class LsfRequeuer:
         """Call brequeue, which ends this job's processes, and queues it again."""
         try:
             brequeue(own_id(), timeout_s=_TIMEOUT_S)
+        except CommandTimeoutError:
+            self._is_unclear = True
+            raise
         except CommandFailedError as error:
-            _submit_anew(run, error)
+            if not self._is_unclear:
+                self._go_on_as_another(run, error)
+
+    def _go_on_as_another(self, run: Run, refusal: CommandFailedError) -> None:
+        try:
+            _submit_anew(run)
+        except SubmissionUnclearError:
+            self._is_unclear = True
+            raise
+        except CommandFailedError as error:
+            if DOWN.search(error.said):
+                raise
+            raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
 
 
 requeuer = LsfRequeuer()
 
 
-def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
+def _is_of_first_host(verdict: Verdict) -> bool:
+    return verdict.kind == "agent_lost" and verdict.node == 0
+
+
+def _still_runs() -> bool:
+    """Whether LSF means the job to run on after its first host's agent was lost: a kill ends that
+    host first, and a job whose first host is gone is LSF's to start again.
+
+    Raises SchedulerError.
+    """
+    deadline = time.monotonic() + _END_IS_KNOWN_S
+    while any(job.job_id == own_id() and job.stat == "RUN" for job in ask_jobs([own_id()])):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _submit_anew(run: Run) -> None:
     """The same run as another job, by the same script."""
     submission = run.read_submission() or {}
     name = str(submission.get("job_name"))
@@ -62,16 +105,38 @@ def _submit_anew(run: Run, refusal: CommandFailedError) -> None:
     index = os.environ.get("LSB_JOBINDEX", "0")
     called = name if index in {"", "0"} else f"{name}[{index}]"
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
-    try:
-        job_id, _ = send(script, options=["-J", called], environment=submission_environment())
-    except CommandFailedError as error:
-        if DOWN.search(error.said):
-            raise
-        raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
+    job_id = _send(script, called, name)
     new_id = job_id if called == name else f"{job_id}[{index}]"
     _give_pickle(folder / "submitit", own_id(), new_id)
     former = [*submission.get("former_job_ids", []), submission.get("job_id")]
     files.write_json(run.submission_file, submission | {"job_id": new_id, "former_job_ids": former})
+
+
+def _send(script: str, called: str, name: str) -> str:
+    environment = {
+        key: value for key, value in submission_environment().items() if not means_first_host(key)
+    }
+    try:
+        job_id, _ = send(script, options=["-J", called], environment=environment)
+    except (CommandTimeoutError, NoJobNamedError) as error:
+        found = find_by_name(name, error, _others)
+        if found is None:
+            raise
+        return array_id(found.job_id)
+    return job_id
+
+
+def _others() -> list[LsfJob]:
+    """Jobs that could be the one that this one has just been submitted as; it has this name too."""
+    own, index = array_id(own_id()), os.environ.get("LSB_JOBINDEX", "0")
+    task = "" if index in {"", "0"} else str(int(index) - 1)
+    return [
+        job
+        for job in ask_jobs()
+        if array_id(job.job_id) != own
+        and job.task == task
+        and job.condition().state in ("pending", "running")
+    ]
 
 
 def _give_pickle(folder: Path, former: str, new: str) -> None:

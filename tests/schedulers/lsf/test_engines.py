@@ -186,9 +186,8 @@ def test_formats_that_people_have_set_are_not_asked_for(commands, monkeypatch):
 def test_jobs_are_killed_in_one_call(commands):
     commands.say("bkill", "Job <7> is being terminated\nJob <8[2]> is being terminated\n")
     bkill(["8[2]", "7", "7"])
-    bkill(["9"], force=True)
     bkill([])
-    assert commands.calls == ["bkill 7 8[2]", "bkill -r 9"]
+    assert commands.calls == ["bkill 7 8[2]"]
 
 
 @pytest.mark.parametrize(

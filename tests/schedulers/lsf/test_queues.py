@@ -143,6 +143,13 @@ def test_the_site_tells_the_longest_array_and_its_hosts(commands):
             "resources.cpus_per_gpu is 5, with 8 ranks 40 slots per node, but LSF's hosts have 32",
             "cpus_per_gpu",
         ),
+        (
+            job(nodes=2, gpus=2, cpus_per_gpu=16),
+            {},
+            None,
+            "resources.nodes is 2, but LSF has 1 host with the 32 slots that a node needs",
+            "--nodes",
+        ),
     ],
 )
 def test_what_the_queue_can_never_give_is_refused(asked, profile, queue, message, hint):
@@ -155,11 +162,12 @@ def test_what_the_queue_can_never_give_is_refused(asked, profile, queue, message
 @pytest.mark.parametrize(
     ("asked", "options", "hosts"),
     [
-        (job(nodes=2, gpus=2, cpus_per_gpu=16, time_limit_min=1440), {}, HOSTS),
+        (job(nodes=2, gpus=2, cpus_per_gpu=8, time_limit_min=1440), {}, HOSTS),
+        (job(gpus=2, cpus_per_gpu=16), {}, HOSTS),
         (job(gpus=40), {}, [*HOSTS, Host(name="c", status="ok", slots=None)]),
         (job(gpus=40), {"options": ["-nnodes"]}, HOSTS),
     ],
-    ids=["just fits", "a host without a limit", "hosts are asked for whole"],
+    ids=["just fits", "fits the largest", "a host without a limit", "hosts are asked for whole"],
 )
 def test_what_may_run_is_not_refused(asked, options, hosts):
     check_queue(asked, ClusterProfile(lsf=LsfOptions(**options)), GPU, hosts)

@@ -1,0 +1,55 @@
+"""What an agent makes of the silence of its ranks."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from hpcdist.launch import watch
+from hpcdist.launch.watch import RankWatch
+from hpcdist.progress import ProgressBoard
+from hpcdist.run import Run
+from hpcdist.spec import JobSpec, Launch
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when told to; ranks store those of the real clock."""
+    clock = SimpleNamespace(ahead_s=0.0)
+    seen = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + clock.ahead_s, time=lambda: time.time() + clock.ahead_s
+    )
+    monkeypatch.setattr(watch, "time", seen)
+    return clock
+
+
+def watched(tmp_path):
+    """The watch over a rank that has begun, with 60 s to give a sign of life."""
+    job = JobSpec(name="train", workload="check", launch=Launch(hang_timeout_s=60))
+    board = ProgressBoard(1)
+    found = RankWatch(Run(tmp_path / "run"), job, board)
+    found.begin([SimpleNamespace(local_rank=0, rank=5, attempt=0)])
+    found.pids[0] = 1
+    board.slot(0).start()
+    return found
+
+
+def pass_time(found, clock, seconds, *, every_s):
+    """What the watch said while time went by; it looks every so many seconds."""
+    said = []
+    for _ in range(int(seconds / every_s)):
+        clock.ahead_s += every_s
+        said.append(found.most_silent())
+    return said
+
+
+def test_a_rank_without_a_sign_of_life_is_silent(tmp_path, clock):
+    said = pass_time(watched(tmp_path), clock, 70, every_s=0.5)
+    assert (said[0], said[-1]) == (None, 5)
+
+
+def test_the_time_for_which_an_agent_was_suspended_is_no_silence_of_its_ranks(tmp_path, clock):
+    found = watched(tmp_path)
+    assert pass_time(found, clock, 3600, every_s=3600) == [None]
+    said = pass_time(found, clock, 70, every_s=0.5)
+    assert (said[0], said[-1]) == (None, 5)

@@ -1,0 +1,126 @@
+"""Starting a job again from within, where brequeue refuses or LSF does not answer."""
+
+import json
+
+import pytest
+
+from hpcdist.errors import SchedulerError
+from hpcdist.launch.failure import without_rank
+from hpcdist.run import Run
+from hpcdist.schedulers.lsf import requeue
+from hpcdist.schedulers.lsf.requeue import LsfRequeuer
+
+NAME = "train-1"
+SCRIPT = f"#!/bin/bash\n#BSUB -J {NAME}\n#BSUB -W 01:00\n#BSUB -w done(5) -ti\ntrue\n"
+SUBMITTED = "Job <9> is submitted to queue <normal>."
+REFUSAL = "Job <7>: User permission denied\n"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run whose job, 7, is this process."""
+    run = Run(tmp_path / "runs" / NAME)
+    (run.path / "submitit").mkdir(parents=True)
+    (run.path / "script.sh").write_text(SCRIPT)
+    submission = {"job_id": "7", "job_name": NAME, "folder": str(run.path)}
+    run.submission_file.write_text(json.dumps(submission))
+    monkeypatch.setenv("LSB_JOBID", "7")
+    monkeypatch.setenv("LSB_JOBINDEX", "0")
+    return run
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(requeue, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(requeue, "_END_IS_KNOWN_S", 0.0)
+    monkeypatch.setattr(requeue, "_POLL_S", 0.01)
+
+
+def job(job_id, stat, name=NAME):
+    return {"JOBID": job_id, "JOB_NAME": name, "STAT": stat, "EXEC_HOST": "hostA"}
+
+
+def list_jobs(commands, *jobs):
+    commands.say("bjobs", json.dumps({"COMMAND": "bjobs", "RECORDS": jobs}))
+
+
+def bsub_calls(commands):
+    return [call for call in commands.calls if call.startswith("bsub")]
+
+
+def test_where_brequeue_is_refused_the_run_is_submitted_as_another_job(run, commands):
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.add("bsub", f"cat > {run.path}/sent; echo '{SUBMITTED}'")
+    LsfRequeuer().requeue(run)
+    assert bsub_calls(commands) == [f"bsub -J {NAME}"]
+    assert (run.path / "sent").read_text() == "#!/bin/bash\n#BSUB -W 01:00\ntrue\n"
+    submission = run.read_submission()
+    assert (submission["job_id"], submission["former_job_ids"]) == ("9", ["7"])
+
+
+def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
+    run, commands, monkeypatch
+):
+    for name in ("CUDA_VISIBLE_DEVICES", "TMPDIR", "LSB_HOSTS", "MINE", "LSB_DEFAULTQUEUE"):
+        monkeypatch.setenv(name, "of-7")
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.add(
+        "bsub", f"while read -r line; do :; done; set > {run.path}/env; echo '{SUBMITTED}'"
+    )
+    LsfRequeuer().requeue(run)
+    seen = (run.path / "env").read_text().splitlines()
+    assert [line for line in seen if line.endswith("=of-7")] == [
+        "LSB_DEFAULTQUEUE=of-7",
+        "MINE=of-7",
+    ]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, commands):
+    commands.add("brequeue", "exec sleep 60")
+    commands.say("bsub", SUBMITTED)
+    requeuer = LsfRequeuer()
+    with pytest.raises(SchedulerError, match="did not answer"):
+        requeuer.requeue(run)
+    commands.say("brequeue", err="Job <7>: Operation is in progress\n", code=255)
+    requeuer.requeue(run)
+    assert bsub_calls(commands) == []
+    assert run.read_submission()["job_id"] == "7"
+
+
+def test_a_new_job_of_which_bsub_does_not_tell_is_found_by_its_name(run, commands):
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.say("bsub", "welcome to the cluster\n")
+    list_jobs(
+        commands, job("7", "RUN"), job("3", "EXIT"), job("8", "RUN", "other"), job("9", "PEND")
+    )
+    LsfRequeuer().requeue(run)
+    assert run.read_submission()["job_id"] == "9"
+    assert len(bsub_calls(commands)) == 1
+
+
+def test_a_new_job_of_which_nobody_tells_is_not_submitted_twice(run, commands):
+    commands.say("brequeue", err=REFUSAL, code=255)
+    commands.say("bsub", "welcome to the cluster\n")
+    commands.say("bjobs", err="LSF is down. Please wait ...\n", code=255)
+    requeuer = LsfRequeuer()
+    with pytest.raises(SchedulerError, match="not known whether"):
+        requeuer.requeue(run)
+    requeuer.requeue(run)
+    assert len(bsub_calls(commands)) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "stat", "sequel"),
+    [
+        pytest.param(0, "EXIT", "open", id="killed"),
+        pytest.param(0, "UNKWN", "open", id="first-host-lost"),
+        pytest.param(0, "RUN", "requeue", id="agent-of-first-host-lost"),
+        pytest.param(1, "RUN", "requeue", id="other-host-lost"),
+    ],
+)
+@pytest.mark.usefixtures("run", "impatient")
+def test_the_loss_of_the_first_host_is_lsfs_to_judge(commands, node, stat, sequel):
+    list_jobs(commands, job("7", stat))
+    verdict = without_rank("agent_lost", "lost", time_s=0.0, node=node)
+    assert LsfRequeuer().decide(verdict).sequel == sequel
