@@ -125,6 +125,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
         "so far": run["last_attempt"],
         "verdict": run["message"],
         "reason": run["reason"] if has_ended and not run["message"] else None,
+        "running": run["reason"] if run["state"] == "running" else None,  # such as: it is suspended
     }
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():
