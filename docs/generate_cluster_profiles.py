@@ -59,7 +59,7 @@ profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is 
 
 What a job says wins over the profile: `cpus_per_gpu`, `mem_gb` and `time_limit_min` fill in what `resources`
 leaves unset. `--time` is short for `--set resources.time_limit_min`, and takes minutes, `H:MM:SS` or
-`D-HH:MM:SS`: `24:00` is 24 minutes, not 24 hours as with bsub's -W.
+`D-HH:MM:SS`; `24:00` is refused, since it means minutes to sbatch and hours to bsub.
 
 ## Format
 
