@@ -59,7 +59,7 @@ def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:
 def common_node(pairs: Iterable[Pair]) -> int | None:
     """The one node that belongs to all of several pairs; None where there is none."""
     found = [set(pair) for pair in pairs]
-    if len(found) < 2:  # noqa: PLR2004 - of a single pair, either could be the cause
+    if len(found) < 2:  # of a single pair, either could be the cause
         return None
     common = set.intersection(*found)
     return common.pop() if len(common) == 1 else None

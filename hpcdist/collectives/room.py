@@ -9,6 +9,7 @@ from pathlib import Path
 _SHARE = 0.5
 """Of what is free: gloo and NCCL have buffers of their own, and other programs want some."""
 
+
 def machine_id() -> str:
     """Tells machines apart; simulated nodes on one machine have the same."""
     boot = Path("/proc/sys/kernel/random/boot_id")

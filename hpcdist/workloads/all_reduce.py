@@ -34,7 +34,7 @@ def check(job: JobSpec) -> None:
                 f"of a {setting.dtype}",
                 hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
             )
-    if setting.pairs and job.resources.nodes < 2:  # noqa: PLR2004 - a pair
+    if setting.pairs and job.resources.nodes < 2:
         raise JobError(
             "allreduce.pairs is true, but resources.nodes is 1",
             hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
@@ -142,9 +142,9 @@ class _Benchmark:
             "collective", **fields, dtype=self.setting.dtype, checked=self.setting.check
         )
         self.context.say(
-            f"{show_binary(measured.num_bytes):>9}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
-            f"algorithm {fields['algorithm_bytes_per_s'] / 1e9:.3f} GB/s, "
-            f"bus {fields['bus_bytes_per_s'] / 1e9:.3f} GB/s ({fields['iterations']} times)"
+            f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
+            f"algorithm {show_bytes(fields['algorithm_bytes_per_s'])}/s, "
+            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s ({fields['iterations']} times)"
         )
 
     def _effort(self) -> Effort:
@@ -264,7 +264,7 @@ class _Benchmark:
         a, b = fields["hosts"]
         self.context.say(
             f"nodes {fields['nodes'][0]} and {fields['nodes'][1]} ({a}, {b}): "
-            f"bus {fields['bus_bytes_per_s'] / 1e9:.3f} GB/s"
+            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s"
             f"{' (measured alone)' if fields['alone'] else ''}"
         )
 

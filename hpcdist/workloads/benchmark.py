@@ -52,7 +52,7 @@ def should_stop(context: RankContext) -> bool:
 
 
 def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit:
-    """What to raise after `done` measurements of those planned, once all that is known is written."""
+    """What to raise after `done` measurements of those planned, with all that is known written."""
     if context.rank == 0:
         message = f"stopped when it was asked to, after {done} of {planned} {what}"
         context.events.write("note", message=message)
@@ -61,14 +61,11 @@ def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit
 
 
 @contextmanager
-def waiting(context: RankContext, *, for_others: bool) -> Iterator[None]:
+def waiting(context: RankContext) -> Iterator[None]:
     """Give signs of life while this rank only waits for others, which give their own.
 
     Without them the agent would take a long measurement of another rank for a hang of this one.
     """
-    if not for_others:
-        yield
-        return
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(context, over), daemon=True)
     beat.start()
