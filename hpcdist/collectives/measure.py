@@ -138,10 +138,7 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
     alive()
     return [
         total_s,
-        *(
-            before.elapsed_time(after) / 1e3
-            for before, after in pairwise(events)
-        ),
+        *(before.elapsed_time(after) / 1e3 for before, after in pairwise(events)),
     ]
 
 

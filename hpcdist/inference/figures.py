@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 SINGLE = "single"
 DATA_PARALLEL = "data_parallel"
 PROCESS_PER_GPU = "process_per_gpu"
 
 
+# The bounds keep what is computed from damaged files finite.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+_AboveZero = Annotated[int, Meta(ge=1)]
+
+
 class Cell(Struct, frozen=True, kw_only=True):
     """One batch size under one strategy; times are from images on the host to logits there."""
 
     strategy: str
-    batch_size: int
+    batch_size: _AboveZero
     """Images, over all devices together."""
-    devices: int
+    devices: _AboveZero
     """GPUs, or ranks on CPUs, that the batch is spread over."""
-    repeats: int = 0
-    cold_time_s: float | None = None
+    repeats: Annotated[int, Meta(ge=0)] = 0
+    cold_time_s: Seconds | None = None
     """The first call with this batch size."""
-    mean_time_s: float | None = None
+    mean_time_s: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     """None where it does not fit into memory."""
-    sd_time_s: float | None = None
-    min_time_s: float | None = None
-    images_per_s: float | None = None
-    parts_s: dict[str, float] = {}
+    sd_time_s: Seconds | None = None
+    min_time_s: Seconds | None = None
+    images_per_s: Annotated[float, Meta(ge=0, le=1e18)] | None = None
+    parts_s: dict[str, Seconds] = {}
     """Seconds of a call in nn.DataParallel's own parts, replicate, scatter and gather; empty where
     it has none."""
     error: str | None = None

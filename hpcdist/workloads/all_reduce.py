@@ -112,15 +112,15 @@ class _Benchmark:
         found: dict[pairs.Pair, dict[str, Any]] = {}
         for one in rounds:
             self._stop_if_asked(done, planned)
-            found |= self._measure_round(one, is_alone=len(one) == 1)
+            found |= self._measure_round(one)
             done += 1
             finish_step(self.context, done)
-        # Pairs at once may have been in each other's way: none is called slow for that.
+        # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
+        # slow only if it is so a second time, alone.
         bandwidths = {pair: fields["bus_bytes_per_s"] for pair, fields in found.items()}
         for pair in pairs.slow_pairs(bandwidths):
-            if not found[pair]["alone"]:
-                self._stop_if_asked(done, planned)
-                self._measure_round([pair], is_alone=True)
+            self._stop_if_asked(done, planned)
+            self._measure_round([pair])
 
     def _stop_if_asked(self, done: int, planned: int) -> None:
         if should_stop(self.context):
@@ -222,9 +222,7 @@ class _Benchmark:
             first.setdefault(place.node, rank)
         return [first[node] for node in sorted(first)]
 
-    def _measure_round(
-        self, one: list[pairs.Pair], *, is_alone: bool
-    ) -> dict[pairs.Pair, dict[str, Any]]:
+    def _measure_round(self, one: list[pairs.Pair]) -> dict[pairs.Pair, dict[str, Any]]:
         """Measure pairs of nodes at the same time; all ranks get to know the figures of all."""
         import torch.distributed as dist
 
@@ -232,7 +230,7 @@ class _Benchmark:
         own: dict[pairs.Pair, dict[str, Any]] = {}
         for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
             if self.context.rank in {leaders[node] for node in pair}:
-                own[pair] = self._measure_pair(pair, group, leaders) | {"alone": is_alone}
+                own[pair] = self._measure_pair(pair, group, leaders) | {"alone": len(one) == 1}
                 dist.destroy_process_group(group)
         found: dict[pairs.Pair, dict[str, Any]] = {}
         for told in _exchange(self.context, own):
