@@ -214,8 +214,7 @@ class Allreduce(Section, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     """Type of the numbers."""
     iterations: Count = 100
-    """All-reduces per size; at least 3, however long they take, and fewer where they would take
-    longer than max_time_s."""
+    """All-reduces per size; fewer, but not below 3, where they would take longer than max_time_s."""
     warmup: Count = 5
     """All-reduces before those that are measured, with one that is checked."""
     max_time_s: Positive = 2.0
@@ -246,8 +245,8 @@ class Inference(Section, frozen=True, kw_only=True):
     """single (one GPU), data_parallel (nn.DataParallel over the GPUs of one node), process_per_gpu
     (each rank its share of the batch)."""
     repeats: Annotated[int, Meta(ge=2)] = 30
-    """Timed calls per batch size; at least 3, however long they take, and fewer where they would
-    take longer than max_time_s."""
+    """Timed calls per batch size; fewer, but not below 3, where they would take longer than
+    max_time_s."""
     warmup: CountOrZero = 3
     """Calls before those that count, after the first, which is told apart."""
     max_time_s: Positive = 10.0

@@ -28,6 +28,11 @@ def check(job: JobSpec) -> None:
         raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
     number_bytes = NUMBER_BYTES[setting.dtype]
     for size in setting.sizes:
+        if setting.sizes.count(size) > 1:
+            raise JobError(
+                f"allreduce.sizes has {size:,} {setting.sizes.count(size)} times",
+                hint="list each once; allreduce.iterations says how often it is measured",
+            )
         if size % number_bytes:
             raise JobError(
                 f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} bytes "
