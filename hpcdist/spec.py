@@ -249,7 +249,7 @@ class Inference(Section, frozen=True, kw_only=True):
     max_time_s."""
     warmup: CountOrZero = 3
     """Calls before those that count, after the first, which is told apart."""
-    max_time_s: Positive = 10.0
+    max_time_s: Positive = 5.0
     """About how long one batch size is measured, in seconds."""
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     """fp32, bf16-mixed or fp16-mixed."""
