@@ -214,7 +214,8 @@ class Allreduce(Section, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     """Type of the numbers."""
     iterations: Count = 100
-    """All-reduces per size; fewer, but not below 3, where they would take longer than max_time_s."""
+    """All-reduces per size; fewer, but not below 3, where they would take longer than
+    max_time_s."""
     warmup: Count = 5
     """All-reduces before those that are measured, with one that is checked."""
     max_time_s: Positive = 2.0
