@@ -23,6 +23,10 @@ _SECTIONS = {
     "Checkpoint": "`checkpoint`",
     "ScriptJob": "Jobs with `workload: script`",
     "CheckJob": "Jobs with `workload: check`",
+    "AllreduceJob": "Jobs with `workload: allreduce`",
+    "Allreduce": "`allreduce`",
+    "InferenceJob": "Jobs with `workload: inference`, which has `model` and `data`, too",
+    "Inference": "`inference`",
 }
 """Struct -> heading, in the order of the page."""
 
@@ -37,6 +41,7 @@ _TYPES = {
     "dict[str, str]": "mapping of names to texts",
     "list[str]": "list of texts",
     "tuple[Port, Port]": "[first, last], 1024 to 65535",
+    "tuple[Count, Count, Count]": "list of 3 integers, 1 or more",
     "Literal['auto'] | bool": "auto, true or false",
 }
 
@@ -106,6 +111,9 @@ def _default(text: str) -> str:
         "{}": "none",
         "[]": "none",
     }
+    if text.startswith("("):  # a tuple: lists in YAML
+        values = ast.literal_eval(text)
+        return f"[{', '.join(map(str, values))}]"
     return names.get(text, text.strip("'"))
 
 
@@ -114,6 +122,8 @@ def _type(annotation: str) -> str:
     base = annotation.removesuffix(" | None")
     if base in _TYPES:
         text = _TYPES[base]
+    elif base.startswith("tuple[") and base.endswith(", ...]"):
+        text = f"list, each {_type(base.removeprefix('tuple[').removesuffix(', ...]'))}"
     elif base.startswith("Literal["):
         text = ", ".join(re.findall(r"'([^']*)'", base))
     elif match := re.fullmatch(r"Annotated\[(int|float), Meta\((.*)\)\]", base):

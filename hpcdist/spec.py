@@ -195,10 +195,91 @@ class CheckJob(JobSpec, frozen=True, kw_only=True):
     """How long a rank waits for the others, in seconds."""
 
 
+class Allreduce(Section, frozen=True, kw_only=True):
+    """What the all-reduce benchmark measures."""
+
+    sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = (
+        1_024,
+        4_096,
+        16_384,
+        65_536,
+        262_144,
+        1_048_576,
+        4_194_304,
+        16_777_216,
+        67_108_864,
+        268_435_456,
+    )
+    """Bytes that each rank has to add up, one measurement each; default: 1 KiB to 256 MiB, by 4."""
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
+    """Type of the numbers."""
+    iterations: Count = 100
+    """All-reduces per size; fewer, but not below 3, where they would take longer than
+    max_time_s."""
+    warmup: Count = 5
+    """All-reduces before those that are measured, with one that is checked."""
+    max_time_s: Positive = 2.0
+    """About how long one size, or one pair of nodes, is measured, in seconds."""
+    check: bool = True
+    """Check the sums of each size, number by number."""
+    pairs: bool = False
+    """Measure each pair of nodes as well, with one rank of each, and name the slow ones."""
+
+
+class AllreduceJob(JobSpec, frozen=True, kw_only=True):
+    """Bandwidth and latency of all-reduce over all ranks (workload: allreduce)."""
+
+    workload: Literal["allreduce"] = "allreduce"
+    allreduce: Allreduce = Allreduce()
+
+
+class Inference(Section, frozen=True, kw_only=True):
+    """What the inference benchmark measures."""
+
+    batch_sizes: tuple[Annotated[int, Meta(ge=1, le=10_000_000)], ...] = (1, 8, 64, 512)
+    """Images per call, over all GPUs together; each is measured."""
+    strategies: tuple[Literal["single", "data_parallel", "process_per_gpu"], ...] = (
+        "single",
+        "data_parallel",
+        "process_per_gpu",
+    )
+    """single (one GPU), data_parallel (nn.DataParallel over the GPUs of one node), process_per_gpu
+    (each rank its share of the batch)."""
+    repeats: Annotated[int, Meta(ge=2)] = 30
+    """Timed calls per batch size; fewer, but not below 3, where they would take longer than
+    max_time_s."""
+    warmup: CountOrZero = 3
+    """Calls before those that count, after the first, which is told apart."""
+    max_time_s: Positive = 5.0
+    """About how long one batch size is measured, in seconds."""
+    precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
+    """fp32, bf16-mixed or fp16-mixed."""
+    channels_last: Literal["auto"] | bool = "auto"
+    """Memory format of convolutional models; auto: where it is faster."""
+    image_shape: tuple[Count, Count, Count] | None = None
+    """[channels, height, width] of random images; unset: the data set's test images."""
+    num_classes: Count = 1000
+    """Outputs of the model; only with image_shape."""
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    """Seed of the weights and of random images."""
+
+
+class InferenceJob(JobSpec, frozen=True, kw_only=True):
+    """Time per batch of a model that is not trained, by batch size and by how it is spread over
+    GPUs (workload: inference)."""
+
+    workload: Literal["inference"] = "inference"
+    model: Model = Model()
+    data: Data = Data()
+    inference: Inference = Inference()
+
+
 JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
     "script": ScriptJob,
     "check": CheckJob,
+    "allreduce": AllreduceJob,
+    "inference": InferenceJob,
 }
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 
@@ -24,3 +25,13 @@ def show_age(age_s: float) -> str:
     unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
     number = max(0, int(age_s / unit_s))
     return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def show_binary(number: int) -> str:
+    """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them, as sizes of
+    messages are chosen."""
+    unit = 0
+    while number and number % 1024 == 0 and unit < len(_BINARY_UNITS) - 1:
+        number //= 1024
+        unit += 1
+    return f"{number:,} {_BINARY_UNITS[unit]}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.finding import Finding, failed, passed, skipped
 from hpcdist.doctor.trial import Evidence
 from hpcdist.launch.network import NO_INTERFACE
+from hpcdist.units import show_bytes
 
 SETUP_MARK = "hpcdist: setup: "
 """Begins what the job's script prints of a setup line that failed."""
@@ -227,8 +229,14 @@ def _collective(evidence: Evidence) -> Finding | None:
         "collective",
         f"{ranks} ranks on {_nodes(evidence.num_nodes)}: process group "
         f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
-        f"{times['all_reduce_time_s'] * 1e3:.1f} ms",
+        f"{times['all_reduce_time_s'] * 1e3:.1f} ms{_bandwidth(times)}",
     )
+
+
+def _bandwidth(times: dict[str, Any]) -> str:
+    """One rank sends nothing."""
+    bandwidth = times.get("bus_bytes_per_s")
+    return f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
 
 
 def _last(lines: list[str]) -> str:

@@ -249,7 +249,7 @@ def _wanted(wanted: inspect.Type) -> str:
         return _wanted_number(wanted)
     if isinstance(wanted, inspect.TupleType):
         return f"a list of {len(wanted.item_types)} values, each {_wanted(wanted.item_types[0])}"
-    if isinstance(wanted, inspect.ListType):
+    if isinstance(wanted, inspect.ListType | inspect.VarTupleType):
         return f"a list, each value {_wanted(wanted.item_type)}"
     return _NOUNS[type(wanted)]
 

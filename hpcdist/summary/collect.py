@@ -103,6 +103,9 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         epochs=found["epoch"],
         notes=found["note"],
         ends=found["end"],
+        collectives=found["collective"],
+        pairs=found["pair"],
+        cells=found["inference"],
         skipped=[f"{shown_path(path)}: {fault}" for fault in faults],
     )
 

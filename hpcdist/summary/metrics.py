@@ -11,6 +11,8 @@ from msgspec import Struct
 from hpcdist.recording import PHASES
 from hpcdist.summary import timing
 from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
+from hpcdist.summary.benchmarks import all_reduce_summary, inference_summary
 from hpcdist.summary.records import Evaluation, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.values import (
@@ -50,6 +52,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     notes: list[str]
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
+    all_reduce: AllReduceSummary | None = None
+    inference: InferenceSummary | None = None
 
 
 class MeasuredRun(Struct, frozen=True, kw_only=True):
@@ -84,6 +88,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
         notes=[note.message for note in record.notes],
         max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
+        all_reduce=all_reduce_summary(record.collectives, record.pairs),
+        inference=inference_summary(record.cells),
     )
 
 
@@ -127,6 +133,8 @@ def measure_run(
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
+        all_reduce=_newest_of_lowest_rank(ranks, lambda figures: figures.all_reduce),
+        inference=_newest_of_lowest_rank(ranks, lambda figures: figures.inference),
         verdict=_verdict(record.verdict) if record.verdict else None,
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
     )

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hpcdist.events import SCHEMA_VERSION
+from hpcdist.inference.figures import Cell
 from hpcdist.verdict import Verdict
 
 # The bounds keep every figure that is computed from damaged files finite.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
 Count = Annotated[int, Meta(ge=0)]
+PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Bucket = Annotated[int, Meta(ge=-2_000, le=2_000)]
 
 
@@ -96,6 +98,33 @@ class End(Struct, frozen=True, kw_only=True):
     max_cuda_bytes: Count | None = None
 
 
+class Collective(Struct, frozen=True, kw_only=True):
+    """All-reduces of one size over all ranks; without a size where an older version wrote it."""
+
+    bytes: Count = 0
+    ranks: Annotated[int, Meta(ge=1)] = 1
+    iterations: Count = 0
+    mean_time_s: Seconds = 0.0
+    median_time_s: Seconds = 0.0
+    p95_time_s: Seconds = 0.0
+    min_time_s: Seconds = 0.0
+    algorithm_bytes_per_s: PerSecond = 0.0
+    bus_bytes_per_s: PerSecond = 0.0
+    dtype: str | None = None
+    checked: bool = False
+
+
+class NodePair(Struct, frozen=True, kw_only=True):
+    """All-reduces between two nodes."""
+
+    nodes: tuple[int, int]
+    hosts: tuple[str, str]
+    bytes: Count
+    mean_time_s: Seconds
+    bus_bytes_per_s: PerSecond
+    alone: bool = False
+
+
 EVENT_TYPES: dict[str, type[Struct]] = {
     "start": Start,
     "resume": Resume,
@@ -103,6 +132,9 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "evaluate": Evaluation,
     "epoch": Epoch,
     "note": Note,
+    "collective": Collective,
+    "pair": NodePair,
+    "inference": Cell,
     "end": End,
 }
 """Events that the summary reads; others are no concern of it."""
@@ -120,6 +152,9 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     epochs: list[Epoch]
     notes: list[Note]
     ends: list[End]
+    collectives: list[Collective] = []
+    pairs: list[NodePair] = []
+    cells: list[Cell] = []
     skipped: list[str]
     """What could not be read, one sentence each."""
 

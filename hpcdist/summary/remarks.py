@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from hpcdist.summary.benchmarks import all_reduce_sentences
 from hpcdist.summary.text import decimals_for, format_number, format_percent, number_of, shown
 from hpcdist.summary.values import RunSummary
 
@@ -23,6 +24,9 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
     done = [run for run in runs if run.state == "done"]
     if not done:
         return f"{job}: no run is done ({_count_states(runs)})."
+    if benchmarked := [run for run in done if is_benchmark(run)]:
+        # The newest of those with most ranks.
+        return f"{job}: {_benchmark_sentences(max(benchmarked[::-1], key=_world_size))}"
     measured = [run for run in done if run.samples_per_s]
     if not measured:
         return f"{job}: {number_of(len(done), 'run')} done; no speed, as no steps were recorded."
@@ -32,6 +36,17 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
         " For a speed-up, submit it with other --nodes or --gpus too."
     )
+
+
+def is_benchmark(run: RunSummary) -> bool:
+    """It measured something else than training steps."""
+    return run.all_reduce is not None or run.inference is not None
+
+
+def _benchmark_sentences(run: RunSummary) -> str:
+    told = all_reduce_sentences(run.all_reduce) if run.all_reduce else []
+    told += run.inference.conclusions if run.inference else []
+    return " ".join(map(shown, told)) + _shared_cpus(run)
 
 
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -74,7 +89,8 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             if attempt.message
         ]
     told += [shown(note) for note in run.notes]
-    if run.not_compared_because and run.state == "done" and not is_alone:
+    is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
+    if run.not_compared_because and is_left_out:
         others = " with the others" if run.compared_with else ""
         told.append(f"not compared{others}: {shown(run.not_compared_because)}")
     return told
@@ -96,6 +112,10 @@ def is_baseline(run: RunSummary) -> bool:
 
 def _rate(run: RunSummary) -> float:
     return run.samples_per_s.mean if run.samples_per_s else 0.0
+
+
+def _world_size(run: RunSummary) -> int:
+    return run.world_size
 
 
 def _count_states(runs: Iterable[RunSummary]) -> str:

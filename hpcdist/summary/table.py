@@ -16,8 +16,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hpcdist.summary.benchmark_table import PlainTable, benchmark_tables
 from hpcdist.summary.metrics import OTHER
-from hpcdist.summary.remarks import conclusion, is_baseline, remarks
+from hpcdist.summary.remarks import conclusion, is_baseline, is_benchmark, remarks
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -102,6 +103,9 @@ def _print_job(console: Console, rows: Sequence[Row]) -> None:
     if any(run.speedup is not None for run in runs):
         _say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
     console.print()
+    for row in rows:
+        for table in benchmark_tables(row.run, row.number):
+            _print_plain(console, table)
     stepped = [row for row in rows if row.run.step_time_s]
     if stepped:
         console.print(_table(stepped, _step_columns([row.run for row in stepped])))
@@ -124,11 +128,16 @@ def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
             return UNDEFINED
         return f"{row.run.speedup:.2f}{' *' if is_baseline(row.run) else '  '}"
 
-    return [
+    columns = [
         Column("#", lambda row: str(row.number)),
         Column("run", lambda row: shown(row.run.run), is_number=False),
         Column("state", _state, is_number=False),
         Column("nodes\nx gpus", lambda row: f"{row.run.nodes} x {row.run.gpus_per_node}"),
+    ]
+    if all(is_benchmark(run) for run in runs):  # they have tables of their own
+        return columns
+    return [
+        *columns,
         Column("samples/s", samples_per_s),
         Column("speed-\nup  ", speedup),
         Column("effic.\n(%)", lambda row: format_percent(row.run.efficiency)),
@@ -225,6 +234,17 @@ def _table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
         cells = (column.cell(row) for column in columns)
         table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
     return table
+
+
+def _print_plain(console: Console, plain: PlainTable) -> None:
+    _say(console, plain.caption)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for header in plain.headers:
+        table.add_column(Text(header), justify="right", vertical="bottom", overflow="fold")
+    for row in plain.rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+    console.print()
 
 
 def _print_remarks(console: Console, rows: Sequence[Row]) -> None:

@@ -45,6 +45,13 @@ def time_unit(time_s: float) -> tuple[float, str]:
     return next((unit for unit in _TIME_UNITS if time_s >= unit[0]), _TIME_UNITS[-1])
 
 
+def format_time(time_s: float) -> str:
+    """`12.3 ms`: three digits, with the unit that suits it; for sentences."""
+    unit_s, unit = time_unit(time_s)
+    value = time_s / unit_s
+    return f"{format_number(value, decimals_for([value]))} {unit}"
+
+
 def format_number(value: float | None, decimals: int) -> str:
     """A number, or a dash where it is not known."""
     return UNDEFINED if value is None else f"{value:,.{decimals}f}"

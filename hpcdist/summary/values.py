@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
 from hpcdist.verdict import Kind, State
 
 
@@ -128,6 +129,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     compared_with: list[str] = []
     """The baseline: the runs of the smallest size among those like this one."""
     not_compared_because: str | None = None
+    all_reduce: AllReduceSummary | None = None
+    """Of the job allreduce, and of check."""
+    inference: InferenceSummary | None = None
+    """Of the job inference."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
     """What the ranks wanted known."""

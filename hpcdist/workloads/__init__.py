@@ -17,6 +17,8 @@ WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "script": "hpcdist.workloads.script",
     "check": "hpcdist.workloads.cluster_check",
+    "allreduce": "hpcdist.workloads.all_reduce",
+    "inference": "hpcdist.workloads.predict",
 }
 """Workload -> its module; none is called as a function here is, which would hide the function."""
 

@@ -39,7 +39,7 @@ GOOD = Evidence(
     verdict=DONE,
     nodes=[node(0), node(1)],
     places=[place(0), place(1)],
-    collectives=[{"group_time_s": 1.0, "all_reduce_time_s": 0.5}] * 2,
+    collectives=[{"group_time_s": 1.0, "all_reduce_time_s": 0.5, "bus_bytes_per_s": 1.2e9}] * 2,
     logs={0: [], 1: []},
     ended=frozenset((0, 1)),
 )
@@ -58,6 +58,7 @@ def failing(found):
 def test_what_is_proven_passes():
     found = states()
     assert not failing(found)
+    assert found["collective"].detail.endswith("1 MiB 500.0 ms, bus bandwidth 1.2 GB/s")
     assert found["port"].detail == "10.0.0.1:20001 on node 0, reached from 1 node"
     assert found["GPUs"].state == "pass"
 

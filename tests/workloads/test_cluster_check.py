@@ -1,4 +1,4 @@
-"""The check job: what every rank records, and that a wrong sum fails."""
+"""The check job: what every rank records."""
 
 import os
 
@@ -8,7 +8,6 @@ import torch
 from hpcdist import submission
 from hpcdist.job import load_job
 from hpcdist.job.load import Flag
-from hpcdist.workloads.cluster_check import _require_sum
 
 
 @pytest.fixture
@@ -42,14 +41,8 @@ def test_every_rank_records_its_place_and_takes_part_in_the_collective(checked):
         assert place["token"] == checked.run.id
         assert (place["device"], place["gpu"]) == ("cpu", None)
         assert all(events[2][key] >= 0 for key in ("group_time_s", "all_reduce_time_s"))
+        assert (events[2]["bytes"], events[2]["ranks"]) == (1 << 20, 4)
+        assert events[2]["bus_bytes_per_s"] == events[2]["algorithm_bytes_per_s"] * 1.5
     assert len(ports) == 1
     assert "rank 3 of 4 on " in checked.log(3)
     assert checked.log(0).splitlines()[-1].startswith("4 ranks on 2 nodes added up right with gloo")
-
-
-def test_a_sum_that_is_wrong_in_one_number_is_an_error():
-    numbers = torch.full((1 << 18,), 6.0)
-    _require_sum(numbers, 6.0, 4)
-    numbers[17] = 5.0
-    with pytest.raises(RuntimeError, match="must be 6; 1 of 262,144 numbers are wrong"):
-        _require_sum(numbers, 6.0, 4)

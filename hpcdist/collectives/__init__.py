@@ -1,0 +1,1 @@
+"""Measuring what ranks need for a collective: used by the benchmark `allreduce` and by `check`."""

@@ -1,0 +1,281 @@
+"""The all-reduce benchmark: bandwidth and latency by size, then of each pair of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.collectives import pairs, room
+from hpcdist.errors import JobError
+from hpcdist.rank import RankContext
+from hpcdist.spec import Allreduce, AllreduceJob, JobSpec
+from hpcdist.units import show_binary, show_bytes
+from hpcdist.workloads.benchmark import alive, finish_step, process_group, should_stop, stop
+
+if TYPE_CHECKING:
+    from hpcdist.collectives.measure import Effort, Measured
+
+NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_PAIR_BYTES = 16 << 20
+"""Size that pairs of nodes exchange: enough to fill a link, also a fast one."""
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for sizes that cannot be measured."""
+    assert isinstance(job, AllreduceJob)
+    setting = job.allreduce
+    if not setting.sizes:
+        raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
+    number_bytes = NUMBER_BYTES[setting.dtype]
+    for size in setting.sizes:
+        if setting.sizes.count(size) > 1:
+            raise JobError(
+                f"allreduce.sizes has {size:,} {setting.sizes.count(size)} times",
+                hint="list each once; allreduce.iterations says how often it is measured",
+            )
+        if size % number_bytes:
+            raise JobError(
+                f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} bytes "
+                f"of a {setting.dtype}",
+                hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
+            )
+    if setting.pairs and job.resources.nodes < 2:
+        raise JobError(
+            "allreduce.pairs is true, but resources.nodes is 1",
+            hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
+        )
+    _check_room(job)
+
+
+def _check_room(job: AllreduceJob) -> None:
+    """What is certain here: on CPUs all ranks of a node have to share resources.mem_gb."""
+    mem_gb = job.resources.mem_gb
+    if mem_gb is None or job.launch.device != "cpu":
+        return
+    needed = max(job.allreduce.sizes) * job.resources.gpus
+    if needed > mem_gb * 1e9:
+        raise JobError(
+            f"allreduce.sizes has {max(job.allreduce.sizes):,} bytes, with "
+            f"{job.resources.gpus} ranks per node {show_bytes(needed)}, but resources.mem_gb is "
+            f"{mem_gb:g}",
+            hint="leave out the largest sizes, or ask for more memory",
+        )
+
+
+def prepare(job: JobSpec) -> None:
+    """Nothing."""
+
+
+def preload(job: JobSpec) -> list[str]:  # noqa: ARG001 - all workloads are asked so
+    """torch, once per node."""
+    return ["torch", "torch.distributed", "hpcdist.collectives.measure"]
+
+
+def run(context: RankContext) -> None:
+    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
+    job = context.job
+    assert isinstance(job, AllreduceJob)
+    with process_group(context, context.backend):
+        _Benchmark(context, job.allreduce).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What the ranks tell each other of themselves."""
+
+    node: int
+    host: str
+    machine: str
+    free_bytes: int
+
+
+class _Benchmark:
+    """One rank's part."""
+
+    def __init__(self, context: RankContext, setting: Allreduce) -> None:
+        import torch
+
+        self.context = context
+        self.setting = setting
+        self._device = torch.device(context.device)
+        self._dtype = getattr(torch, setting.dtype)
+        self._places: list[_Place] = _exchange(context, self._place())
+        self._sizes = self._sizes_that_fit()
+        numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
+        self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
+
+    def run(self) -> None:
+        """All sizes, then all pairs."""
+        rounds = self._rounds()
+        planned = len(self._sizes) + len(rounds)
+        done = 0
+        for size in self._sizes:
+            self._stop_if_asked(done, planned)
+            self._measure_size(size)
+            done += 1
+            finish_step(self.context, done)
+        found: dict[pairs.Pair, dict[str, Any]] = {}
+        for one in rounds:
+            self._stop_if_asked(done, planned)
+            found |= self._measure_round(one)
+            done += 1
+            finish_step(self.context, done)
+        # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
+        # slow only if it is so a second time, alone.
+        bandwidths = {pair: fields["bus_bytes_per_s"] for pair, fields in found.items()}
+        for pair in pairs.slow_pairs(bandwidths):
+            self._stop_if_asked(done, planned)
+            self._measure_round([pair])
+
+    def _stop_if_asked(self, done: int, planned: int) -> None:
+        if should_stop(self.context):
+            raise stop(self.context, done, planned, "measurements")
+
+    # Sizes.
+
+    def _measure_size(self, size: int) -> None:
+        from hpcdist.collectives.measure import measure_all_reduce
+
+        buffer = self._buffer[: size // NUMBER_BYTES[self.setting.dtype]]
+        measured = measure_all_reduce(buffer, self._effort(), alive=lambda: alive(self.context))
+        if self.context.rank == 0:
+            self._tell(measured)
+
+    def _tell(self, measured: Measured) -> None:
+        fields = measured.to_event()
+        self.context.events.write(
+            "collective", **fields, dtype=self.setting.dtype, checked=self.setting.check
+        )
+        self.context.say(
+            f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
+            f"algorithm {show_bytes(fields['algorithm_bytes_per_s'])}/s, "
+            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s ({fields['iterations']} times)"
+        )
+
+    def _effort(self) -> Effort:
+        from hpcdist.collectives.measure import Effort
+
+        return Effort(
+            iterations=self.setting.iterations,
+            warmup=self.setting.warmup,
+            max_time_s=self.setting.max_time_s,
+            check=self.setting.check,
+        )
+
+    # Room.
+
+    def _place(self) -> _Place:
+        import torch
+
+        if self._device.type == "cuda":
+            free_bytes = torch.cuda.mem_get_info(self._device)[0]
+        else:
+            free_bytes = room.free_host_bytes()
+        return _Place(
+            node=self.context.node_rank,
+            host=self.context.host,
+            machine=room.machine_id(),
+            free_bytes=free_bytes,
+        )
+
+    def _sizes_that_fit(self) -> list[int]:
+        """The same on all ranks: the one with the least room decides."""
+        rooms = [self._room(place) for place in self._places]
+        least = min(range(len(rooms)), key=lambda rank: rooms[rank])
+        fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
+        place = self._places[least]
+        why = (
+            f"rank {least} on {place.host} should not use more than {show_bytes(rooms[least])}: "
+            f"{show_bytes(place.free_bytes)} are free there, for "
+            f"{self._num_sharing(place)} of the ranks"
+        )
+        if not fitting:
+            raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
+        if too_large and self.context.rank == 0:
+            left_out = ", ".join(map(show_binary, too_large))
+            message = f"left out for want of memory: {left_out}; {why}"
+            self.context.events.write("note", message=message)
+            self.context.say(f"note: {message}")
+        return fitting
+
+    def _room(self, place: _Place) -> int:
+        mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
+        return room.largest_buffer(
+            place.free_bytes,
+            num_sharing=self._num_sharing(place),
+            limit_bytes=None if mem_gb is None else mem_gb * 1e9,
+            num_in_limit=self.context.local_world_size,
+        )
+
+    def _num_sharing(self, place: _Place) -> int:
+        """Ranks that take from the same memory: each GPU has its own."""
+        if self._device.type == "cuda":
+            return 1
+        return sum(other.machine == place.machine for other in self._places)
+
+    # Pairs.
+
+    def _rounds(self) -> list[list[pairs.Pair]]:
+        if not self.setting.pairs:
+            return []
+        return pairs.plan_rounds([self._places[rank].machine for rank in self._leaders()])
+
+    def _leaders(self) -> list[int]:
+        """The first rank of each node."""
+        first: dict[int, int] = {}
+        for rank, place in enumerate(self._places):
+            first.setdefault(place.node, rank)
+        return [first[node] for node in sorted(first)]
+
+    def _measure_round(self, one: list[pairs.Pair]) -> dict[pairs.Pair, dict[str, Any]]:
+        """Measure pairs of nodes at the same time; all ranks get to know the figures of all."""
+        import torch.distributed as dist
+
+        leaders = self._leaders()
+        own: dict[pairs.Pair, dict[str, Any]] = {}
+        for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
+            if self.context.rank in {leaders[node] for node in pair}:
+                own[pair] = self._measure_pair(pair, group, leaders) | {"alone": len(one) == 1}
+                dist.destroy_process_group(group)
+        found: dict[pairs.Pair, dict[str, Any]] = {}
+        for told in _exchange(self.context, own):
+            found |= told
+        if self.context.rank == 0:
+            for pair in one:
+                self._tell_pair(found[pair])
+        return found
+
+    def _group(self, pair: pairs.Pair, leaders: list[int]) -> Any:
+        """All ranks make all groups, in the same order: so their names in the store are unique."""
+        import torch.distributed as dist
+
+        return dist.new_group([leaders[node] for node in pair])
+
+    def _measure_pair(self, pair: pairs.Pair, group: Any, leaders: list[int]) -> dict[str, Any]:
+        from hpcdist.collectives.measure import measure_all_reduce
+
+        fitting = [size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)]
+        buffer = self._buffer[: max(fitting) // NUMBER_BYTES[self.setting.dtype]]
+        measured = measure_all_reduce(
+            buffer, self._effort(), group=group, alive=lambda: alive(self.context)
+        )
+        hosts = [self._places[leaders[node]].host for node in pair]
+        return {"nodes": list(pair), "hosts": hosts, **measured.to_event()}
+
+    def _tell_pair(self, fields: dict[str, Any]) -> None:
+        self.context.events.write("pair", **fields, dtype=self.setting.dtype)
+        a, b = fields["hosts"]
+        self.context.say(
+            f"nodes {fields['nodes'][0]} and {fields['nodes'][1]} ({a}, {b}): "
+            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s"
+            f"{' (measured alone)' if fields['alone'] else ''}"
+        )
+
+
+def _exchange(context: RankContext, own: Any) -> list[Any]:
+    """What every rank says, by rank."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * context.world_size
+    dist.all_gather_object(found, own)
+    return found

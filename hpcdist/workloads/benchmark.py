@@ -1,0 +1,81 @@
+"""What the benchmarks' workloads share: their process group, and leaving when they are told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from hpcdist.errors import EXIT_STOPPED
+from hpcdist.rank import RankContext
+
+_BEAT_S = 5.0
+_GROUP_TIMEOUT = timedelta(days=1)
+"""A rank that waits this long waits for one that is measured; a hang is seen by the agents."""
+
+
+@contextmanager
+def process_group(context: RankContext, backend: str) -> Iterator[None]:
+    """The group of all ranks, on the rank's device where the backend uses it."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device(context.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend=backend,
+        timeout=_GROUP_TIMEOUT,
+        device_id=device if backend == "nccl" else None,
+    )
+    yield
+    # Only after success: after an error, closing the group can wait for ranks that are gone.
+    dist.destroy_process_group()
+
+
+def alive(context: RankContext) -> None:
+    """Tell the agent that something goes on."""
+    if context.progress is not None:
+        context.progress.alive()
+
+
+def finish_step(context: RankContext, number: int) -> None:
+    """Tell the agent that so many measurements are done."""
+    if context.progress is not None:
+        context.progress.step(number)
+
+
+def should_stop(context: RankContext) -> bool:
+    """Whether to leave before the next measurement; all ranks ask equally often."""
+    return context.progress is not None and context.progress.should_stop()
+
+
+def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit:
+    """What to raise after `done` measurements of those planned, with all that is known written."""
+    if context.rank == 0:
+        message = f"stopped when it was asked to, after {done} of {planned} {what}"
+        context.events.write("note", message=message)
+        context.say(message)
+    return SystemExit(EXIT_STOPPED)
+
+
+@contextmanager
+def waiting(context: RankContext) -> Iterator[None]:
+    """Give signs of life while this rank only waits for others, which give their own.
+
+    Without them the agent would take a long measurement of another rank for a hang of this one.
+    """
+    over = threading.Event()
+    beat = threading.Thread(target=_beat, args=(context, over), daemon=True)
+    beat.start()
+    try:
+        yield
+    finally:
+        over.set()
+        beat.join()
+
+
+def _beat(context: RankContext, over: threading.Event) -> None:
+    while not over.wait(_BEAT_S):
+        alive(context)

@@ -1,0 +1,54 @@
+"""Rounds of a tournament, and which pairs are slow."""
+
+from itertools import chain, combinations
+
+import pytest
+
+from hpcdist.collectives.pairs import (
+    common_node,
+    one_by_one,
+    plan_rounds,
+    slow_pairs,
+    tournament,
+)
+
+
+@pytest.mark.parametrize("num_nodes", range(1, 12))
+def test_every_pair_meets_once_and_nobody_meets_two_at_a_time(num_nodes):
+    rounds = tournament(num_nodes)
+    met = list(chain.from_iterable(rounds))
+    assert sorted(met) == list(combinations(range(num_nodes), 2))
+    for one in rounds:
+        nodes = list(chain.from_iterable(one))
+        assert len(nodes) == len(set(nodes))
+
+
+@pytest.mark.parametrize(("num_nodes", "num_rounds"), [(2, 1), (3, 3), (4, 3), (7, 7), (64, 63)])
+def test_a_tournament_takes_no_more_rounds_than_it_must(num_nodes, num_rounds):
+    assert len(tournament(num_nodes)) == num_rounds
+
+
+def test_nodes_of_one_machine_are_measured_one_pair_after_the_other():
+    assert plan_rounds(["a", "b", "c", "d"]) == tournament(4)
+    assert plan_rounds(["a", "b", "a", "d"]) == one_by_one(4)
+
+
+def test_pairs_below_half_of_the_median_are_slow_the_slowest_first():
+    bandwidths = dict.fromkeys(combinations(range(4), 2), 10.0)
+    assert slow_pairs(bandwidths) == []
+    bandwidths |= {(1, 2): 4.9, (0, 2): 1.0, (2, 3): 5.0}
+    assert slow_pairs(bandwidths) == [(0, 2)]  # half of the median is 3.75
+    bandwidths[2, 3] = 9.0
+    assert slow_pairs(bandwidths) == [(0, 2)]  # half of it is 4.75
+    bandwidths[1, 2] = 4.7
+    assert slow_pairs(bandwidths) == [(0, 2), (1, 2)]
+
+
+def test_of_fewer_than_three_pairs_none_is_the_odd_one():
+    assert slow_pairs({(0, 1): 1.0}) == []
+
+
+def test_the_node_that_all_slow_pairs_share_is_found():
+    assert common_node([(0, 2), (1, 2), (2, 3)]) == 2
+    assert common_node([(0, 1), (2, 3)]) is None
+    assert common_node([(0, 1)]) is None

@@ -1,0 +1,103 @@
+"""The inference benchmark: real ranks that time a model, and what is refused beforehand."""
+
+import io
+import statistics
+
+import msgspec
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from hpcdist.errors import JobError
+from hpcdist.spec import InferenceJob
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.workloads import predict
+
+
+def cells_of(launched):
+    return [event for event in launched.events(0) if event["event"] == "inference"]
+
+
+def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
+    launched = submit_job(
+        "inference",
+        "inference.batch_sizes=[1,2,600]",
+        "inference.repeats=4",
+        "inference.warmup=1",
+        gpus=2,
+    )
+    assert launched.verdict().state == "done", launched.everything_said()
+    cells = cells_of(launched)
+    measured = [(cell["batch_size"], cell["strategy"], cell["devices"]) for cell in cells]
+    assert measured == [
+        (1, "single", 1),
+        (1, "data_parallel", 1),
+        *((2, "single", 1), (2, "data_parallel", 1), (2, "process_per_gpu", 2)),
+        *((600, "single", 1), (600, "data_parallel", 1), (600, "process_per_gpu", 2)),
+    ]
+    for cell in cells:
+        assert cell["repeats"] == 4
+        assert 0 < cell["min_time_s"] <= cell["mean_time_s"]
+        assert cell["images_per_s"] == pytest.approx(cell["batch_size"] / cell["mean_time_s"])
+    notes = [event["message"] for event in launched.events(0) if event["event"] == "note"]
+    assert "on CPUs it calls the model" in notes[0]
+    assert notes[1] == ("process_per_gpu: not measured with 1 per batch, fewer than the 2 ranks")
+    with Image.open(launched.run.path / "inference.png") as plot:
+        assert plot.format == "PNG"
+        # Neither blank nor one colour: there is something on it.
+        assert statistics.pstdev(plot.convert("L").tobytes()) > 1
+
+    summary = summarize([launched.run], {})
+    told = to_json(summary)[0]["inference"]
+    assert len(told["cells"]) == len(cells)
+    assert told["conclusions"][0].startswith("data_parallel (1 device) shows no parallelism")
+    assert told["conclusions"][1].startswith("process_per_gpu (2 devices) is ")
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=120))
+    assert file.getvalue().startswith("inference: data_parallel (1 device)")
+    assert "images/s" in file.getvalue()
+
+
+def test_random_images_of_a_shape_and_another_precision(submit_job):
+    launched = submit_job(
+        "inference",
+        "inference.batch_sizes=[4]",
+        "inference.strategies=[single]",
+        "inference.repeats=2",
+        "inference.image_shape=[3,16,16]",
+        "inference.num_classes=7",
+        "inference.precision=bf16-mixed",
+        "model.name=mlp",
+    )
+    assert launched.verdict().state == "done", launched.everything_said()
+    (cell,) = cells_of(launched)
+    assert (cell["strategy"], cell["batch_size"], cell["repeats"]) == ("single", 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"inference": {"batch_sizes": []}}, "inference.batch_sizes is empty"),
+        ({"inference": {"strategies": []}}, "inference.strategies is empty"),
+        ({"inference": {"batch_sizes": [8, 1, 8]}}, "inference.batch_sizes has 8 2 times"),
+        ({"inference": {"batch_sizes": [1, 3]}}, "at most 3, but process_per_gpu shares a batch"),
+        ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
+        ({"data": {"name": "mnist"}}, "data.root is not set"),
+    ],
+    ids=["no-sizes", "no-strategies", "twice", "fewer-than-ranks", "model", "data"],
+)
+def test_what_cannot_be_timed_is_refused_with_key_and_value(sections, said):
+    values = {"name": "test", "resources": {"nodes": 2, "gpus": 2}, **sections}
+    with pytest.raises(JobError) as error:
+        predict.check(msgspec.convert(values, InferenceJob))
+    assert said in error.value.message
+    assert error.value.hint
+
+
+def test_random_images_need_no_data_set():
+    values = {
+        "name": "test",
+        "data": {"name": "mnist"},
+        "inference": {"image_shape": [1, 28, 28]},
+    }
+    predict.check(msgspec.convert(values, InferenceJob))
