@@ -45,7 +45,7 @@ from hpcdist.launch.place import JobPlace
 from hpcdist.launch.ports import NoFreePortError
 from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob, job_from_dict, warning_before_s
+from hpcdist.spec import JobSpec, OwnCodeJob, job_from_dict, warning_before_s
 from hpcdist.verdict import Kind, Verdict
 
 _LOOPBACK = "127.0.0.1"
@@ -237,7 +237,7 @@ class Agent:
             finish=self._finish,
             now=time.monotonic,
             unix_now=time.time,
-            saves=not isinstance(self.job, ScriptJob),
+            saves=not isinstance(self.job, OwnCodeJob),
         )
         self._coordinator.begin()
         addresses = self._own_addresses()

@@ -28,6 +28,8 @@ NOT_COMPARED = (
     "data.download",
     "checkpoint.keep",
     "checkpoint.resume",
+    "python_path",  # of a function: names the snapshot, if there is one
+    "modules",
 )
 """Keys, and sections, of a job that may differ between runs that are compared."""
 

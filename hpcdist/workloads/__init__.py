@@ -16,6 +16,7 @@ from hpcdist.spec import JobSpec
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "script": "hpcdist.workloads.script",
+    "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
 }
 """Workload -> its module; none is called as a function here is, which would hide the function."""
