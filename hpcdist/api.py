@@ -295,7 +295,7 @@ def sweep(
     )
     planned = plan_sweep(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(job, flags=flags | dict(point), script_args=args),
+        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args),
         plan=lambda loaded: submission.plan_submission(
             loaded,
             scheduler=chosen,

@@ -76,6 +76,11 @@ def load_job(
     file = find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
+    if "compare" in values and "workload" not in values:
+        raise JobError(
+            f"{file.shown} compares several jobs, and is none itself",
+            hint=f"run all of them with: hpcdist submit {file.shown}",
+        )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
     for key, flag in given.items():
         _put(values, key, flag.value, flag.name)
@@ -295,7 +300,17 @@ def _shown_script(file: JobFile, job: ScriptJob) -> str:
 
 
 def _listing(name: str, file: JobFile) -> JobListing:
+    from hpcdist.job.comparison import check_comparison, find_comparison
+
     try:
+        if (comparison := find_comparison(name)) is not None:
+            check_comparison(comparison)
+            return JobListing(
+                name=name,
+                workload="compare",
+                description=" ".join(comparison.description.split()),
+                path=str(file.path),
+            )
         job = load_job(name).job
     except JobError as error:
         return JobListing(

@@ -1,7 +1,8 @@
 """From the events of runs to figures and tables.
 
 One way through: collect (files to records), metrics and timing (records to a `RunSummary` per run),
-scaling (which runs compare, speed-up), table (text for people). All but the first and the last are
+scaling (which runs compare, speed-up) and variants (what a comparison says), table and plot (for
+people). All but the first and the last are
 pure; nothing here imports torch or numpy, and only `table` imports rich.
 """
 
@@ -48,8 +49,8 @@ def summarize(runs: Sequence[Run], states: Mapping[str, State]) -> Summary:
             skipped += rank_record.skipped
             ranks.append(metrics.measure_rank(rank_record))
         measured.append(metrics.measure_run(record, ranks, states.get(run.id)))
-    summaries, groups = scaling.compare(measured)
-    return Summary(runs=summaries, groups=groups, skipped=skipped)
+    summaries, groups, comparisons = scaling.compare(measured)
+    return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:

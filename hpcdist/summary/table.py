@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -53,10 +53,10 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A header with its unit, and the text of a run's cell."""
+    """A header with its unit, and the text of a cell, from what its row is about."""
 
     header: str
-    cell: Callable[[Row], str | Text]
+    cell: Callable[[Any], str | Text]
     is_number: bool = True
 
 
@@ -70,13 +70,22 @@ def make_console(file: TextIO | None = None) -> Console:
 def print_tables(summary: Summary, console: Console) -> None:
     """Print every job's part, then what could not be read."""
     if not summary.runs:
-        _say(console, "There is no run to summarize.", style="bold")
+        say(console, "There is no run to summarize.", style="bold")
+    from hpcdist.summary.comparison_table import print_comparison
+
     rows = _rows(summary)
-    for _, of_job in itertools.groupby(rows, key=lambda row: row.run.job):
-        _print_job(console, list(of_job))
+    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
+    for key, grouped in itertools.groupby(rows, key=lambda row: _part(row.run)):
+        part = list(grouped)
+        if (comparison := comparisons.get(key)) is not None:
+            print_comparison(console, comparison, part)
+        else:
+            say(console, conclusion([row.run for row in part]), style="bold")
+            console.print()
+            print_runs(console, part)
     if summary.skipped:
-        _say(console, "What could not be read:", style="bold")
-        _say_each(console, summary.skipped)
+        say(console, "What could not be read:", style="bold")
+        say_each(console, summary.skipped)
 
 
 def _rows(summary: Summary) -> list[Row]:
@@ -86,28 +95,32 @@ def _rows(summary: Summary) -> list[Row]:
         for number, group in enumerate(summary.groups)
         for index, run in enumerate(group.runs)
     }
-    jobs: dict[str, int] = {}
+    parts: dict[str, int] = {}
     for run in summary.runs:
-        jobs.setdefault(run.job, len(jobs))
+        parts.setdefault(_part(run), len(parts))
     last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (jobs[run.job], place.get(run.run, last)))
+    ordered = sorted(summary.runs, key=lambda run: (parts[_part(run)], place.get(run.run, last)))
     return [Row(number, run) for number, run in enumerate(ordered, 1)]
 
 
-def _print_job(console: Console, rows: Sequence[Row]) -> None:
+def _part(run: RunSummary) -> str:
+    """Runs that are looked at together: those of a comparison, or of a job."""
+    return run.comparison or run.job
+
+
+def print_runs(console: Console, rows: Sequence[Row]) -> None:
+    """Print the figures of single runs, and what the figures do not say."""
     runs = [row.run for row in rows]
-    _say(console, conclusion(runs), style="bold")
-    console.print()
-    console.print(_table(rows, _speed_columns(runs)))
+    console.print(make_table(rows, _speed_columns(runs)))
     if any(run.speedup is not None for run in runs):
-        _say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
+        say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
     console.print()
     stepped = [row for row in rows if row.run.step_time_s]
     if stepped:
-        console.print(_table(stepped, _step_columns([row.run for row in stepped])))
+        console.print(make_table(stepped, _step_columns([row.run for row in stepped])))
         console.print()
-        _say(console, "Share of step time by phase, in %")
-        console.print(_table(stepped, _phase_columns([row.run for row in stepped])))
+        say(console, "Share of step time by phase, in %")
+        console.print(make_table(stepped, _phase_columns([row.run for row in stepped])))
         console.print()
     _print_remarks(console, rows)
 
@@ -127,6 +140,11 @@ def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
     return [
         Column("#", lambda row: str(row.number)),
         Column("run", lambda row: shown(row.run.run), is_number=False),
+        *(
+            [Column("variant", lambda row: shown(row.run.variant or ""), is_number=False)]
+            if any(run.variant for run in runs)
+            else []
+        ),
         Column("state", _state, is_number=False),
         Column("nodes\nx gpus", lambda row: f"{row.run.nodes} x {row.run.gpus_per_node}"),
         Column("samples/s", samples_per_s),
@@ -211,7 +229,8 @@ def _state(row: Row) -> Text:
     return Text(state or UNDEFINED, style=_STATE_STYLES.get(state or "", "yellow"))
 
 
-def _table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
+def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Table:
+    """One line for each row, from the cells of the columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
@@ -233,15 +252,17 @@ def _print_remarks(console: Console, rows: Sequence[Row]) -> None:
     for row in rows:
         for remark in remarks(row.run, is_alone=len(rows) == 1):
             numbers.setdefault(remark, []).append(row.number)
-    _say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
+    say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
     if numbers:
         console.print()
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a text as it is: brackets in it mean nothing."""
     console.print(Text(text, style=style))
 
 
-def _say_each(console: Console, texts: Iterable[str]) -> None:
+def say_each(console: Console, texts: Iterable[str]) -> None:
+    """Print texts, indented, each from a line of its own on."""
     for text in texts:
         console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))
