@@ -56,6 +56,7 @@ def test_an_unknown_phase_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="'lunch' is not a phase; phases are data_wait"):
         record.mark("lunch")
 
+
 WATCHED = """
 import torch
 from torch import nn
