@@ -73,6 +73,9 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     assert run.summary().job == "work"
     with pytest.raises(UserError, match="rank is 2, must be from 0 to 1"):
         run.result(2)
+    run.path.joinpath("results", "rank-00001.pkl").chmod(0o644)
+    with pytest.raises(HpcdistError, match=r"rank 1 .* cannot be read: .* is not private"):
+        run.results()
     texts = hpcdist.submit(module.work, (secret,), scheduler="local", set={"launch.grace_s": 1})
     assert texts.wait(60).exception == "TypeError"  # a text and a number are not added
     told = (texts.path / "spec.json").read_text()

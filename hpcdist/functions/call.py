@@ -7,22 +7,19 @@ anything.
 from __future__ import annotations
 
 import io
-import os
 import pickle
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from hpcdist.errors import JobError
 from hpcdist.functions.describe import function_name
+from hpcdist.functions.private import open_private
 
 Call: TypeAlias = "tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]"
 
 MOST_BYTES = 64 * 1000 * 1000
 """More than code and settings need: data belong into files that all nodes can read."""
-
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class _TooLargeError(Exception):
@@ -56,12 +53,8 @@ def pickle_call(
 
 def load_call(path: Path) -> Call:
     """What `pickle_call` made; PermissionError where others may write or read the file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-            raise PermissionError(f"{path} is not private to the user of this run: not loaded")
-        call: Call = pickle.load(file)  # noqa: S301 - the user's own, see above
+    with open_private(path) as file:
+        call: Call = pickle.load(file)  # noqa: S301 - the user's own
     return call
 
 

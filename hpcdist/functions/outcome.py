@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from hpcdist import files
 from hpcdist.errors import HpcdistError, RunFailedError
+from hpcdist.functions.private import open_private
 from hpcdist.run import Run
 from hpcdist.verdict import Verdict
 
@@ -51,6 +51,11 @@ def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
         raise HpcdistError(
             f"rank {rank} of run {run.id} left no result", hint=f"look into {path.parent}"
         ) from None
+    except OSError as error:
+        raise HpcdistError(
+            f"the result of rank {rank} of run {run.id} cannot be read: {error}",
+            hint="results are for the user whose run it is",
+        ) from None
     except Exception as error:
         raise HpcdistError(
             f"what rank {rank} of run {run.id} returned cannot be read here: "
@@ -77,6 +82,6 @@ def _raised(run: Run, verdict: Verdict) -> BaseException | None:
 
 
 def _read(path: Path) -> tuple[Kind, Any]:
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+    with open_private(path) as file:
         found: tuple[Kind, Any] = pickle.load(file)  # noqa: S301 - written by the user's own ranks
     return found

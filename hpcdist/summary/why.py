@@ -65,7 +65,14 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> str:
     text = f" Of each step {format_percent(whole)} % is lost: {', '.join(told)}"
     if won:
         text += f", less {format_percent(-won)} % won elsewhere"
+    if _is_without_its_gpus(variant):
+        return f"{text}. There are no GPUs here for its one process to drive: it says nothing."
     return f"{text}. {_advice(parts[0][0], variant)}.{_shared_cpus(variant, baseline)}"
+
+
+def _is_without_its_gpus(variant: VariantSummary) -> bool:
+    """DataParallel on CPUs is a single process like any other."""
+    return variant.world_size < variant.num_devices and variant.num_cpus is not None
 
 
 def _advice(part: str, variant: VariantSummary) -> str:

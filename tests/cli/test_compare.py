@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from hpcdist import submit
+from hpcdist.errors import JobError
+
 LOOP = """
 import sys, time
 from hpcdist import record
@@ -102,6 +105,12 @@ def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, opt
     assert done.returncode == 2
     assert message in done.stderr
     assert folder.runs == []
+
+
+def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
+    monkeypatch.chdir(folder.folder)
+    with pytest.raises(JobError, match=r"slow\.yaml compares several jobs, and is none itself"):
+        submit("slow", scheduler="local")
 
 
 def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):

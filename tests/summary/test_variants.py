@@ -108,7 +108,10 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
     assert (dp.num_devices, dp.world_size, dp.ideal) == (2, 1, 2)
     assert dp.speedup.mean == pytest.approx(1.0)
     assert_lost(dp, computing=0.5)
-    assert "One process drives all GPUs" in conclusion(dp, compared(*runs).variants[0])
+    one = compared(*runs).variants[0]
+    assert "One process drives all GPUs" in conclusion(dp, one)
+    on_cpus = structs.replace(dp, num_cpus=2)
+    assert "There are no GPUs here for its one process to drive" in conclusion(on_cpus, one)
 
 
 def test_repeats_give_means_and_errors_that_propagate(add_run):
