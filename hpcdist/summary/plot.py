@@ -41,7 +41,7 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     _draw_steps(step, comparison)
     names = [shown(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
-    speed.invert_yaxis()
+    speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
     figure.savefig(path, format="png", dpi=120)
 
 

@@ -1,12 +1,10 @@
-"""The summary as text for people: the conclusion first, then figures, then what went wrong.
+"""Single runs as text for people: figures, then what went wrong.
 
-The only module of the summary that imports rich. Three narrow tables, tied by a number per run, fit
-into 80 columns where one wide table would not.
+Three narrow tables, tied by a number per run, fit into 80 columns where one wide table would not.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
@@ -17,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcdist.summary.metrics import OTHER
-from hpcdist.summary.remarks import conclusion, is_baseline, remarks
+from hpcdist.summary.remarks import is_baseline, remarks
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -29,7 +27,7 @@ from hpcdist.summary.text import (
     shown,
     time_unit,
 )
-from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.summary.values import RunSummary
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -65,47 +63,6 @@ def make_console(file: TextIO | None = None) -> Console:
     width."""
     is_terminal = (file or sys.stdout).isatty()
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
-
-
-def print_tables(summary: Summary, console: Console) -> None:
-    """Print every job's part, then what could not be read."""
-    if not summary.runs:
-        say(console, "There is no run to summarize.", style="bold")
-    from hpcdist.summary.comparison_table import print_comparison
-
-    rows = _rows(summary)
-    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
-    for key, grouped in itertools.groupby(rows, key=lambda row: _part(row.run)):
-        part = list(grouped)
-        if (comparison := comparisons.get(key)) is not None:
-            print_comparison(console, comparison, part)
-        else:
-            say(console, conclusion([row.run for row in part]), style="bold")
-            console.print()
-            print_runs(console, part)
-    if summary.skipped:
-        say(console, "What could not be read:", style="bold")
-        say_each(console, summary.skipped)
-
-
-def _rows(summary: Summary) -> list[Row]:
-    """Job by job in the order given; within a job comparable runs together, smallest first."""
-    place = {
-        run: (number, index)
-        for number, group in enumerate(summary.groups)
-        for index, run in enumerate(group.runs)
-    }
-    parts: dict[str, int] = {}
-    for run in summary.runs:
-        parts.setdefault(_part(run), len(parts))
-    last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (parts[_part(run)], place.get(run.run, last)))
-    return [Row(number, run) for number, run in enumerate(ordered, 1)]
-
-
-def _part(run: RunSummary) -> str:
-    """Runs that are looked at together: those of a comparison, or of a job."""
-    return run.comparison or run.job
 
 
 def print_runs(console: Console, rows: Sequence[Row]) -> None:
