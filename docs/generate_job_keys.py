@@ -22,6 +22,7 @@ _SECTIONS = {
     "Train": "`train`",
     "Checkpoint": "`checkpoint`",
     "ScriptJob": "Jobs with `workload: script`",
+    "FunctionJob": "Jobs with `workload: function`",
     "CheckJob": "Jobs with `workload: check`",
     "AllreduceJob": "Jobs with `workload: allreduce`",
     "Allreduce": "`allreduce`",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.version import __version__
 
 if TYPE_CHECKING:
-    from hpcdist.api import SubmittedRun, load, submit, sweep
+    from hpcdist.api import RunFailedError, SubmittedRun, load, submit, sweep
 
-__all__ = ["SubmittedRun", "__version__", "load", "submit", "sweep"]
+__all__ = ["RunFailedError", "SubmittedRun", "__version__", "load", "submit", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

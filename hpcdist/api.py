@@ -5,16 +5,22 @@ import hpcdist
 run = hpcdist.submit("ddp", nodes=2, gpus=2, scheduler="local")
 run.wait()
 print(run.summary())
+
+A function is called in every rank, as a script would run there:
+
+run = hpcdist.submit(train, (0.1,), nodes=2, gpus=2)
+print(run.result())  # what rank 0 returned
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hpcdist.errors import HpcdistError, RunDirectoryError, UserError
+from hpcdist.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
 from hpcdist.run import Run, find_run, runs_folder
 from hpcdist.states import EndWatch, run_states, wait_until_gone
 from hpcdist.submitted import scheduler_of
@@ -24,10 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.job import Flag
+    from hpcdist.job import Flag, LoadedJob
     from hpcdist.schedulers import Dependency, Scheduler
     from hpcdist.summary import RunSummary
     from hpcdist.sweeps.plan import PlannedSweep
+
+__all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
 
 _POLL_S = 0.1
 
@@ -77,6 +85,42 @@ class SubmittedRun:
         wait_until_gone(self._run)
         return verdict
 
+    def result(self, rank: int = 0, *, timeout_s: float | None = None) -> Any:
+        """What a submitted function returned in one rank, once the run has ended.
+
+        Raises RunFailedError where it failed: its `rank`, `host` and `remote_traceback` say where,
+        and its cause is what was raised there. TimeoutError as `wait`.
+        """
+        from hpcdist.functions.outcome import returned_by
+
+        num_ranks = self._num_function_ranks()
+        if not 0 <= rank < num_ranks:
+            raise UserError(
+                f"rank is {rank}, must be from 0 to {num_ranks - 1}: run {self.id} has no other",
+                hint="ask for another rank, or for results()",
+            )
+        return returned_by(self._run, rank, self.wait(timeout_s))
+
+    def results(self, *, timeout_s: float | None = None) -> list[Any]:
+        """What a submitted function returned in each rank, in their order; raises as `result`."""
+        from hpcdist.functions.outcome import returned_by
+
+        num_ranks = self._num_function_ranks()
+        verdict = self.wait(timeout_s)
+        return [returned_by(self._run, rank, verdict) for rank in range(num_ranks)]
+
+    def _num_function_ranks(self) -> int:
+        from hpcdist.spec import FunctionJob, job_from_dict
+
+        spec = self._run.read_spec()
+        job = None if spec is None else job_from_dict(spec["job"])
+        if not isinstance(job, FunctionJob):
+            raise UserError(
+                f"run {self.id} is not of a function, and returns nothing",
+                hint="see its verdict, summary() and logs()",
+            )
+        return job.resources.nodes * job.resources.gpus
+
     def cancel(self) -> None:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
@@ -107,7 +151,9 @@ class SubmittedRun:
 
 
 def submit(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     nodes: int | None = None,
     gpus: int | None = None,
@@ -118,7 +164,6 @@ def submit(
     qos: str | None = None,
     max_restarts: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option --set
-    args: Sequence[str] = (),
     after: _After = (),
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
@@ -126,7 +171,11 @@ def submit(
     """Submit a job, as `hpcdist submit` does, and return at once.
 
     Args:
-        job: name of a job, path of a job file, or path of a Python script.
+        job: name of a job, path of a job file, path of a Python script, or a function, which is
+            called in every rank: see `SubmittedRun.result`.
+        args: arguments of a script, which are texts, or of a function, which are anything that can
+            be pickled; they are kept in a private file of the run directory, and nowhere else.
+        kwargs: arguments of a function, by name.
         nodes: number of nodes; as the job says if None.
         gpus: GPUs, or ranks, per node; as the job says if None.
         scheduler: slurm, lsf, local, or auto: as the cluster's profile says, else what answers.
@@ -136,7 +185,6 @@ def submit(
         qos: quality of service; as the profile says if None.
         max_restarts: how often the ranks are started again after a failure.
         set: values of keys of the job, such as {"train.lr": 0.01}.
-        args: arguments of a script.
         after: runs that must have ended well before; by name any:RUN or notok:RUN for other ends.
             Locally they are waited for here.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
@@ -150,11 +198,10 @@ def submit(
 
     """
     from hpcdist import submission
-    from hpcdist.job import load_job
     from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
-    loaded = load_job(job, flags=_flags(short, set or {}), script_args=args)
+    loaded, call = _load(job, args, kwargs, _flags(short, set or {}))
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
@@ -164,6 +211,7 @@ def submit(
         cluster=profile,
         snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
     )
+    planned = replace(planned, call=call)
     dependencies = _dependencies(after, planned.scheduler, _folder(runs))
     if after and planned.scheduler.name == "local":
         planned = submission.plan_now(planned)
@@ -171,7 +219,7 @@ def submit(
     submitted = submission.submit(
         planned,
         runs=_folder(runs),
-        command=["hpcdist.submit", os.fspath(job)],
+        command=["hpcdist.submit", loaded.source if callable(job) else os.fspath(job)],
         dependencies=dependencies,
     )
     return SubmittedRun(submitted.run)
@@ -233,6 +281,11 @@ def sweep(
     from hpcdist.sweeps.submit import submit_sweep
     from hpcdist.workspace import SnapshotRequest
 
+    if callable(job):
+        raise JobError(
+            "a function cannot be swept",
+            hint="submit it once for each value: [hpcdist.submit(function, (v,)) for v in values]",
+        )
     folder = _folder(runs)
     axes = axes_from_values(over, short=SHORT_NAMES)
     flags = _flags({}, set or {})
@@ -242,7 +295,7 @@ def sweep(
     )
     planned = plan_sweep(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(job, flags=flags | dict(point), script_args=args),
+        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args),
         plan=lambda loaded: submission.plan_submission(
             loaded,
             scheduler=chosen,
@@ -270,6 +323,29 @@ def sweep(
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
     """A run that was submitted before: by its id, the beginning of one, its path, or `last`."""
     return SubmittedRun(find_run(_folder(runs), os.fspath(run)))
+
+
+def _load(
+    job: str | os.PathLike[str] | Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    flags: Mapping[str, Flag],
+) -> tuple[LoadedJob, bytes | None]:
+    """The job, and where it is a function, its call."""
+    if callable(job):
+        from hpcdist.functions.call import pickle_call
+        from hpcdist.functions.describe import load_function
+
+        call = pickle_call(job, args, kwargs or {})
+        return load_function(job, call, flags=flags), call
+    from hpcdist.job import load_job
+
+    if kwargs:
+        raise JobError(
+            f"kwargs are given for {os.fspath(job)}: only a function takes arguments by name",
+            hint="give a script its arguments in args, and a job its values in set",
+        )
+    return load_job(job, flags=flags, script_args=args), None
 
 
 def _folder(runs: str | os.PathLike[str] | None) -> Path:

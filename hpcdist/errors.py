@@ -6,6 +6,7 @@
     │   ├── ProfileError         2   a cluster profile, or the name of one
     │   └── RunNotFoundError     2   a run id that matches none or several
     ├── RunDirectoryError        2   the directory for the runs cannot be written
+    ├── RunFailedError           1   a run's result was asked for, and it has failed
     └── SchedulerError           3   the scheduler refused, or cannot be reached
         └── SubmissionUnclearError   3   it may have the job, or not: the run is kept
 
@@ -14,6 +15,11 @@ run, and with 130 where the user interrupted it.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdist.verdict import Verdict
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -56,6 +62,35 @@ class RunDirectoryError(HpcdistError):
     """The directory for the runs cannot be made or written."""
 
     exit_code = EXIT_USER
+
+
+class RunFailedError(HpcdistError):
+    """A run whose result was asked for did not end well; its cause is what a rank raised."""
+
+    def __init__(self, run: str, verdict: Verdict) -> None:
+        super().__init__(f"run {run}: {verdict.message}")
+        self.verdict = verdict
+        """Why it ended: `rank`, `host`, `exception`, and more."""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first; None where none is to blame."""
+        return self.verdict.rank
+
+    @property
+    def host(self) -> str | None:
+        """Where that rank ran."""
+        return self.verdict.host
+
+    @property
+    def remote_traceback(self) -> str | None:
+        """The traceback of that rank, as text."""
+        return self.verdict.traceback
+
+    def __str__(self) -> str:
+        told = self.remote_traceback
+        where = f"rank {self.rank} on {self.host}"
+        return self.message if told is None else f"{self.message}\n\nin {where}:\n{told}"
 
 
 class SchedulerError(HpcdistError):

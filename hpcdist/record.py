@@ -2,12 +2,14 @@
 
     from hpcdist import record
 
-    record.start()
-    for images, labels in loader:
+    for images, labels in record.batches(loader):
         ...
         optimizer.step()
         record.step(samples=len(images), loss=loss)
     record.evaluate(accuracy=accuracy)
+
+With `record.start(model=model)` before the loop the time of a step is divided among computing,
+waiting for other ranks, and the optimizer, too; or the loop says so itself with `record.mark`.
 
 A script that can go on from a checkpoint of its own stops before the time limit or a preemption:
 
@@ -23,14 +25,21 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hpcdist import rank, shield
 from hpcdist.errors import EXIT_STOPPED
+from hpcdist.rank import RankContext
 from hpcdist.recording import PHASES, StepRecorder
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = [
     "EXIT_STOPPED",
+    "batches",
     "evaluate",
     "finish",
     "mark",
@@ -40,23 +49,91 @@ __all__ = [
     "step",
 ]
 
-_recorder: StepRecorder | None = None
+_Batch = TypeVar("_Batch")
+
+
+class _Timer(Protocol):
+    """What the loop's calls go to."""
+
+    def begin(self) -> None:
+        """The next step begins now."""
+
+    def mark(self, phase: str) -> None:
+        """The time since the last mark was spent in `phase`."""
+
+    def step(self, *, samples: int, loss: Any = None) -> None:
+        """A step is finished."""
+
+    def wait(self) -> None:
+        """All that was marked is done and told."""
+
+    def finish(self) -> None:
+        """Write what has not been written."""
+
+
+class _PlainTimer:
+    """Knows of a step what the loop itself says, and the host's clock."""
+
+    def __init__(self, recorder: StepRecorder) -> None:
+        self.begin = recorder.resume_clock
+        self.mark = recorder.mark
+        self.step = recorder.step
+        self.finish = recorder.flush
+
+    def wait(self) -> None:
+        """See _Timer."""
+
+
+@dataclass
+class _Loop:
+    """The loop of this process: a rank has one."""
+
+    timer: _Timer
+    num_steps: int
+    """Finished in all, those before a checkpoint included."""
+
+
+_loop: _Loop | None = None
 _is_deaf = False
 
 
-def start(*, first_step: int = 0) -> None:
+def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
     """The first step begins now, or goes on after `first_step` steps of a checkpoint.
+
+    With `model`, a torch model that computes on this rank's device, the phases forward_backward,
+    exposed_communication (with several ranks) and optimizer are seen by hooks: leave out `mark` for
+    these. On a GPU they are timed by the GPU's own clock. What the loop does between backward() and
+    the optimizer's step counts as communication, but for a single rank.
 
     Call it again after a pause, such as an evaluation, that belongs to no step.
     """
-    global _recorder  # noqa: PLW0603 - a process is one rank, and has one loop
+    global _loop  # noqa: PLW0603 - a process is one rank, and has one loop
     context = rank.current()
     if context is None:
         return
-    if _recorder is None:
-        _recorder = context.recorder(first_step=first_step)
-    else:
-        _recorder.resume_clock()
+    if _loop is None:
+        _loop = _Loop(timer=_make_timer(context, first_step, model), num_steps=first_step)
+    _loop.timer.begin()
+
+
+def _make_timer(context: RankContext, first_step: int, model: nn.Module | None) -> _Timer:
+    if model is None:
+        return _PlainTimer(context.recorder(first_step=first_step))
+    from hpcdist.watching import WatchedTimer
+
+    return WatchedTimer(context, model, first_step=first_step)
+
+
+def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
+    """The batches of a loader; the wait for each is the phase data_wait of its step.
+
+    The first step begins here unless `start` was called; a pause before, such as an evaluation,
+    belongs to no step.
+    """
+    start()
+    for batch in loader:
+        mark("data_wait")
+        yield batch
 
 
 def mark(phase: str) -> None:
@@ -67,8 +144,8 @@ def mark(phase: str) -> None:
     """
     if phase not in PHASES:
         raise ValueError(f"{phase!r} is not a phase; phases are {', '.join(PHASES)}")
-    if _recorder is not None:
-        _recorder.mark(phase)
+    if _loop is not None:
+        _loop.timer.mark(phase)
 
 
 def step(*, samples: int, loss: Any = None) -> None:
@@ -76,10 +153,13 @@ def step(*, samples: int, loss: Any = None) -> None:
 
     `loss` is anything that float() takes; it is read about once in a hundred steps or less.
     """
-    if _recorder is None:
+    if _loop is None:
         start()
-    if _recorder is not None:
-        _recorder.step(samples=samples, loss=loss)
+    if _loop is not None:
+        _loop.num_steps += 1
+        # The graph behind a loss must not live on until it is read, nor be warned of then.
+        detached = loss.detach() if hasattr(loss, "detach") else loss
+        _loop.timer.step(samples=samples, loss=detached)
 
 
 def should_stop() -> bool:
@@ -119,22 +199,24 @@ def evaluate(
     context = rank.current()
     if context is None:
         return
+    if _loop is not None:
+        _loop.timer.wait()
     context.events.write(
         "evaluate",
-        step=_recorder.step_count if _recorder is not None else None,
+        step=_loop.num_steps if _loop is not None else None,
         loss=None if loss is None else float(loss),
         accuracy=None if accuracy is None else float(accuracy),
         samples=samples,
     )
-    if _recorder is not None:
-        _recorder.resume_clock()
+    if _loop is not None:
+        _loop.timer.begin()
 
 
 def finish() -> None:
     """Write what has not been written; called when the script has ended, well or not."""
-    if _recorder is None:
+    if _loop is None:
         return
     try:
-        _recorder.flush()
+        _loop.timer.finish()
     except Exception as error:  # noqa: BLE001 - reading a loss on a broken device must not hide why
         print(f"hpcdist: the last steps were not recorded: {error!r}", file=sys.stderr)

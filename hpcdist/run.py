@@ -14,6 +14,8 @@
       events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
       errors/                 what a rank wrote about the exception that ended it
       checkpoints/            what the run can go on from
+      function.pkl            the function that was submitted from Python, with its arguments, and
+      results/                what it returned or raised in each rank
       verdict.json            why it ended; written once
 
 The directory is private to the user (mode 0700), and whole files are written aside and renamed.
@@ -109,6 +111,15 @@ class Run:
     def error_file(self, rank: int, attempt: int = 0) -> Path:
         """Where a rank describes the exception that ends it."""
         return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
+
+    @property
+    def function_file(self) -> Path:
+        """A function that was submitted, and its arguments, pickled; private, as all of a run."""
+        return self.path / "function.pkl"
+
+    def outcome_file(self, rank: int, attempt: int = 0) -> Path:
+        """What a submitted function returned or raised in one rank, pickled."""
+        return self.path / "results" / f"rank-{rank:05d}{_attempt_part(attempt)}.pkl"
 
     def stacks_file(self, rank: int, attempt: int = 0) -> Path:
         """Where a rank's stacks go when the run hangs."""

@@ -177,7 +177,11 @@ class TrainJob(JobSpec, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
 
 
-class ScriptJob(JobSpec, frozen=True, kw_only=True):
+class OwnCodeJob(JobSpec, frozen=True, kw_only=True):
+    """Code of the user's: what it does at a signal, and what it saves, only its author knows."""
+
+
+class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     """A user's own Python script, as torchrun would run it (workload: script)."""
 
     workload: Literal["script"] = "script"
@@ -185,6 +189,24 @@ class ScriptJob(JobSpec, frozen=True, kw_only=True):
     """Path of the script; in a job file, relative to the file."""
     args: list[str] = []
     """Arguments of the script."""
+
+
+class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
+    """A function that `hpcdist.submit` was given (workload: function); no job file has one.
+
+    The function and its arguments are pickled in the run directory, and stand nowhere else:
+    arguments may be secret.
+    """
+
+    workload: Literal["function"] = "function"
+    function: str
+    """Its module and name."""
+    source: str | None = None
+    """The file that it is written in; unset: in none."""
+    python_path: list[str] = []
+    """Folders that the ranks import modules from, as the submitting process did."""
+    modules: list[str] = []
+    """What every node imports once, before its ranks are forked."""
 
 
 class CheckJob(JobSpec, frozen=True, kw_only=True):
@@ -280,8 +302,12 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
     "check": CheckJob,
     "allreduce": AllreduceJob,
     "inference": InferenceJob,
+    "function": FunctionJob,
 }
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
+
+FILE_JOB_TYPES = {name: kind for name, kind in JOB_TYPES.items() if kind is not FunctionJob}
+"""Those that a job file can describe."""
 
 
 def warning_before_s(launch: Launch, limit_min: float | None) -> float:

@@ -56,6 +56,8 @@ class PlannedSubmission:
     workspace: Workspace
     allocation: Allocation | None = None
     """Where the job runs at once, as a step; None: it is submitted."""
+    call: bytes | None = None
+    """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
     @property
     def notes(self) -> list[str]:
@@ -256,7 +258,10 @@ def describe(
     surroundings: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the spec.json of a planned run; `sweep` says which point of which sweep it is."""
+    """Write the spec.json of a planned run, and its call, if it has one.
+
+    `sweep` says which point of which sweep it is.
+    """
     write_spec(
         run,
         planned.loaded,
@@ -268,6 +273,8 @@ def describe(
         sweep=sweep,
         workspace=planned.workspace,
     )
+    if planned.call is not None:
+        files.write_whole(run.function_file, planned.call)
 
 
 def one_rank(loaded: LoadedJob) -> LoadedJob:

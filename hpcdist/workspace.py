@@ -20,7 +20,7 @@ from hpcdist.snapshot import (
     store,
 )
 from hpcdist.snapshot.plan import DEFAULT_LIMIT_BYTES
-from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.spec import FunctionJob, JobSpec, OwnCodeJob, ScriptJob
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
@@ -65,8 +65,13 @@ class Workspace:
     """What the user should know, one sentence each."""
 
     def job_in(self, runs: Path, job: JobSpec) -> JobSpec:
-        """The job with its script in the snapshot."""
-        if self.snapshot is None or not isinstance(job, ScriptJob):
+        """The job with its script, or what its function imports, in the snapshot."""
+        if self.snapshot is None:
+            return job
+        if isinstance(job, FunctionJob):
+            path = self.snapshot.python_path_in(self.snapshot.folder(runs), job.python_path)
+            return msgspec.structs.replace(job, python_path=path)
+        if not isinstance(job, ScriptJob):
             return job
         copy = self.snapshot.path_in(self.snapshot.folder(runs), job.script)
         return job if copy is None else msgspec.structs.replace(job, script=str(copy))
@@ -121,7 +126,7 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     there is a git work tree.
     """
     submit_dir = os.getcwd()
-    by_default = by_default and isinstance(job, ScriptJob)
+    by_default = by_default and isinstance(job, OwnCodeJob)
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = _limit_bytes(request.limit_mb)

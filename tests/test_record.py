@@ -55,3 +55,35 @@ def test_outside_a_run_recording_does_nothing(write_script):
 def test_an_unknown_phase_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="'lunch' is not a phase; phases are data_wait"):
         record.mark("lunch")
+
+
+WATCHED = """
+import torch
+from torch import nn
+from hpcdist import record
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.DataLoader(torch.randn(80, 8), batch_size=4)
+record.start(first_step=100, model=model)
+for epoch in range(2):
+    for batch in record.batches(data):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        record.step(samples=len(batch), loss=loss)
+    record.evaluate(loss=1.0)
+"""
+
+
+def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(submit, write_script):
+    launched = submit(write_script(WATCHED))
+    assert launched.verdict().kind == "done"
+    assert launched.log(0) == ""  # no warning of a loss that has a graph behind it
+    (summary,) = summarize([launched.run], {}).runs
+    assert summary.steps == 140
+    phases = {"data_wait", "forward_backward", "optimizer", "other"}  # nothing to wait for alone
+    assert summary.phase_s.keys() == phases
+    evaluated = [event["step"] for event in launched.events(0) if event["event"] == "evaluate"]
+    assert evaluated == [120, 140]

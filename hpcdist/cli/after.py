@@ -84,8 +84,10 @@ def summary_scripts(options: JobOptions, planned: PlannedSubmission, run: Run) -
 
 def print_summary_here(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
     """Write the summary of runs that have ended here, and show it."""
-    from hpcdist.summary.writing import write_summary
+    from hpcdist.summary.writing import PICTURE, write_summary
 
     text = write_summary(runs, folder)
     print(text, end="", file=sys.stderr if as_json else sys.stdout)
     note(f"the summary is in {folder / 'summary.txt'}")
+    if (folder / PICTURE).exists():
+        note(f"its picture is in {folder / PICTURE}")

@@ -68,7 +68,10 @@ def _last_attempt(run: Run) -> str | None:
 
 def _sweep(values: Mapping[str, Any]) -> dict[str, Any] | None:
     """The sweep that a run belongs to, and its place there."""
-    wanted = ("id", "index", "num_points", "point", "repeat", "label")
+    wanted = (
+        *("id", "index", "num_points", "point", "repeat", "label"),
+        *("comparison", "variant"),
+    )
     return {key: values.get(key) for key in wanted} if values.get("id") else None
 
 

@@ -16,6 +16,7 @@ from hpcdist.run import Run, all_runs, runs_folder
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
+    from hpcdist.job.comparison import Comparison
     from hpcdist.sweeps.points import Point
     from hpcdist.workspace import SnapshotRequest
 
@@ -69,7 +70,7 @@ class JobOptions:
     max_restarts: str | None
     requeue: bool | None
     sweeps: tuple[str, ...]
-    repeat: int
+    repeat: int | None
     max_parallel: int | None
     after: tuple[str, ...]
     summary_after: bool
@@ -80,7 +81,18 @@ class JobOptions:
     @property
     def is_sweep(self) -> bool:
         """Whether it may be more than one run."""
-        return bool(self.sweeps) or self.repeat > 1
+        return bool(self.sweeps) or self.num_repeats > 1 or self.comparison() is not None
+
+    @property
+    def num_repeats(self) -> int:
+        """How often each point is run; a comparison may say another number."""
+        return self.repeat or 1
+
+    def comparison(self) -> Comparison | None:
+        """The comparison that the job's name means, if it means one; raises JobError."""
+        from hpcdist.job.comparison import find_comparison
+
+        return find_comparison(self.job_name)
 
 
 _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
@@ -149,8 +161,7 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--repeat",
         type=click.IntRange(min=1),
         metavar="N",
-        default=1,
-        help="Run each point of the sweep, or the job, so often.",
+        help="Run each point of the sweep, or the job, so often. [default: 1; comparisons say]",
     ),
     click.option(
         "--max-parallel",
@@ -175,7 +186,7 @@ _NO_RUN_OPTIONS: dict[str, Any] = {
     "snapshot": None,
     "snapshot_limit": None,
     "sweeps": (),
-    "repeat": 1,
+    "repeat": None,
     "max_parallel": None,
     "after": (),
     "summary_after": False,
@@ -214,7 +225,7 @@ def _with_options(
 
 def load_from_options(
     options: JobOptions,
-    point: Mapping[str, Flag] | None = None,
+    point: Point | None = None,
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> LoadedJob:
@@ -222,9 +233,11 @@ def load_from_options(
     `load_job`."""
     from hpcdist.job import load_job
 
+    if point is not None and point.job is not None:  # its flags are all there is to say
+        return load_job(point.job, flags=point.flags, script_args=options.script_args)
     return load_job(
         options.job_name,
-        flags=_job_flags(options) | dict(point or {}),
+        flags=_job_flags(options) | (point.flags if point else {}),
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
@@ -239,12 +252,20 @@ def sweep_points(options: JobOptions) -> list[Point]:
         check_given_once,
         make_points,
         parse_sweeps,
+        variant_points,
     )
 
-    axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
+    comparison = options.comparison()
+    if comparison is not None:
+        if options.sweeps:
+            raise click.UsageError(
+                f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
+            )
+        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
+    axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
     check_given_once(axes, {key: flag.name for key, flag in given.items()})
-    return make_points(axes, num_repeats=options.repeat)
+    return make_points(axes, num_repeats=options.num_repeats)
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:

@@ -62,5 +62,11 @@ def _sweep_row(runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         runs[0]["scheduler"] or "-",
         sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
         local_time(runs[0]["created_s"]),
-        f"{one_line(str(runs[0]['job'] or '-'))}, sweep of {len(runs)} runs",
+        _what_sweep(runs),
     )
+
+
+def _what_sweep(runs: Sequence[Mapping[str, Any]]) -> str:
+    comparison = runs[0]["sweep"].get("comparison")
+    kind = "comparison" if comparison else "sweep"
+    return f"{one_line(str(comparison or runs[0]['job'] or '-'))}, {kind} of {len(runs)} runs"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json
+
+if TYPE_CHECKING:
+    from hpcdist.summary import Summary
 
 
 @click.command
@@ -18,7 +22,8 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
     Without RUN, all runs. Runs of one job that differ only in nodes and GPUs are compared with
-    each other; the table says why others are not.
+    each other; the table says why others are not. The variants of a comparison are compared with
+    its first one, with a picture in its folder.
     """
     from hpcdist.states import run_states
     from hpcdist.summary import foreign_entries, print_summary, summarize, to_json
@@ -30,5 +35,17 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         for text in result.skipped:
             note(text)
         print_json(to_json(result))
-    else:
-        print_summary(result)
+        return
+    print_summary(result)
+    if result.comparisons:
+        _write_comparisons(result, found[0].path.parent)
+
+
+def _write_comparisons(result: Summary, runs: Path) -> None:
+    from hpcdist.summary.writing import write_comparisons
+
+    try:
+        for path in write_comparisons(result, runs):
+            note(f"the picture is in {path}")
+    except OSError as error:
+        note(f"the picture cannot be written: {error.strerror}")

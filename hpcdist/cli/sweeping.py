@@ -48,6 +48,7 @@ def plan(options: JobOptions) -> PlannedSweep:
             loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
         ),
         max_parallel=options.max_parallel,
+        comparison=comparison.name if (comparison := options.comparison()) else None,
     )
     for text in planned.notes:
         note(text)
@@ -103,7 +104,7 @@ def _report(
     code: int | None = None
     if wait:
         verdicts, code = _wait(submitted, interrupts)
-        if verdicts and submitted.summary_job_id is not None:
+        if verdicts and (planned.comparison or submitted.summary_job_id is not None):
             print_summary_here(submitted.runs, submitted.sweep.path, as_json=as_json)
     if as_json:
         print_json(
@@ -188,7 +189,7 @@ def _run_here(
     if ends:
         states = [end.verdict.state if end.verdict else "not started" for end in ends]
         say(f"sweep {sweep.id}: {states_in_words(states)}")
-    if options.summary_after and local.started:
+    if (planned.comparison or options.summary_after) and local.started:
         print_summary_here(local.started, sweep.path, as_json=as_json)
     if as_json:
         verdicts = {run.id: found for run in local.started if (found := run.read_verdict())}

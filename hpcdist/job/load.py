@@ -22,7 +22,7 @@ from hpcdist.errors import JobError
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import JobFile, check_script, find_job, named_jobs, read_job_file
 from hpcdist.nearest import nearest
-from hpcdist.spec import JOB_TYPES, JobSpec, ScriptJob, TrainJob
+from hpcdist.spec import FILE_JOB_TYPES, JOB_TYPES, JobSpec, ScriptJob, TrainJob
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,22 +76,41 @@ def load_job(
     file = find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
+    if "compare" in values and "workload" not in values:
+        raise JobError(
+            f"{file.shown} compares several jobs, and is none itself",
+            hint=f"run all of them with: hpcdist submit {file.shown}",
+        )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
     for key, flag in given.items():
         _put(values, key, flag.value, flag.name)
     for key, value in (defaults or {}).items():
         _put_default(values, key, value)
-    struct = _struct_for(values, origins)
-    for key, flag in given.items():
-        _retry_as_text(values, key, flag, struct)
-    _drop_empty_sections(values, struct)
-    check_values(values, struct, origins)
-    job = _finish(msgspec.convert(values, struct), file, origins, list(script_args))
+    checked = _checked(values, _struct_for(values, origins), given, origins)
+    job = _finish(checked, file, origins, list(script_args))
     return LoadedJob(
         job=job,
         source=file.shown,
         overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
         script_args=list(script_args),
+        origins={key: flag.name for key, flag in given.items()},
+    )
+
+
+def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, Flag]) -> LoadedJob:
+    """A job that is in no file: `values` are its keys, and messages call it `source`.
+
+    Raises JobError.
+    """
+    given = _merge_flags(dict(flags), [])
+    put = dict(values)
+    origins = _Origins(source, {key: flag.name for key, flag in given.items()})
+    for key, flag in given.items():
+        _put(put, key, flag.value, flag.name)
+    return LoadedJob(
+        job=_checked(put, JOB_TYPES[put["workload"]], given, origins),
+        source=source,
+        overrides=[f"{key}={show(flag.value)}" for key, flag in given.items()],
         origins={key: flag.name for key, flag in given.items()},
     )
 
@@ -199,10 +218,10 @@ def _put_default(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
     workload = values.get("workload")
-    if isinstance(workload, str) and workload in JOB_TYPES:
-        return JOB_TYPES[workload]
-    known = ", ".join(JOB_TYPES)
-    near = nearest(workload, JOB_TYPES) if isinstance(workload, str) else None
+    if isinstance(workload, str) and workload in FILE_JOB_TYPES:
+        return FILE_JOB_TYPES[workload]
+    known = ", ".join(FILE_JOB_TYPES)
+    near = nearest(workload, FILE_JOB_TYPES) if isinstance(workload, str) else None
     problem = (
         f"is {show(workload)}, must be one of {known}" if workload is not None else "is missing"
     )
@@ -210,6 +229,20 @@ def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
         f"{origins(('workload',))}: workload {problem}",
         hint=f"did you mean {near}?" if near else f"set the key workload to one of {known}",
     )
+
+
+def _checked(
+    values: dict[str, Any],
+    struct: type[JobSpec],
+    given: Mapping[str, Flag],
+    origins: _Origins,
+) -> JobSpec:
+    """The values as a job; JobError for the first mistake in them."""
+    for key, flag in given.items():
+        _retry_as_text(values, key, flag, struct)
+    _drop_empty_sections(values, struct)
+    check_values(values, struct, origins)
+    return msgspec.convert(values, struct)
 
 
 def _retry_as_text(values: dict[str, Any], key: str, flag: Flag, struct: type[JobSpec]) -> None:
@@ -267,7 +300,17 @@ def _shown_script(file: JobFile, job: ScriptJob) -> str:
 
 
 def _listing(name: str, file: JobFile) -> JobListing:
+    from hpcdist.job.comparison import check_comparison, find_comparison
+
     try:
+        if (comparison := find_comparison(name)) is not None:
+            check_comparison(comparison)
+            return JobListing(
+                name=name,
+                workload="compare",
+                description=" ".join(comparison.description.split()),
+                path=str(file.path),
+            )
         job = load_job(name).job
     except JobError as error:
         return JobListing(

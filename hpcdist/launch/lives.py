@@ -17,7 +17,7 @@ from hpcdist.errors import EXIT_FAILED, EXIT_STOPPED
 from hpcdist.events import read_events
 from hpcdist.launch.failure import listed
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.spec import JobSpec, OwnCodeJob
 from hpcdist.training import checkpoint_files
 from hpcdist.verdict import Verdict
 
@@ -57,7 +57,7 @@ def beginnings(run: Run) -> dict[int, Beginning]:
 
 def progress(run: Run, job: JobSpec) -> int:
     """What the run has to show now."""
-    if isinstance(job, ScriptJob):
+    if isinstance(job, OwnCodeJob):
         stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in run.attempts())
         return _last_recorded_step(run) + stops
     checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
@@ -68,7 +68,7 @@ def has_saved(run: Run, job: JobSpec) -> bool:
     """Whether there is a checkpoint newer than the begin of this life. Of a script that did not
     stop when it was told to, that is taken to be no: nothing says that it could go on."""
     begun = beginnings(run)
-    if isinstance(job, ScriptJob) or not begun:
+    if isinstance(job, OwnCodeJob) or not begun:
         return False
     life = begun[max(begun)].life
     first = min(attempt for attempt, one in begun.items() if one.life == life)
@@ -83,7 +83,7 @@ def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
 def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
     """The final verdict at the end of a life, where another would be in vain."""
     now = progress(run, job)
-    if isinstance(job, ScriptJob):
+    if isinstance(job, OwnCodeJob):
         now += _stopped_well(verdict)
     return _verdict_if_stalled(job, beginnings(run), now, reason=verdict.message)
 
@@ -108,7 +108,7 @@ def _verdict_if_stalled(
     job: JobSpec, begun: dict[int, Beginning], now: int, *, reason: str
 ) -> Verdict | None:
     in_vain = lives_in_vain(begun, now)
-    shows_nothing = isinstance(job, ScriptJob) and now == 0
+    shows_nothing = isinstance(job, OwnCodeJob) and now == 0
     if len(in_vain) < (_MOST_UNKNOWN if shows_nothing else _MOST_STALLED):
         return None
     attempts = listed(in_vain).replace("rank", "attempt")
@@ -121,7 +121,7 @@ def _verdict_if_stalled(
             f"{_missing(job, now)}{last}; it is not started again. {_advice(job)}"
         ),
         exit_code_of_run=EXIT_FAILED,
-        step=None if isinstance(job, ScriptJob) else now,
+        step=None if isinstance(job, OwnCodeJob) else now,
         attempt=max(begun),
         time_s=time.time(),
     )
@@ -129,13 +129,13 @@ def _verdict_if_stalled(
 
 def _missing(job: JobSpec, now: int) -> str:
     """What a start in vain did not bring."""
-    if not isinstance(job, ScriptJob):
+    if not isinstance(job, OwnCodeJob):
         return f"a checkpoint newer than step {now}"
     return "a newly recorded step or a stop with exit code 75"
 
 
 def _advice(job: JobSpec) -> str:
-    if not isinstance(job, ScriptJob):
+    if not isinstance(job, OwnCodeJob):
         return "Give it more time, or save more often (checkpoint.every_steps)"
     return (
         "Give it more time; have it record its steps, counted on from its own checkpoint "

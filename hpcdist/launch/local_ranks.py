@@ -21,7 +21,7 @@ from hpcdist.launch.rank_process import STACKS_SIGNAL
 from hpcdist.launch.watch import RankWatch
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.spec import JobSpec, OwnCodeJob
 
 _EXIT_WAIT_S = 1.0
 
@@ -51,7 +51,7 @@ class LocalRanks:
         self._tell = tell
         self._on_store = on_store
         self._log = log
-        self._is_script = isinstance(job, ScriptJob)
+        self._is_own_code = isinstance(job, OwnCodeJob)
         self._board = ProgressBoard(job.resources.gpus)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
@@ -104,10 +104,10 @@ class LocalRanks:
     def pause(self) -> None:
         """Have the ranks wait at their next step boundary for the one at which they stop.
 
-        A script may know nothing of that; it is told in the way of schedulers, by SIGUSR2.
+        The user's own code may know nothing of that; it is told as schedulers tell it, by SIGUSR2.
         """
         self._board.pause()
-        if self._is_script:
+        if self._is_own_code:
             self._send({"type": "signal", "signal": int(signal.SIGUSR2)})
 
     def last_boundary(self) -> int:

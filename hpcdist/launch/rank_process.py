@@ -33,7 +33,7 @@ from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
 from hpcdist.shield import RANK_VARIABLE, WARNING_SIGNALS, kill_workers_at_exit
-from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.spec import JobSpec, OwnCodeJob
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
@@ -283,7 +283,7 @@ def _reset_signals(job: JobSpec) -> None:
     A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
     SIGUSR2 is what its agent sends, and would end one that does not know of it.
     """
-    deaf_to = {signal.SIGUSR2} if isinstance(job, ScriptJob) else set(WARNING_SIGNALS)
+    deaf_to = {signal.SIGUSR2} if isinstance(job, OwnCodeJob) else set(WARNING_SIGNALS)
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
         if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:

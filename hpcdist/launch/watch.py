@@ -15,7 +15,7 @@ from hpcdist.launch.process import send_signal, state_letter
 from hpcdist.launch.stacks import whereabouts
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, ScriptJob
+from hpcdist.spec import JobSpec, OwnCodeJob
 
 _TRAINER_HANG_TIMEOUT_S = 600.0
 STANDSTILL_S = 10.0
@@ -100,7 +100,7 @@ class RankWatch:
     def _hang_timeout_s(self) -> float:
         timeout_s = self.job.launch.hang_timeout_s
         if timeout_s is None:
-            return 0.0 if isinstance(self.job, ScriptJob) else _TRAINER_HANG_TIMEOUT_S
+            return 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
         return timeout_s
 
     def _silent_s(self, local_rank: int) -> float:
@@ -108,7 +108,7 @@ class RankWatch:
         if alive_s == 0.0:
             return 0.0
         silent_s = time.monotonic() - max(alive_s, self._resumed_s)
-        if isinstance(self.job, ScriptJob):
+        if isinstance(self.job, OwnCodeJob):
             silent_s = min(silent_s, self._since_output_s(local_rank))
         return silent_s
 

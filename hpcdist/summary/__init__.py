@@ -1,8 +1,9 @@
 """From the events of runs to figures and tables.
 
 One way through: collect (files to records), metrics and timing (records to a `RunSummary` per run),
-scaling (which runs compare, speed-up), table (text for people). All but the first and the last are
-pure; nothing here imports torch or numpy, and only `table` imports rich.
+scaling (which runs compare, speed-up) and variants (what a comparison says), then report (tables)
+and plot. What comes before those two and after collect is pure; nothing here imports torch or
+numpy but matplotlib for plot, and only report and the tables import rich.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ def summarize(runs: Sequence[Run], states: Mapping[str, State]) -> Summary:
             skipped += rank_record.skipped
             ranks.append(metrics.measure_rank(rank_record))
         measured.append(metrics.measure_run(record, ranks, states.get(run.id)))
-    summaries, groups = scaling.compare(measured)
-    return Summary(runs=summaries, groups=groups, skipped=skipped)
+    summaries, groups, comparisons = scaling.compare(measured)
+    return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
 
 def print_summary(summary: Summary, console: Console | None = None) -> None:
     """Print what `hpcdist summary` shows; on stdout where no console is given."""
-    from hpcdist.summary.table import make_console, print_tables
+    from hpcdist.summary.report import print_tables
+    from hpcdist.summary.table import make_console
 
     print_tables(summary, console or make_console())

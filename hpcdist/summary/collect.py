@@ -49,12 +49,16 @@ def read_run(run: Run) -> RunRecord | str:
         facts = msgspec.convert(spec.get("job"), JobFacts)
     except msgspec.ValidationError as error:
         return f"{shown_path(run.spec_file)}: run skipped, its job is not as expected: {error}"
+    sweep = _mapping(spec.get("sweep"))
+    variant = _text(sweep.get("variant"))
     submission, torn_submission = _read_small(run.submission_file, run.read_submission)
     verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
     return RunRecord(
         id=run.id,
         facts=facts,
         job=_job_as_submitted(spec),
+        comparison=None if variant is None else _text(sweep.get("id")),
+        variant=variant,
         torch_version=_text(_mapping(spec.get("versions")).get("torch")),
         scheduler=_text(_mapping(submission).get("scheduler")),
         verdict=verdict,

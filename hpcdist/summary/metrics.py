@@ -64,6 +64,12 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """By dotted key, as in the job file; lists whole."""
     missing: str | None
     """Why there is no throughput."""
+    num_devices: int
+    """GPUs that it asked for; without GPUs, what stands for them."""
+    comparison: str | None = None
+    """Id of the comparison that it is a part of."""
+    variant: str | None = None
+    """Which variant of it."""
 
 
 def measure_rank(record: RankRecord) -> RankFigures:
@@ -113,6 +119,8 @@ def measure_run(
         run=record.id,
         job=record.facts.name,
         scheduler=record.scheduler,
+        comparison=record.comparison,
+        variant=record.variant,
         state=record.verdict.state if record.verdict else state,
         nodes=nodes,
         gpus_per_node=gpus,
@@ -142,6 +150,9 @@ def measure_run(
         summary=summary,
         conditions=_conditions(record, ranks),
         missing=None if complete else _why_no_rate(ranks, world_size),
+        num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
+        comparison=record.comparison,
+        variant=record.variant,
     )
 
 

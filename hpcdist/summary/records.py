@@ -189,6 +189,10 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     facts: JobFacts
     job: dict[str, Any]
     """The whole job, as it stands in spec.json."""
+    comparison: str | None
+    """Id of the sweep whose runs are the variants of a comparison, this one among them."""
+    variant: str | None
+    """Which of them it is."""
     torch_version: str | None
     scheduler: str | None
     verdict: Verdict | None

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from hpcdist.summary.metrics import MeasuredRun
-from hpcdist.summary.values import Group, RunSummary
+from hpcdist.summary.values import Comparison, Group, RunSummary
+from hpcdist.summary.variants import compare_variants, with_speedups
 
 NOT_COMPARED = (
     "name",  # the runs of one job are looked at together anyway
@@ -28,19 +29,26 @@ NOT_COMPARED = (
     "data.download",
     "checkpoint.keep",
     "checkpoint.resume",
+    "python_path",  # of a function: names the snapshot, if there is one
+    "modules",
 )
 """Keys, and sections, of a job that may differ between runs that are compared."""
 
 _SHOWN_DIFFERENCES = 3
 
 
-def compare(measured: Sequence[MeasuredRun]) -> tuple[list[RunSummary], list[Group]]:
-    """The summaries in the order given, with speed-up and efficiency, and the groups."""
+def compare(
+    measured: Sequence[MeasuredRun],
+) -> tuple[list[RunSummary], list[Group], list[Comparison]]:
+    """The summaries in the order given, with speed-up and efficiency, the groups of runs that are
+    alike, and the comparisons, whose runs are in no group."""
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
-    for run in measured:
-        jobs[run.summary.job].append(run)
-    groups: list[Group] = []
     compared: dict[int, RunSummary] = {}
+    comparisons = _comparisons(measured, compared)
+    for run in measured:
+        if run.comparison is None:
+            jobs[run.summary.job].append(run)
+    groups: list[Group] = []
     for runs in jobs.values():
         job_groups = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
         groups += [_group(group) for group in job_groups]
@@ -51,7 +59,22 @@ def compare(measured: Sequence[MeasuredRun]) -> tuple[list[RunSummary], list[Gro
             if reason := _why_left_out(run):
                 summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
                 compared[id(run)] = summary
-    return [compared[id(run)] for run in measured], groups
+    return [compared[id(run)] for run in measured], groups, comparisons
+
+
+def _comparisons(
+    measured: Sequence[MeasuredRun], compared: dict[int, RunSummary]
+) -> list[Comparison]:
+    """The comparisons; the summaries of their runs are put into `compared`."""
+    by_id: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in measured:
+        if run.comparison is not None:
+            by_id[run.comparison].append(run)
+    found = []
+    for runs in by_id.values():
+        found.append(compare_variants(runs))
+        compared.update(zip(map(id, runs), with_speedups(runs, found[-1]), strict=True))
+    return found
 
 
 def _why_left_out(run: MeasuredRun) -> str | None:

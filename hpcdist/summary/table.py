@@ -1,15 +1,13 @@
-"""The summary as text for people: the conclusion first, then figures, then what went wrong.
+"""Single runs as text for people: figures, then what went wrong.
 
-The only module of the summary that imports rich. Three narrow tables, tied by a number per run, fit
-into 80 columns where one wide table would not.
+Three narrow tables, tied by a number per run, fit into 80 columns where one wide table would not.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.padding import Padding
@@ -18,7 +16,7 @@ from rich.text import Text
 
 from hpcdist.summary.benchmark_table import PlainTable, benchmark_tables
 from hpcdist.summary.metrics import OTHER
-from hpcdist.summary.remarks import conclusion, is_baseline, is_benchmark, remarks
+from hpcdist.summary.remarks import is_baseline, is_benchmark, remarks
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -30,7 +28,7 @@ from hpcdist.summary.text import (
     shown,
     time_unit,
 )
-from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.summary.values import RunSummary
 
 WIDTH_WITHOUT_TERMINAL = 120
 
@@ -54,10 +52,10 @@ class Row(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A header with its unit, and the text of a run's cell."""
+    """A header with its unit, and the text of a cell, from what its row is about."""
 
     header: str
-    cell: Callable[[Row], str | Text]
+    cell: Callable[[Any], str | Text]
     is_number: bool = True
 
 
@@ -68,50 +66,22 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
 
-def print_tables(summary: Summary, console: Console) -> None:
-    """Print every job's part, then what could not be read."""
-    if not summary.runs:
-        _say(console, "There is no run to summarize.", style="bold")
-    rows = _rows(summary)
-    for _, of_job in itertools.groupby(rows, key=lambda row: row.run.job):
-        _print_job(console, list(of_job))
-    if summary.skipped:
-        _say(console, "What could not be read:", style="bold")
-        _say_each(console, summary.skipped)
-
-
-def _rows(summary: Summary) -> list[Row]:
-    """Job by job in the order given; within a job comparable runs together, smallest first."""
-    place = {
-        run: (number, index)
-        for number, group in enumerate(summary.groups)
-        for index, run in enumerate(group.runs)
-    }
-    jobs: dict[str, int] = {}
-    for run in summary.runs:
-        jobs.setdefault(run.job, len(jobs))
-    last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (jobs[run.job], place.get(run.run, last)))
-    return [Row(number, run) for number, run in enumerate(ordered, 1)]
-
-
-def _print_job(console: Console, rows: Sequence[Row]) -> None:
+def print_runs(console: Console, rows: Sequence[Row]) -> None:
+    """Print the figures of single runs, and what the figures do not say."""
     runs = [row.run for row in rows]
-    _say(console, conclusion(runs), style="bold")
-    console.print()
-    console.print(_table(rows, _speed_columns(runs)))
+    console.print(make_table(rows, _speed_columns(runs)))
     if any(run.speedup is not None for run in runs):
-        _say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
+        say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
     console.print()
     for row in rows:
         for table in benchmark_tables(row.run, row.number):
             _print_plain(console, table)
     stepped = [row for row in rows if row.run.step_time_s]
     if stepped:
-        console.print(_table(stepped, _step_columns([row.run for row in stepped])))
+        console.print(make_table(stepped, _step_columns([row.run for row in stepped])))
         console.print()
-        _say(console, "Share of step time by phase, in %")
-        console.print(_table(stepped, _phase_columns([row.run for row in stepped])))
+        say(console, "Share of step time by phase, in %")
+        console.print(make_table(stepped, _phase_columns([row.run for row in stepped])))
         console.print()
     _print_remarks(console, rows)
 
@@ -131,6 +101,11 @@ def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
     columns = [
         Column("#", lambda row: str(row.number)),
         Column("run", lambda row: shown(row.run.run), is_number=False),
+        *(
+            [Column("variant", lambda row: shown(row.run.variant or ""), is_number=False)]
+            if any(run.variant for run in runs)
+            else []
+        ),
         Column("state", _state, is_number=False),
         Column("nodes\nx gpus", lambda row: f"{row.run.nodes} x {row.run.gpus_per_node}"),
     ]
@@ -220,7 +195,8 @@ def _state(row: Row) -> Text:
     return Text(state or UNDEFINED, style=_STATE_STYLES.get(state or "", "yellow"))
 
 
-def _table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
+def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Table:
+    """One line for each row, from the cells of the columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for column in columns:
         table.add_column(
@@ -237,7 +213,7 @@ def _table(rows: Iterable[Row], columns: Sequence[Column]) -> Table:
 
 
 def _print_plain(console: Console, plain: PlainTable) -> None:
-    _say(console, plain.caption)
+    say(console, plain.caption)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for header in plain.headers:
         table.add_column(Text(header), justify="right", vertical="bottom", overflow="fold")
@@ -253,15 +229,17 @@ def _print_remarks(console: Console, rows: Sequence[Row]) -> None:
     for row in rows:
         for remark in remarks(row.run, is_alone=len(rows) == 1):
             numbers.setdefault(remark, []).append(row.number)
-    _say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
+    say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
     if numbers:
         console.print()
 
 
-def _say(console: Console, text: str, style: str = "") -> None:
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a text as it is: brackets in it mean nothing."""
     console.print(Text(text, style=style))
 
 
-def _say_each(console: Console, texts: Iterable[str]) -> None:
+def say_each(console: Console, texts: Iterable[str]) -> None:
+    """Print texts, indented, each from a line of its own on."""
     for text in texts:
         console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))

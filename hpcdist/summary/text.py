@@ -53,8 +53,8 @@ def format_time(time_s: float) -> str:
 
 
 def format_number(value: float | None, decimals: int) -> str:
-    """A number, or a dash where it is not known."""
-    return UNDEFINED if value is None else f"{value:,.{decimals}f}"
+    """A number, or a dash where it is not known; no zero is negative."""
+    return UNDEFINED if value is None else f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
 def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:

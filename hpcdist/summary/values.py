@@ -90,6 +90,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Run id."""
     job: str
     scheduler: str | None = None
+    comparison: str | None = None
+    """Id of the comparison that it is a part of."""
+    variant: str | None = None
+    """Which variant of it."""
     state: State | None = None
     nodes: int
     gpus_per_node: int
@@ -148,11 +152,51 @@ class Group(Struct, frozen=True, kw_only=True):
     """Those of the smallest size; empty where all runs have the same."""
 
 
+class VariantSummary(Struct, frozen=True, kw_only=True):
+    """One variant of a comparison, over its repeats."""
+
+    name: str
+    job: str
+    runs: list[str]
+    num_measured: int
+    """Runs that are done and have samples/s: those that count."""
+    num_devices: int
+    """GPUs; without GPUs, what stands for them."""
+    nodes: int
+    world_size: int
+    num_cpus: int | None = None
+    samples_per_s: Rate | None = None
+    """Mean and sd over the runs."""
+    parts_s: dict[str, float] | None = None
+    """Mean seconds per step by part; together the step time."""
+    slowest_rank: int | None = None
+    """The slowest in every one of several runs."""
+    speedup: Rate | None = None
+    """Against the first variant; the sd has both variants' spread in it."""
+    ideal: float = 1.0
+    """Speed-up that as many GPUs could bring at most."""
+    efficiency: float | None = None
+    """Speed-up for each GPU that it has for one of the first variant's."""
+    lost: dict[str, float] | None = None
+    """Share of the step time that each part lost against the ideal; together 1 - efficiency."""
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """The variants of one comparison, in their order."""
+
+    id: str
+    """Of the sweep."""
+    baseline: str
+    """The first variant."""
+    variants: list[VariantSummary]
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """Runs in figures, which of them can be compared, and what could not be read."""
 
     runs: list[RunSummary]
     groups: list[Group]
+    comparisons: list[Comparison] = []
     skipped: list[str]
 
 

@@ -1,4 +1,4 @@
-"""The summary as files: what --summary-after leaves beside the runs."""
+"""The summary as files: what --summary-after, and comparisons, leave beside the runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from hpcdist import files
 from hpcdist.run import Run
 from hpcdist.states import run_states
-from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary import Summary, print_summary, summarize, to_json
+
+PICTURE = "compare.png"
 
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
@@ -21,4 +25,20 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
     print_summary(summary, make_console(text))
     files.write_whole(folder / "summary.txt", text.getvalue())
     files.write_json(folder / "summary.json", to_json(summary))
+    write_comparisons(summary, folder.parent)
     return text.getvalue()
+
+
+def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
+    """Write compare.png and compare.json into the folder of every comparison's sweep in the folder
+    of the runs; the pictures' paths. Raises OSError."""
+    from hpcdist.summary.plot import write_plot
+
+    written = []
+    for comparison in summary.comparisons:
+        folder = runs / comparison.id
+        if folder.is_dir():
+            files.write_json(folder / "compare.json", msgspec.to_builtins(comparison))
+            write_plot(comparison, folder / PICTURE)
+            written.append(folder / PICTURE)
+    return written

@@ -5,14 +5,14 @@ Nothing here has an effect: every mistake in any point is found before anything 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hpcdist.job import Flag, LoadedJob
+from hpcdist.job import LoadedJob
 from hpcdist.run import Run
 from hpcdist.schedulers import Dependency, Scheduler, Target
 from hpcdist.submission import PlannedSubmission, code_of, plan_again, prepare, shape_of
@@ -30,6 +30,8 @@ class PlannedSweep:
     runs: list[PlannedSubmission]
     """One per point."""
     max_parallel: int | None = None
+    comparison: str | None = None
+    """Name of the comparison whose variants the points are."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -52,8 +54,8 @@ class PlannedSweep:
 
     @property
     def name(self) -> str:
-        """The job's."""
-        return self.runs[0].loaded.job.name
+        """The job's, or the comparison's."""
+        return self.comparison or self.runs[0].loaded.job.name
 
     @property
     def notes(self) -> list[str]:
@@ -80,9 +82,10 @@ class LaidOutJob(msgspec.Struct, frozen=True, kw_only=True):
 def plan_sweep(
     points: Sequence[Point],
     *,
-    load: Callable[[Mapping[str, Flag]], LoadedJob],
+    load: Callable[[Point], LoadedJob],
     plan: Callable[[LoadedJob], PlannedSubmission],
     max_parallel: int | None = None,
+    comparison: str | None = None,
 ) -> PlannedSweep:
     """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
     and what depends on the code once for all.
@@ -94,7 +97,7 @@ def plan_sweep(
     for point in points:
         values = _values(point)
         if values not in by_values:
-            loaded = load(point.flags)
+            loaded = load(point)
             code = code_of(loaded.job)
             shape = (*code, shape_of(loaded.job))
             known = by_shape.get(shape) or by_shape.get(code)
@@ -104,6 +107,7 @@ def plan_sweep(
         points=list(points),
         runs=[by_values[_values(point)] for point in points],
         max_parallel=max_parallel,
+        comparison=comparison,
     )
 
 
@@ -144,6 +148,8 @@ def described_point(
         "point": point.values,
         "repeat": point.repeat,
         "label": point.label,
+        "comparison": planned.comparison,
+        "variant": point.variant,
         "job_name": name,
         "task": task,
     }
@@ -165,4 +171,4 @@ def _array_target(
 
 
 def _values(point: Point) -> tuple[str, ...]:
-    return tuple(flag.name for flag in point.flags.values())
+    return (point.job or "", *(flag.name for flag in point.flags.values()))

@@ -16,6 +16,7 @@ import msgspec
 
 from hpcdist.errors import JobError
 from hpcdist.job.check import show
+from hpcdist.job.comparison import Comparison
 from hpcdist.job.load import Flag, parse_flag
 
 MAX_POINTS = 10_000
@@ -57,6 +58,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     num_repeats: int = 1
     names: dict[str, str] = {}
     """Key -> what the user calls it."""
+    variant: str | None = None
+    """Of a comparison: which of its variants it is; the flags are the variant's."""
+    job: str | None = None
+    """The variant's; None: all points are of one job."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -66,10 +71,14 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The point in one line: nodes=2 train.lr=0.1 repeat=3."""
-        words = [
-            f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
-            for key, flag in self.flags.items()
-        ]
+        words = (
+            [self.variant]
+            if self.variant is not None
+            else [
+                f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
+                for key, flag in self.flags.items()
+            ]
+        )
         return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
 
 
@@ -93,6 +102,29 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
             names=names,
         )
         for index, (flags, repeat) in enumerate(repeated)
+    ]
+
+
+def variant_points(
+    comparison: Comparison, given: Mapping[str, Flag], *, num_repeats: int
+) -> list[Point]:
+    """The points of a comparison, where the user gave `given` for all of its variants.
+
+    All variants are run once before any is run again, so that what changes on a machine in the
+    meantime is not taken for a difference between them. Raises JobError.
+    """
+    flags = {name: comparison.flags(name, given) for name in comparison.variants}
+    repeated = itertools.product(range(num_repeats), comparison.variants)
+    return [
+        Point(
+            index=index,
+            flags=flags[name],
+            repeat=repeat,
+            num_repeats=num_repeats,
+            variant=name,
+            job=comparison.variants[name].job,
+        )
+        for index, (repeat, name) in enumerate(repeated)
     ]
 
 

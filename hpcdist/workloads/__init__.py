@@ -16,6 +16,7 @@ from hpcdist.spec import JobSpec
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "script": "hpcdist.workloads.script",
+    "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
     "allreduce": "hpcdist.workloads.all_reduce",
     "inference": "hpcdist.workloads.predict",

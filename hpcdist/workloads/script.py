@@ -15,7 +15,7 @@ from hpcdist import record
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
 
-_PRELOADED_PACKAGES = frozenset(
+PRELOADED_PACKAGES = frozenset(
     (
         "torch",
         "torchvision",
@@ -46,13 +46,20 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:
     """Heavy modules that the script imports, found without running it."""
-    path = _script(job)
+    return heavy_imports(_script(job))
+
+
+def heavy_imports(path: Path) -> list[str]:
+    """Heavy modules that a Python file imports, and what their use imports in turn.
+
+    Raises OSError, SyntaxError or ValueError where the file is no longer what it was.
+    """
     source = path.read_bytes()
     modules = sorted(
         {
             name
             for name in _imported_names(ast.parse(source))
-            if name.partition(".")[0] in _PRELOADED_PACKAGES
+            if name.partition(".")[0] in PRELOADED_PACKAGES
             and not _shadows(path.parent, name.partition(".")[0])
         }
     )

@@ -1,0 +1,103 @@
+"""A function with its arguments, pickled: the one file of a run that is loaded as code.
+
+It is private to the user, and a rank refuses one that is not: whoever could write it could run
+anything.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hpcdist.errors import JobError
+from hpcdist.functions.describe import function_name
+from hpcdist.functions.private import open_private
+
+Call: TypeAlias = "tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]"
+
+MOST_BYTES = 64 * 1000 * 1000
+"""More than code and settings need: data belong into files that all nodes can read."""
+
+
+class _TooLargeError(Exception):
+    """More was pickled than may be."""
+
+
+class _LimitedBuffer(io.BytesIO):
+    """Takes no more than the limit, so that no more than that is ever copied."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + memoryview(data).nbytes > MOST_BYTES:
+            raise _TooLargeError
+        return super().write(data)
+
+
+def pickle_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bytes:
+    """The call as bytes.
+
+    Functions of modules go by name, and are imported in the ranks; those of `__main__`, of a
+    notebook and of other functions go whole.
+
+    Raises JobError, which names the argument that cannot be sent, and shows no value.
+    """
+    try:
+        return _pickled((function, tuple(args), dict(kwargs)))
+    except Exception as error:  # objects pickle themselves as they like
+        raise _refused(_culprit(function, args, kwargs), error) from error
+
+
+def load_call(path: Path) -> Call:
+    """What `pickle_call` made; PermissionError where others may write or read the file."""
+    with open_private(path) as file:
+        call: Call = pickle.load(file)  # noqa: S301 - the user's own
+    return call
+
+
+def _pickled(value: Any) -> bytes:
+    import cloudpickle
+
+    buffer = _LimitedBuffer()
+    cloudpickle.dump(value, buffer)
+    return buffer.getvalue()
+
+
+def _culprit(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, Any]:
+    """The first part that cannot be sent by itself; else all of them together."""
+    for name, value in _parts(function, args, kwargs):
+        try:
+            _pickled(value)
+        except Exception:  # noqa: BLE001 - as above
+            return name, value
+    return "the function with all its arguments", None
+
+
+def _parts(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    yield f"the function {function_name(function)}", function
+    for index, value in enumerate(args):
+        yield f"args[{index}]", value
+    for key, value in kwargs.items():
+        yield f"kwargs[{key!r}]", value
+
+
+def _refused(culprit: tuple[str, Any], error: Exception) -> JobError:
+    name, value = culprit
+    kind = "" if callable(value) or value is None else f", a {type(value).__qualname__},"
+    if isinstance(error, _TooLargeError):
+        return JobError(
+            f"{name}{kind} takes more than {MOST_BYTES // 10**6} MB pickled",
+            hint="save large data to a file that all nodes can read, and send its path",
+        )
+    return JobError(
+        f"{name}{kind} cannot be pickled, and so not be sent to the ranks: "
+        f"{type(error).__name__}: {error}",
+        hint="send what it is made from, such as a path, and make it in the function",
+    )

@@ -1,0 +1,87 @@
+"""What each rank's call came to, as a private file of the run: what it returned, or raised."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from hpcdist import files
+from hpcdist.errors import HpcdistError, RunFailedError
+from hpcdist.functions.private import open_private
+from hpcdist.run import Run
+from hpcdist.verdict import Verdict
+
+Kind = Literal["returned", "raised", "lost"]
+"""Lost: it could not be pickled; then the sentence that says so is in the place of the value."""
+
+
+def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> None:
+    """Keep what this rank returned or raised.
+
+    A training is not failed for a result that cannot be sent: who asks for it is told. Raises
+    OSError.
+    """
+    import cloudpickle
+
+    try:
+        data = cloudpickle.dumps((kind, value))
+    except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
+        sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
+        print(f"hpcdist: this rank {kind} {sentence}", file=sys.stderr)
+        data = pickle.dumps(("lost", sentence))
+    path = run.outcome_file(rank, attempt)
+    path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
+    files.write_whole(path, data)
+
+
+def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
+    """What one rank of an ended run returned.
+
+    Raises RunFailedError where the run failed, from what was raised in the rank where that can be
+    read; HpcdistError where the value cannot.
+    """
+    if verdict.state != "done":
+        raise RunFailedError(run.id, verdict) from _raised(run, verdict)
+    path = run.outcome_file(rank, verdict.attempt)
+    try:
+        kind, value = _read(path)
+    except FileNotFoundError:
+        raise HpcdistError(
+            f"rank {rank} of run {run.id} left no result", hint=f"look into {path.parent}"
+        ) from None
+    except OSError as error:
+        raise HpcdistError(
+            f"the result of rank {rank} of run {run.id} cannot be read: {error}",
+            hint="results are for the user whose run it is",
+        ) from None
+    except Exception as error:
+        raise HpcdistError(
+            f"what rank {rank} of run {run.id} returned cannot be read here: "
+            f"{type(error).__name__}: {error}",
+            hint="return plain values, and tensors that are on the CPU",
+        ) from error
+    if kind == "lost":
+        raise HpcdistError(
+            f"rank {rank} of run {run.id} returned {value}",
+            hint="return plain values, such as numbers, lists and dicts",
+        )
+    return value
+
+
+def _raised(run: Run, verdict: Verdict) -> BaseException | None:
+    """The exception of the rank that failed first; None where it left none that can be read."""
+    if verdict.rank is None:
+        return None
+    try:
+        kind, value = _read(run.outcome_file(verdict.rank, verdict.attempt))
+    except Exception:  # noqa: BLE001 - the verdict has its text and its traceback
+        return None
+    return value if kind == "raised" and isinstance(value, BaseException) else None
+
+
+def _read(path: Path) -> tuple[Kind, Any]:
+    with open_private(path) as file:
+        found: tuple[Kind, Any] = pickle.load(file)  # noqa: S301 - written by the user's own ranks
+    return found

@@ -1,0 +1,83 @@
+"""A comparison as text: what its variants came to, where their steps lost time, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from hpcdist.summary.table import Column, Row, make_table, print_runs, say, say_each
+from hpcdist.summary.text import (
+    UNDEFINED,
+    decimals_for,
+    format_mean_sd,
+    format_percent,
+    shown,
+)
+from hpcdist.summary.values import Comparison, VariantSummary
+from hpcdist.summary.variants import PARTS
+from hpcdist.summary.why import conclusions
+
+_HEADERS = {
+    "data": "data\nwait",
+    "communication": "exposed\ncomm.",
+    "stragglers": "strag-\nglers",
+    "computing": "slower\ncomputing",
+    "fixed": "fixed\ncost",
+}
+
+
+def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Row]) -> None:
+    """Print the conclusions, the variants, and then their runs, which are `rows`."""
+    say(console, f"comparison {shown(comparison.id)}", style="bold")
+    say_each(console, conclusions(comparison))
+    console.print()
+    console.print(make_table(comparison.variants, _speed_columns(comparison)))
+    console.print()
+    if any(variant.lost for variant in comparison.variants):
+        say(console, "Lost of the step time against the ideal, in %")
+        console.print(make_table(comparison.variants, _loss_columns()))
+        console.print()
+    print_runs(console, rows)
+
+
+def _speed_columns(comparison: Comparison) -> list[Column]:
+    rates = [one.samples_per_s.mean for one in comparison.variants if one.samples_per_s]
+    decimals = decimals_for(rates)
+
+    def samples_per_s(variant: VariantSummary) -> str:
+        rate = variant.samples_per_s
+        return format_mean_sd(rate.mean, rate.sd, decimals) if rate else UNDEFINED
+
+    def speedup(variant: VariantSummary) -> str:
+        if variant.name == comparison.baseline:
+            return "1 *"
+        times = variant.speedup
+        return f"{format_mean_sd(times.mean, times.sd, 2)}  " if times else UNDEFINED
+
+    return [
+        _name_column(),
+        Column("runs", lambda variant: f"{variant.num_measured} of {len(variant.runs)}"),
+        Column("GPUs", lambda variant: str(variant.num_devices)),
+        Column("samples/s", samples_per_s),
+        Column("speed-\nup  ", speedup),
+        Column("effic.\n(%)", lambda variant: format_percent(variant.efficiency)),
+    ]
+
+
+def _loss_columns() -> list[Column]:
+    def share(part: str) -> Callable[[VariantSummary], str]:
+        return lambda variant: format_percent(variant.lost[part] if variant.lost else None)
+
+    def whole(variant: VariantSummary) -> str:
+        return format_percent(sum(variant.lost.values()) if variant.lost else None)
+
+    return [
+        _name_column(),
+        *(Column(_HEADERS[part], share(part)) for part in PARTS),
+        Column("in all", whole),
+    ]
+
+
+def _name_column() -> Column:
+    return Column("variant", lambda variant: shown(variant.name), is_number=False)

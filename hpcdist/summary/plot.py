@@ -1,0 +1,100 @@
+"""A comparison as a picture: speed-ups with their errors, and what each step was lost to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcdist.summary.text import shown
+from hpcdist.summary.values import Comparison, VariantSummary
+from hpcdist.summary.variants import PARTS
+
+_COLOURS = {
+    "data": "#e69f00",
+    "communication": "#0072b2",
+    "stragglers": "#56b4e9",
+    "computing": "#cc79a7",
+    "fixed": "#999999",
+}
+"""Of Okabe and Ito: told apart also by those who see colours otherwise."""
+_USED = "#009e73"
+_LABELS = {
+    "data": "data wait",
+    "communication": "exposed communication",
+    "stragglers": "stragglers",
+    "computing": "slower computing",
+    "fixed": "fixed cost",
+    "used": "useful",
+}
+
+
+def write_plot(comparison: Comparison, path: Path) -> None:
+    """Write the picture as PNG; raises OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height_in = 2.2 + 0.5 * len(comparison.variants)
+    figure = Figure(figsize=(10, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    speed, step = figure.subplots(1, 2, sharey=True)
+    _draw_speedups(speed, comparison)
+    _draw_steps(step, comparison)
+    names = [shown(variant.name) for variant in comparison.variants]
+    speed.set_yticks(range(len(names)), names)
+    speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
+    figure.savefig(path, format="png", dpi=120)
+
+
+def _draw_speedups(axes: Any, comparison: Comparison) -> None:
+    ideals = []
+    for place, variant in enumerate(comparison.variants):
+        if variant.name == comparison.baseline:
+            mean, sd = 1.0, None
+        elif variant.speedup is None:
+            continue
+        else:
+            mean, sd = variant.speedup.mean, variant.speedup.sd
+        ideals.append((variant.ideal, place))
+        axes.barh(place, mean, height=0.6, color=_USED, xerr=sd, capsize=4)
+        axes.annotate(
+            f"{mean:.2f}", (0, place), xytext=(4, 0), textcoords="offset points", va="center"
+        )
+    if ideals:
+        axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color="black", label="ideal")
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, markerscale=0.4)
+
+
+def _draw_steps(axes: Any, comparison: Comparison) -> None:
+    labelled: set[str] = set()
+    for place, variant in enumerate(comparison.variants):
+        left = 0.0
+        for part, share in _shares(variant, comparison.baseline):
+            label = None if part in labelled else _LABELS[part]
+            labelled.add(part)
+            axes.barh(
+                place,
+                100 * share,
+                left=100 * left,
+                height=0.6,
+                color=_COLOURS.get(part, _USED),
+                label=label,
+            )
+            left += share
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of the step time (%): useful, and lost")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+
+
+def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
+    """What the bar of a variant consists of; a part that won time is taken off the losses."""
+    if variant.name == baseline and variant.samples_per_s is not None:
+        return [("used", 1.0)]
+    if variant.lost is None:
+        return []
+    lost = {part: max(0.0, variant.lost[part]) for part in PARTS}
+    used = min(1.0, variant.efficiency or 0.0)
+    in_all = sum(lost.values())
+    scale = (1 - used) / in_all if in_all else 0.0
+    return [("used", used), *((part, share * scale) for part, share in lost.items() if share)]

@@ -1,0 +1,101 @@
+"""Why a variant is not as many times as fast as it has GPUs: in words, from what was measured."""
+
+from __future__ import annotations
+
+from hpcdist.summary.text import format_percent, number_of, shown
+from hpcdist.summary.values import Comparison, VariantSummary
+
+NAMES = {
+    "data": "waiting for data",
+    "communication": "exposed communication",
+    "stragglers": "waiting for the slowest rank",
+    "computing": "slower computing",
+    "fixed": "the fixed cost of a step",
+}
+
+_ADVICE = {
+    "data": "Let more workers read (data.workers), or keep the data in memory",
+    "communication": "Communicate less often, with larger batches per GPU or train.accumulate, or "
+    "over a faster network",
+    "stragglers": "Look for what slows that rank down, or shares its node",
+    "computing": "Each rank computes more slowly than one alone: they share CPUs, memory or power",
+    "fixed": "It weighs less with larger batches per GPU",
+}
+_WORTH_SAYING = 0.02
+"""Smaller losses are within the noise of most machines."""
+
+
+def conclusions(comparison: Comparison) -> list[str]:
+    """One paragraph for each variant but the first."""
+    baseline = comparison.variants[0]
+    if baseline.samples_per_s is None:
+        return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
+    return [conclusion(variant, baseline) for variant in comparison.variants[1:]]
+
+
+def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
+    """How many times as fast, and why it is not more."""
+    name = shown(variant.name)
+    if variant.speedup is None or variant.lost is None or variant.efficiency is None:
+        return f"{name}: no run is done, or none recorded steps."
+    spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
+    gpus = _units(variant)
+    sentence = (
+        f"{name}: {variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)} on "
+        f"{number_of(variant.num_devices, gpus)}; ideal is {variant.ideal:.3g}."
+    )
+    if variant.speedup.sd is None:
+        sentence += " One run of each cannot say how sure that is: --repeat 3."
+    return sentence + _why(variant, baseline)
+
+
+def _why(variant: VariantSummary, baseline: VariantSummary) -> str:
+    assert variant.lost is not None
+    assert variant.efficiency is not None
+    whole = 1 - variant.efficiency
+    if abs(whole) < _WORTH_SAYING:
+        return " That is as good as ideal."
+    if whole < 0:
+        return " That is more than ideal: something else slowed the first one down; run it again."
+    parts = sorted(variant.lost.items(), key=lambda item: -item[1])
+    told = [
+        f"{format_percent(share)} % {NAMES[part]}" for part, share in parts if share > _WORTH_SAYING
+    ]
+    won = sum(share for _, share in parts if share < -_WORTH_SAYING)
+    text = f" Of each step {format_percent(whole)} % is lost: {', '.join(told)}"
+    if won:
+        text += f", less {format_percent(-won)} % won elsewhere"
+    if _is_without_its_gpus(variant):
+        return f"{text}. There are no GPUs here for its one process to drive: it says nothing."
+    return f"{text}. {_advice(parts[0][0], variant)}.{_shared_cpus(variant, baseline)}"
+
+
+def _is_without_its_gpus(variant: VariantSummary) -> bool:
+    """DataParallel on CPUs is a single process like any other."""
+    return variant.world_size < variant.num_devices and variant.num_cpus is not None
+
+
+def _advice(part: str, variant: VariantSummary) -> str:
+    if part == "stragglers" and variant.slowest_rank is not None:
+        return f"Rank {variant.slowest_rank} was the slowest every time. {_ADVICE[part]}"
+    if part == "computing" and variant.world_size < variant.num_devices:
+        return "One process drives all GPUs: copying model and batch to them is in its computing"
+    return _ADVICE[part]
+
+
+def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> str:
+    """On CPUs: more ranks are no more hardware."""
+    if variant.num_cpus is None or baseline.num_cpus is None:
+        return ""
+    if variant.num_cpus >= variant.ideal * baseline.num_cpus:
+        return ""
+    more = variant.num_cpus / baseline.num_cpus
+    mine, theirs = (number_of(one.num_cpus or 0, "CPU") for one in (variant, baseline))
+    most = "could not be faster" if more <= 1 else f"could be {more:.3g} times as fast at most"
+    return (
+        f" There is no GPU here: with {mine}, where {shown(baseline.name)} had {theirs}, it {most}."
+    )
+
+
+def _units(variant: VariantSummary) -> str:
+    return "GPU" if variant.num_cpus is None else "rank"

@@ -1,0 +1,120 @@
+"""Comparisons: several jobs put to one question by one command."""
+
+import json
+
+import pytest
+
+from hpcdist import submit
+from hpcdist.errors import JobError
+
+LOOP = """
+import sys, time
+from hpcdist import record
+record.start()
+for step in range(40):
+    time.sleep(float(sys.argv[1]))
+    record.mark(sys.argv[2])
+    record.step(samples=8)
+"""
+COMPARE = """
+description: One rank against two that wait for data
+repeat: 2
+resources: {gpus: 2}
+set: {record.window_s: 0.02}
+compare:
+  one:
+    job: loop.py
+    set: {args: ['0.002', forward_backward], resources.gpus: 1}
+  two:
+    job: loop.py
+    set: {args: ['0.006', data_wait]}
+"""
+
+
+@pytest.fixture
+def folder(hpcdist):
+    hpcdist.write("jobs/loop.py", LOOP)
+    hpcdist.write("jobs/slow.yaml", COMPARE)
+    return hpcdist
+
+
+def test_the_variants_are_run_in_turn_and_compared(folder):
+    done = folder("submit", "slow", "--local")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.split()[0]
+    assert name.startswith("slow-")
+    order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
+    assert order == ["one repeat=0", "two repeat=0", "one repeat=1", "two repeat=1"]
+    assert f"comparison {name}" in done.stdout
+    assert "waiting for data" in done.stdout
+    sweep = folder.folder / "runs" / name
+    one, two = json.loads((sweep / "compare.json").read_text())["variants"]
+    assert (one["name"], one["num_devices"], two["num_devices"]) == ("one", 1, 2)
+    assert two["lost"]["data"] > 0.2
+    assert (sweep / "summary.txt").read_text() in done.stdout
+
+    (sweep / "compare.png").unlink()
+    again = folder("summary", name)
+    assert "waiting for data" in again.stdout
+    assert f"the picture is in {sweep / 'compare.png'}" in again.stderr
+    assert (sweep / "compare.png").exists()
+    runs = json.loads(folder("summary", name, "--json").stdout)
+    assert [run["variant"] for run in runs] == ["one", "two"] * 2
+    assert f"{name}: 4 runs, 4 done" in folder("status", name).stdout
+    assert folder("runs").stdout.splitlines()[1].endswith("slow, comparison of 4 runs")
+
+
+def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
+    folder.write("jobs/broken.yaml", "compare: {a: {job: nope}, b: {job: ddp}}")
+    listed = {job["name"]: job for job in json.loads(folder("jobs", "--json").stdout)}
+    assert listed["slow"]["workload"] == "compare"
+    assert listed["slow"]["description"] == "One rank against two that wait for data"
+    assert listed["compare"]["error"] is None
+    assert "no job called 'nope'" in listed["broken"]["error"]
+    rendered = folder("render", "slow", "--scheduler", "slurm", "--repeat", "3")
+    assert rendered.stdout.count("#SBATCH --array=0-2") == 2
+    assert folder.runs == []
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (COMPARE, ["--sweep", "gpus=1,2"], "slow compares jobs already; leave --sweep away"),
+        (COMPARE, ["--set", "args=[a]"], "--set args=[a] contradicts jobs/slow.yaml: args is"),
+        (COMPARE, ["--debug"], "--debug runs one rank of one run"),
+        (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),
+        ("compare: {a: {job: ddp}}", [], "compare has 1 of the 2 or more variants"),
+        ("compare: {a: {job: ddp}, b: ddp}", [], 'compare.b is "ddp", must be a section'),
+        ("compare: {a: {job: ddp}, b: {jop: ddp}}", [], "compare.b: jop is not a key"),
+        ("compare: {a: {job: ddp}, b: {job: nope}}", [], "there is no job called 'nope'"),
+        (
+            "compare: {a: {job: ddp}, b: {job: ddp, set: {train.lr: x}}}",
+            [],
+            'compare.b.set.train.lr="x": train.lr is "x", must be',
+        ),
+        ("compare: {a: {job: ddp}, b: {job: ddp}}\nrepat: 2", [], "repat is not a key"),
+    ],
+    ids=[
+        *("sweep", "fixed key", "debug", "size", "one variant", "no section", "key", "job"),
+        *("value", "file's key"),
+    ],
+)
+def test_a_mistake_in_a_comparison_is_named_and_nothing_is_run(folder, text, options, message):
+    folder.write("jobs/slow.yaml", text)
+    done = folder("submit", "slow", "--local", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert folder.runs == []
+
+
+def test_from_python_a_comparison_is_no_single_job(folder, monkeypatch):
+    monkeypatch.chdir(folder.folder)
+    with pytest.raises(JobError, match=r"slow\.yaml compares several jobs, and is none itself"):
+        submit("slow", scheduler="local")
+
+
+def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
+    done = folder("submit", "slow", "--local", "--repeat", "1", "--gpus", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    sizes = [len(list(run.glob("events/*"))) for run in folder.runs if (run / "spec.json").exists()]
+    assert sizes == [1, 3]

@@ -1,0 +1,200 @@
+"""Comparisons: losses with known answers, summed up to the whole, in words, tables and pictures."""
+
+import io
+
+import pytest
+from msgspec import structs
+
+from hpcdist import files
+from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.table import make_console
+from hpcdist.summary.values import Rate
+from hpcdist.summary.variants import PARTS, lost_parts, ratio
+from hpcdist.summary.why import conclusion, conclusions
+from hpcdist.summary.writing import write_comparisons
+
+COMPARISON = "compare-20261121-100000-abcd"
+BATCH = 32
+STEPS = 20
+ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
+
+
+@pytest.fixture
+def add_run(make_run, events):
+    """Add a run of a variant whose ranks take the given seconds per step and phase."""
+    count = iter(range(100))
+
+    def add(variant, *ranks, job="ddp", batch=BATCH, device="cuda:0", cpus=None, gpus=None):
+        run = make_run(f"{COMPARISON}-{next(count):03d}", job=job, gpus=gpus or len(ranks))
+        spec = run.read_spec()
+        sweep = {"id": COMPARISON, "variant": variant, "comparison": "compare"}
+        files.write_json(run.spec_file, spec | {"sweep": sweep})
+        for rank, phases in enumerate(ranks):
+            step_s = sum(phases.values())
+            named = {phase: [time] * STEPS for phase, time in phases.items() if phase != "other"}
+            windows = [
+                events.window(
+                    step=STEPS * number,
+                    times_s=[step_s] * STEPS,
+                    samples=batch * STEPS,
+                    phases_s=named,
+                )
+                for number in (1, 2, 3)
+            ]
+            start = events.start(rank, world_size=len(ranks), device=device, cpus=cpus)
+            events.write(run, rank, [start, *windows, events.end()])
+        return run
+
+    return add
+
+
+def compared(*runs):
+    (comparison,) = summarize(runs, {}).comparisons
+    return comparison
+
+
+def variant(comparison, name):
+    return next(one for one in comparison.variants if one.name == name)
+
+
+def assert_lost(one, **wanted):
+    assert sum(one.lost.values()) == pytest.approx(1 - one.efficiency)
+    for part in PARTS:
+        assert one.lost[part] == pytest.approx(wanted.get(part, 0.0), abs=1e-9), part
+
+
+CASES = {
+    "slow loader": ([ALONE | {"data_wait": 0.11}] * 2, {"data": 0.5}),
+    "slow copies": ([ALONE | {"host_to_device": 0.1}] * 2, {"data": 0.5}),
+    "slow network": ([ALONE | {"exposed_communication": 0.1}] * 2, {"communication": 0.5}),
+    "straggler": (
+        [ALONE | {"forward_backward": 0.18}, ALONE | {"exposed_communication": 0.1}],
+        # The mean rank computes 0.05 s longer, and waits 0.05 s for the slower one.
+        {"computing": 0.25, "stragglers": 0.25},
+    ),
+    "straggler and network": (
+        [
+            ALONE | {"forward_backward": 0.13, "exposed_communication": 0.05},
+            ALONE | {"exposed_communication": 0.1},
+        ],
+        {"computing": 0.025 / 0.2, "stragglers": 0.025 / 0.2, "communication": 0.25},
+    ),
+    "fixed cost": ([ALONE | {"other": 0.1}] * 2, {"fixed": 0.5}),
+    "nothing": ([ALONE] * 2, {}),
+}
+
+
+@pytest.mark.parametrize(("ranks", "lost"), CASES.values(), ids=CASES)
+def test_what_a_step_loses_is_found_and_adds_up(add_run, ranks, lost):
+    two = variant(compared(add_run("one", ALONE), add_run("two", *ranks)), "two")
+    assert two.speedup.mean == pytest.approx(2 * (1 - sum(lost.values())))
+    assert two.ideal == 2
+    assert_lost(two, **lost)
+
+
+def test_a_global_batch_that_is_split_shows_the_fixed_cost_of_a_step(add_run):
+    # Half the samples per GPU: half the time for data and computing, the optimizer takes as long.
+    half = {"data_wait": 0.005, "forward_backward": 0.04, "optimizer": 0.01}
+    runs = [add_run("one", ALONE), add_run("two", half, half, batch=BATCH // 2)]
+    two = variant(compared(*runs), "two")
+    assert two.speedup.mean == pytest.approx(0.1 / 0.055)
+    assert_lost(two, fixed=0.005 / 0.055)
+
+
+def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
+    slower = ALONE | {"forward_backward": 0.18}
+    runs = [add_run("one", ALONE), add_run("dp", slower, job="data_parallel", batch=64, gpus=2)]
+    (dp,) = compared(*runs).variants[1:]
+    assert (dp.num_devices, dp.world_size, dp.ideal) == (2, 1, 2)
+    assert dp.speedup.mean == pytest.approx(1.0)
+    assert_lost(dp, computing=0.5)
+    one = compared(*runs).variants[0]
+    assert "One process drives all GPUs" in conclusion(dp, one)
+    on_cpus = structs.replace(dp, num_cpus=2)
+    assert "There are no GPUs here for its one process to drive" in conclusion(on_cpus, one)
+
+
+def test_repeats_give_means_and_errors_that_propagate(add_run):
+    fast = {phase: time / 1.25 for phase, time in ALONE.items()}
+    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
+    runs += [add_run("one", fast), add_run("two", ALONE, ALONE)]
+    one, two = compared(*runs).variants
+    assert (one.num_measured, two.num_measured) == (2, 2)
+    assert one.samples_per_s.mean == pytest.approx(360)
+    assert one.samples_per_s.sd == pytest.approx(80 / 2**0.5)
+    assert two.speedup.mean == pytest.approx(640 / 360)
+    assert two.speedup.sd == pytest.approx(640 / 360 * (80 / 2**0.5) / 360)
+    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+    both = ratio(Rate(mean=10, sd=3), Rate(mean=5, sd=2))
+    assert both.sd == pytest.approx(2 * (0.3**2 + 0.4**2) ** 0.5)
+    assert ratio(Rate(mean=10), Rate(mean=5, sd=2)) == Rate(mean=2)
+
+
+def test_losses_add_up_whatever_the_times_are():
+    mine = dict(zip(PARTS, (0.3, 0.1, 0.05, 0.7, 0.02), strict=True))
+    theirs = dict(zip(PARTS, (0.1, 0.0, 0.0, 0.9, 0.01), strict=True))
+    for efficiency in (0.1, 0.5, 1.0, 1.3):
+        assert sum(lost_parts(mine, theirs, efficiency).values()) == pytest.approx(1 - efficiency)
+
+
+def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
+    slow = ALONE | {"exposed_communication": 0.1}
+    runs = [add_run("one", ALONE, device="cpu", cpus=[0, 1])]
+    runs += [add_run("two", slow, slow, device="cpu", cpus=[0, 1])]
+    (text,) = conclusions(compared(*runs))
+    assert "1.00 times as fast as one on 2 ranks; ideal is 2" in text
+    assert "50 % is lost: 50 % exposed communication. Communicate less often" in text
+    assert "with 2 CPUs, where one had 2 CPUs, it could not be faster" in text
+    assert "One run of each cannot say how sure that is" in text
+
+
+def test_the_slowest_rank_is_named_only_where_it_was_always_the_slowest(add_run):
+    slow, waits = ALONE | {"forward_backward": 0.18}, ALONE | {"exposed_communication": 0.1}
+    runs = [add_run("one", ALONE), add_run("two", waits, slow), add_run("two", waits, slow)]
+    one, two = compared(*runs).variants
+    assert two.slowest_rank == 1
+    mostly = structs.replace(two, lost=two.lost | {"stragglers": 0.3})
+    assert "Rank 1 was the slowest every time" in conclusion(mostly, one)
+    assert compared(*runs, add_run("two", slow, waits)).variants[1].slowest_rank is None
+
+
+def test_failed_runs_do_not_count_and_a_missing_baseline_is_told(add_run):
+    bad = add_run("one", ALONE)
+    bad.verdict_file.unlink()
+    runs = [bad, add_run("two", ALONE, ALONE)]
+    comparison = compared(*runs)
+    assert [one.num_measured for one in comparison.variants] == [0, 1]
+    assert conclusions(comparison) == ["There is nothing to compare with: no run of one is done."]
+    text = printed(runs)
+    assert "There is nothing to compare with" in text
+    nothing = compared(add_run("one", ALONE), *[bad])
+    assert nothing.variants[0].num_measured == 1
+
+
+def printed(runs):
+    text = io.StringIO()
+    print_summary(summarize(runs, {}), make_console(text))
+    return text.getvalue()
+
+
+def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_run):
+    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE), make_run("ddp-alone")]
+    text = printed(runs)
+    assert f"comparison {COMPARISON}" in text
+    assert "ddp: 1 run done; no speed" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["two", "1", "of", "1", "2", "640", "2.00", "100"] in lines
+    assert ["two", "0", "0", "0", "0", "0", "0"] in lines
+    assert "not compared" not in text
+
+
+def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path):
+    folder = tmp_path / "runs" / COMPARISON
+    slow = ALONE | {"exposed_communication": 0.1}
+    runs = [add_run("one", ALONE), add_run("two", slow, slow)]
+    summary = summarize(runs, {})
+    assert write_comparisons(summary, folder.parent) == []
+    folder.mkdir()
+    (picture,) = write_comparisons(summary, folder.parent)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert files.read_json(folder / "compare.json")["variants"][1]["ideal"] == 2
