@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from hpcdist.cli.described import describe_run
 from hpcdist.run import Run
 
 LIMIT_S = 60
@@ -75,8 +76,8 @@ def test_no_requeue_is_a_key_of_the_job(hpcdist):
     assert [spec["job"]["launch"]["requeue"] for spec in specs] == [False, True]
 
 
-def test_status_says_that_a_run_is_to_go_on(hpcdist):
-    """As a run looks between two of its lives."""
+def test_a_run_says_that_it_is_to_go_on_for_as_long_as_it_may(hpcdist):
+    """As it looks between two of its lives, and when none has come."""
     hpcdist.write("nothing.py", "")
     assert hpcdist("submit", "nothing.py", "--local").returncode == 0
     run = Run(hpcdist.runs[0])
@@ -87,6 +88,7 @@ def test_status_says_that_a_run_is_to_go_on(hpcdist):
     assert "so far" not in hpcdist("status").stdout  # its verdict is final
     run.verdict_file.unlink()
     sentence = "attempt 0 ended early: stopped at step 7; starting again when the scheduler says so"
-    assert sentence in hpcdist("status").stdout
+    assert describe_run(run, "pending")["last_attempt"] == sentence
+    assert "verdict    stopped at step 7" in hpcdist("status").stdout  # its process is gone
     [described] = json.loads(hpcdist("status", "--json").stdout)
-    assert described["last_attempt"] == sentence
+    assert (described["state"], described["last_attempt"]) == ("lost", None)
