@@ -27,7 +27,11 @@ SETTINGS = {
     "ddp": {},
     "accumulation": {"train": {"accumulate": 2, "schedule": "cosine"}},
     "bf16-mixed": {"train": {"precision": "bf16-mixed"}},
-    "batch norm": {"model": {"name": "resnet18"}, "train": {"max_steps": 3}},
+    "batch norm": {
+        "model": {"name": "shufflenet_v2_x0_5"},
+        "data": {"train_samples": 40, "test_samples": 20},
+        "train": {"epochs": 1},
+    },
     "max_steps": {"train": {"max_steps": 9, "optimizer": "sgd", "warmup_steps": 3}},
     "workers": {"data": {"workers": 1}},
     "seldom evaluated": {"train": {"epochs": 3, "evaluate_every_epochs": 2}},
