@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_BENCHMARKS = ("cli", "start", "recovery", "train", "recording", "summary")
+_BENCHMARKS = ("cli", "start", "recovery", "train", "lightning", "recording", "summary")
 _ON_SLURM = ("submit", "status", "slurm_start")
 
 
