@@ -149,7 +149,7 @@ def test_a_value_from_set_is_refused_with_the_set():
         ("launch.port_range=[1, 2]", "must be a list of 2 values", "default, null"),
         ("model=resnet18", "must be a section with keys", "model takes: name, args"),
         ("description.x=1", "not a section that could hold description.x", "set description"),
-        ("workload=trian", "must be one of train, script", "did you mean train?"),
+        ("workload=trian", "must be one of train, lightning, script", "did you mean train?"),
         ("train.lr", "must be key.path=value", "for example"),
         ("=1", "must be key.path=value", "for example"),
         ("train..lr=1", "must be key.path=value", "for example"),
