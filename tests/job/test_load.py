@@ -194,7 +194,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("a: \x01\n", "not valid YAML"),
         (b"a: \xff\n", "is not UTF-8 text: byte 3 is 0xff"),
         ("train: {}\n", "a.yaml: workload is missing"),
-        ("workload: 5\n", "workload is 5, must be one of train, script"),
+        ("workload: 5\n", "workload is 5, must be one of train, lightning, script"),
         ("workload: script\n", "a.yaml: script is missing"),
         ("workload: script\nscript: gone.py\n", "script gone.py cannot be read: No such file"),
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
