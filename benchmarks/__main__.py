@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-_BENCHMARKS = ("cli", "start", "recovery", "train", "recording", "summary", "allreduce")
+_BENCHMARKS = (
+    *("cli", "start", "recovery", "train", "lightning", "recording", "summary"),
+    "allreduce",
+)
 _ON_SLURM = ("submit", "status", "slurm_start")
 
 

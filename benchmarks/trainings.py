@@ -1,4 +1,4 @@
-"""One training, by `hpcdist submit ddp` or by a script under torchrun, and its figures.
+"""One training, by `hpcdist submit` or by a script under torchrun, and its figures.
 
 Both sides give the wall time of each epoch's training steps on each rank, data included,
 evaluation and checkpoints not. The slowest rank's time counts; the first epoch is left out. The
@@ -29,12 +29,12 @@ def share_of_threads(ranks: int) -> int:
     return threads_per_rank(len(usable_cpus()), ranks)
 
 
-def by_hpcdist(ranks: int, epochs: int, *, threads: int) -> Figures:
-    """Train by `hpcdist submit ddp` with `threads` per rank."""
+def by_hpcdist(ranks: int, epochs: int, *, threads: int, job: str = "ddp") -> Figures:
+    """Train by `hpcdist submit JOB` with `threads` per rank."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         runs = folder / "runs"
-        command = [HPCDIST, "submit", "ddp", "--gpus", str(ranks), "--local", "--runs", str(runs)]
+        command = [HPCDIST, "submit", job, "--gpus", str(ranks), "--local", "--runs", str(runs)]
         for setting in (f"train.epochs={epochs}", f"train.num_threads={threads}"):
             command += ["--set", setting]
         command_time_s = _run_to_end(command, folder)
@@ -47,8 +47,10 @@ def by_hpcdist(ranks: int, epochs: int, *, threads: int) -> Figures:
     return _figures(times_s, setup["train_samples"], command_time_s)
 
 
-def by_script(ranks: int, epochs: int, *, threads: int, lean: bool = False) -> Figures:
-    """Train by scripts/plain_ddp.py under torchrun, with the settings of the job `ddp`."""
+def by_script(
+    ranks: int, epochs: int, *, threads: int, lean: bool = False, script: str = "plain_ddp.py"
+) -> Figures:
+    """Train by a script of scripts/ under torchrun, with the settings of the job `ddp`."""
     job = load_job("ddp").job
     assert isinstance(job, TrainJob)
     options = {
@@ -59,7 +61,7 @@ def by_script(ranks: int, epochs: int, *, threads: int, lean: bool = False) -> F
     }
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
-        command = [TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / "plain_ddp.py"), name]
+        command = [TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / script), name]
         command += [text for key, value in options.items() for text in (f"--{key}", str(value))]
         command += ["--lean"] if lean else []
         begin_s = time.monotonic()

@@ -17,6 +17,8 @@ _SECTIONS = {
     "Launch": "`launch`",
     "Record": "`record`",
     "TrainJob": "Jobs with `workload: train`",
+    "LightningJob": "Jobs with `workload: lightning`",
+    "TrainingJob": "Jobs with `workload: train` or `workload: lightning`",
     "Model": "`model`",
     "Data": "`data`",
     "Train": "`train`",

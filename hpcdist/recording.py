@@ -78,6 +78,10 @@ class StepRecorder:
         self._current[_PHASE_INDEX[phase]] += now - self._last_s
         self._last_s = now
 
+    def skip(self) -> None:
+        """The time since the last mark belongs to the step, but to no phase."""
+        self._last_s = self._clock()
+
     def mark_split(self, phase: str, tail_phase: str, split_s: float) -> None:
         """The time since the last mark was spent in `phase` until the clock showed `split_s`, then
         in `tail_phase`."""

@@ -165,16 +165,30 @@ class JobSpec(Section, frozen=True, kw_only=True):
     record: Record = Record()
 
 
-class TrainJob(JobSpec, frozen=True, kw_only=True):
+class TrainingJob(JobSpec, frozen=True, kw_only=True):
+    """What all jobs have that train a model (workloads: train, lightning)."""
+
+    model: Model = Model()
+    data: Data = Data()
+    train: Train = Train()
+    checkpoint: Checkpoint = Checkpoint()
+
+
+class TrainJob(TrainingJob, frozen=True, kw_only=True):
     """The torch training loop (workload: train)."""
 
     workload: Literal["train"] = "train"
     strategy: Literal["single", "ddp"] = "ddp"
     """How the model is spread over the ranks."""
-    model: Model = Model()
-    data: Data = Data()
-    train: Train = Train()
-    checkpoint: Checkpoint = Checkpoint()
+
+
+class LightningJob(TrainingJob, frozen=True, kw_only=True):
+    """The same training by PyTorch Lightning's Trainer (workload: lightning)."""
+
+    workload: Literal["lightning"] = "lightning"
+    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
+    """How the model is spread over the ranks; auto: ddp where there are several; fsdp is for GPUs
+    only."""
 
 
 class OwnCodeJob(JobSpec, frozen=True, kw_only=True):
@@ -298,6 +312,7 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
 
 JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
+    "lightning": LightningJob,
     "script": ScriptJob,
     "check": CheckJob,
     "allreduce": AllreduceJob,

@@ -23,6 +23,7 @@ VERBS = [
     ["cluster", "show"],
     ["cluster", "copy", "dtu"],
     ["render", "ddp", "--scheduler", "slurm", "--explain"],
+    ["render", "lightning", "--local"],
 ]
 
 SHOW_MODULES = f"""

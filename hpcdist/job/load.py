@@ -22,7 +22,7 @@ from hpcdist.errors import JobError
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import JobFile, check_script, find_job, named_jobs, read_job_file
 from hpcdist.nearest import nearest
-from hpcdist.spec import FILE_JOB_TYPES, JOB_TYPES, JobSpec, ScriptJob, TrainJob
+from hpcdist.spec import FILE_JOB_TYPES, JOB_TYPES, JobSpec, ScriptJob, TrainingJob
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +270,7 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
         shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
         check_script(script, shown)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
-    if isinstance(job, TrainJob):
+    if isinstance(job, TrainingJob):
         job = _with_absolute_paths(job)
     if script_args:
         raise JobError(
@@ -281,7 +281,7 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
     return job
 
 
-def _with_absolute_paths(job: TrainJob) -> TrainJob:
+def _with_absolute_paths(job: TrainingJob) -> TrainingJob:
     """Paths mean the same in every process of the run, wherever it works: they are relative to the
     directory of the submission."""
     return msgspec.structs.replace(

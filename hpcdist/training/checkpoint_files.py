@@ -1,6 +1,7 @@
 """The checkpoint files of a folder, by name: what is there, which is the newest. Imports no torch.
 
 step-00000120.pt               after 120 optimizer steps, whole
+step-00000120.ckpt             the same, in Lightning's format
 .step-00000120.pt.1f09ac2e     being written; what a killed rank left is removed by the next save
 step-00000120.pt.damaged       was found damaged, and is never looked at again
 """
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from hpcdist.errors import JobError
 
-_NAME = re.compile(r"step-(\d{8,})\.pt")
-_ASIDE = ".step-*.pt.*"
+_NAME = re.compile(r"step-(\d{8,})\.(?:pt|ckpt)")
+_ASIDE = ".step-*.*.*"
 _DAMAGED = ".damaged"
 
 
-def file_name(step: int) -> str:
-    """Name of the checkpoint after so many steps."""
-    return f"step-{step:08d}.pt"
+def file_name(step: int, suffix: str = ".pt") -> str:
+    """Name of the checkpoint after so many steps; Lightning's end in .ckpt."""
+    return f"step-{step:08d}{suffix}"
 
 
 def step_of(path: Path) -> int:

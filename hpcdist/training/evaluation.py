@@ -44,17 +44,39 @@ def evaluate(
 
     `after_batch` is called after each batch of this rank.
     """
-    num_batches = -(-len(test) // _BATCH_SIZE)
-    found = torch.zeros(num_batches, 3, dtype=torch.float64, device=device)
-    for index in range(rank, num_batches, world_size):
-        begin = index * _BATCH_SIZE
-        batch = test.between(begin, begin + _BATCH_SIZE).to(device)
-        found[index] = _count(predict(batch.images).float(), batch.labels)
+    scoring = Scoring(test, device)
+    for index in range(rank, scoring.num_batches, world_size):
+        batch = scoring.batch(index)
+        scoring.add(index, predict(batch.images), batch.labels)
         after_batch()
-    if world_size > 1:
-        dist.all_reduce(found)  # adds zeros to each row, which rounds nothing
-    loss, right, samples = found.sum(dim=0).tolist()
-    return Score(loss=loss / samples, accuracy=right / samples, samples=int(samples))
+    return scoring.score(world_size)
+
+
+class Scoring:
+    """The test data in batches, and what the ranks find in them."""
+
+    def __init__(self, test: Samples, device: torch.device) -> None:
+        self.num_batches = -(-len(test) // _BATCH_SIZE)
+        self._test = test
+        self._device = device
+        self._found = torch.zeros(self.num_batches, 3, dtype=torch.float64, device=device)
+
+    def batch(self, index: int) -> Samples:
+        """One of the batches, on the device."""
+        begin = index * _BATCH_SIZE
+        return self._test.between(begin, begin + _BATCH_SIZE).to(self._device)
+
+    def add(self, index: int, logits: Tensor, labels: Tensor) -> None:
+        """What this rank found in a batch."""
+        self._found[index] = _count(logits.float(), labels)
+
+    def score(self, world_size: int) -> Score:
+        """Add up what all ranks found, with one all-reduce, and begin anew."""
+        found, self._found = self._found, torch.zeros_like(self._found)
+        if world_size > 1:
+            dist.all_reduce(found)  # adds zeros to each row, which rounds nothing
+        loss, right, samples = found.sum(dim=0).tolist()
+        return Score(loss=loss / samples, accuracy=right / samples, samples=int(samples))
 
 
 def _count(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 
 from hpcdist.errors import HpcdistError
 from hpcdist.rank import RankContext
-from hpcdist.spec import TrainJob
+from hpcdist.spec import TrainingJob
 
 _NO_MATTER = {
     "data": {"root", "workers", "download"},
@@ -24,7 +24,7 @@ _NEEDED = ("model", "data.name", "data.train_samples", "train.optimizer")
 """Where these differ, a checkpoint is of no use."""
 
 
-def describe(job: TrainJob, context: RankContext) -> dict[str, Any]:
+def describe(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     """All that the weights after a step depend on, as a flat dict of dotted key and value."""
     flat: dict[str, Any] = {}
     for section in ("model", "data", "train"):
@@ -59,7 +59,7 @@ def require_same_training(before: dict[str, Any], now: dict[str, Any], checkpoin
         )
 
 
-def _is_left_out(job: TrainJob, section: str, key: str) -> bool:
+def _is_left_out(job: TrainingJob, section: str, key: str) -> bool:
     if section == "train" and key in _RUN_LENGTH:
         return job.train.schedule == "constant"
     return key in _NO_MATTER.get(section, ())

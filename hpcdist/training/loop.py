@@ -18,6 +18,7 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import TrainJob
 from hpcdist.training import identity, rng
 from hpcdist.training.checkpoint import Position
+from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.evaluation import Score, evaluate, in_evaluation
 from hpcdist.training.gradients import call_when_ready, warm_up
 from hpcdist.training.models import pick_memory_format
@@ -204,14 +205,16 @@ class Trainer:
 
     def _say_epoch(self, loss: float | None, score: Score | None, samples_per_s: float) -> None:
         if self.context.rank == 0:
-            accuracy = f"  accuracy {score.accuracy:.4f}" if score else ""
-            done = f"epoch {self.position.epoch}/{self.job.train.epochs}"
-            if self.position.samples:
-                done += f" and {self.position.samples:,} samples"
-            own = " (rank 0)" if self.context.world_size > 1 else ""  # all else is of all ranks
-            trained = "" if loss is None else f"  loss {loss:.4f}{own}"
-            rate = "" if loss is None else f"  {samples_per_s:,.0f} samples/s"
-            self.context.say(f"{done}{trained}{accuracy}{rate}")
+            self.context.say(
+                epoch_line(
+                    self.position,
+                    epochs=self.job.train.epochs,
+                    world_size=self.context.world_size,
+                    loss=loss,
+                    score=score,
+                    samples_per_s=samples_per_s,
+                )
+            )
 
     # One step.
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from hpcdist.errors import HpcdistError
 from hpcdist.rank import RankContext
-from hpcdist.spec import TrainJob
+from hpcdist.spec import TrainingJob
 from hpcdist.training import checkpoint, checkpoint_files
 from hpcdist.training.checkpoint import Position
 
@@ -28,8 +28,14 @@ class Loaded:
         return Position(**self.state["position"])
 
 
-def load_start(context: RankContext, job: TrainJob, *, has_group: bool) -> Loaded | None:
-    """The checkpoint that this attempt goes on from, the same in all ranks; None: from the start.
+def load_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Loaded | None:
+    """The checkpoint that this attempt goes on from, in memory; None: from the start."""
+    path = find_start(context, job, has_group=has_group)
+    return None if path is None else Loaded(path=path, state=checkpoint.load(path))
+
+
+def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Path | None:
+    """The file that this attempt goes on from, the same in all ranks; None: from the start.
 
     Rank 0 alone looks for it and verifies it: on a shared file system nodes may see different
     things.
@@ -37,13 +43,10 @@ def load_start(context: RankContext, job: TrainJob, *, has_group: bool) -> Loade
     found = [_find(context, job) if context.rank == 0 else None]
     if has_group:
         dist.broadcast_object_list(found, src=0)
-    if found[0] is None:
-        return None
-    path = Path(found[0])
-    return Loaded(path=path, state=checkpoint.load(path))
+    return None if found[0] is None else Path(found[0])
 
 
-def _find(context: RankContext, job: TrainJob) -> str | None:
+def _find(context: RankContext, job: TrainingJob) -> str | None:
     own = context.run.checkpoints_folder
     if context.is_current():
         checkpoint_files.remove_unfinished(own)

@@ -47,6 +47,7 @@ class HostTimer:
         self._last_gradient_s = 0.0
         self.begin = recorder.resume_clock
         self.mark = recorder.mark
+        self.skip = recorder.skip
         self.step = recorder.step
         self.finish = recorder.flush
 
@@ -94,6 +95,10 @@ class GpuTimer:
     def mark(self, phase: str) -> None:
         """The time since the last mark was spent in `phase`."""
         self._put(lambda: self._recorder.mark(phase))
+
+    def skip(self) -> None:
+        """The time since the last mark belongs to the step, but to no phase."""
+        self._put(self._recorder.skip)
 
     def note_last_gradient(self, _parameter: Any = None) -> None:
         """The last own gradient is ready: called from within the backward pass."""

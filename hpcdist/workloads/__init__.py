@@ -15,6 +15,7 @@ from hpcdist.spec import JobSpec
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
+    "lightning": "hpcdist.workloads.lightning",
     "script": "hpcdist.workloads.script",
     "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",

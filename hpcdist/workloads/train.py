@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.errors import EXIT_STOPPED, JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
-from hpcdist.training.checkpoint_files import resume_candidates
-from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.training.checks import check_training, prepare_data, training_modules
+from hpcdist.training.group import process_group
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -23,28 +20,19 @@ def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, TrainJob)
     _check_ranks(job)
-    check_model_name(job.model.name)
-    _check_sizes(job)
-    if job.checkpoint.resume is not None:
-        resume_candidates(job.checkpoint.resume)
+    check_training(job)
 
 
 def prepare(job: JobSpec) -> None:
     """Download the data set where the job asks for it, once, before any rank starts."""
     assert isinstance(job, TrainJob)
-    if find_data_set(job.data).is_complete(job.data):
-        return
-    download_data(job.data)
-    _check_sizes(job)  # could not be known before
+    prepare_data(job)
 
 
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: this package's loop brings torch along."""
     assert isinstance(job, TrainJob)
-    modules = ["hpcdist.training.loop", "torch._dynamo"]  # optimizers and ddp import the latter
-    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
-        modules.append("torchvision")
-    return modules
+    return ["hpcdist.training.loop", *training_modules(job)]
 
 
 def run(context: RankContext) -> None:
@@ -57,7 +45,8 @@ def run(context: RankContext) -> None:
     torch.set_num_threads(job.train.num_threads or context.num_threads)
     if context.device.startswith("cuda"):
         torch.cuda.set_device(context.device)
-    with _process_group(context, job) as has_group:
+    needs_group = context.world_size > 1 or job.strategy != "single"
+    with process_group(context, needed=needs_group) as has_group:
         trainer = _make_trainer(context, job, begin_s)
         _resume(trainer, has_group=has_group)
         is_done = trainer.train()
@@ -122,24 +111,6 @@ def _resume(trainer: Trainer, *, has_group: bool) -> None:
         context.say(f"note: {message}")
 
 
-@contextmanager
-def _process_group(context: RankContext, job: TrainJob) -> Iterator[bool]:
-    """The group of all ranks, where the strategy or their number needs one."""
-    import torch
-    import torch.distributed as dist
-
-    if context.world_size == 1 and job.strategy == "single":
-        yield False
-        return
-    device = torch.device(context.device)
-    dist.init_process_group(
-        backend=context.backend, device_id=device if device.type == "cuda" else None
-    )
-    yield True
-    # Only after success: after an error, closing the group can wait for ranks that are gone.
-    dist.destroy_process_group()
-
-
 def _check_ranks(job: TrainJob) -> None:
     num_ranks = job.resources.nodes * job.resources.gpus
     if job.strategy == "single" and num_ranks > 1:
@@ -147,20 +118,4 @@ def _check_ranks(job: TrainJob) -> None:
             f"strategy is single, but resources ask for {num_ranks} ranks: "
             f"{job.resources.nodes} nodes x {job.resources.gpus} gpus",
             hint="set strategy to ddp, or ask for 1 node and 1 gpu",
-        )
-
-
-def _check_sizes(job: TrainJob) -> None:
-    sizes = check_data(job.data)
-    if sizes is None:
-        return
-    num_ranks = job.resources.nodes * job.resources.gpus
-    global_batch = job.train.batch_size * num_ranks
-    if global_batch > sizes.train:
-        most = sizes.train // num_ranks
-        smaller = f"set train.batch_size to {most} or less, or " if most else ""
-        raise JobError(
-            f"train.batch_size is {job.train.batch_size}, with {num_ranks} ranks "
-            f"{global_batch:,} samples per step, but {job.data.name} trains on {sizes.train:,}",
-            hint=f"{smaller}use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}",
         )

@@ -18,13 +18,13 @@ import yaml
 from torch.distributed import TCPStore
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from hpcdist import workloads
 from hpcdist.events import EventWriter, read_events
 from hpcdist.progress import ProgressBoard, ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.spec import TrainJob
+from hpcdist.spec import JOB_TYPES, TrainJob
 from hpcdist.training import checkpoint, checkpoint_files
-from hpcdist.workloads import train
 
 LIMIT_S = 60
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
@@ -60,7 +60,13 @@ class Training:
         return checkpoint_files.list_checkpoints(self.run.checkpoints_folder)
 
     def state(self):
-        return checkpoint.load(self.checkpoints()[0])
+        """What the newest checkpoint says of the training, whoever saved it."""
+        newest = self.checkpoints()[0]
+        if newest.suffix == ".pt":
+            return checkpoint.load(newest)
+        state = torch.load(newest, weights_only=True)
+        weights = {key.removeprefix("net."): value for key, value in state["state_dict"].items()}
+        return state["hpcdist"] | {"model": weights}
 
     def weights(self):
         return self.state()["model"]
@@ -84,7 +90,7 @@ def make_demo_job():
     return lambda: msgspec.convert({"name": "ddp", **values}, TrainJob)
 
 
-def _make_job(strategy="ddp", **sections):
+def _make_job(strategy="ddp", workload="train", **sections):
     """A job of few and small steps; sections override parts of it."""
     values = {
         "name": "test",
@@ -94,7 +100,7 @@ def _make_job(strategy="ddp", **sections):
     }
     for name, section in sections.items():
         values[name] = {**values.get(name, {}), **section}
-    return msgspec.convert(values, TrainJob)
+    return msgspec.convert(values, JOB_TYPES[workload])
 
 
 class KillingSlot(ProgressSlot):
@@ -165,7 +171,7 @@ def _run_ranks(
         )
         gradients = _gather_gradients() if keep_gradients else None
         try:
-            train.run(context)
+            workloads.run(context)
             if gradients is not None:
                 torch.save(gradients, _gradients_file(run, rank))
         except SystemExit as leaving:

@@ -1,0 +1,52 @@
+"""What is checked and fetched once, where a training is submitted, whoever trains it.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.errors import JobError
+from hpcdist.spec import TrainingJob
+from hpcdist.training.checkpoint_files import resume_candidates
+from hpcdist.training.model_names import check_model_name, is_torchvision
+
+
+def check_training(job: TrainingJob) -> None:
+    """Raise JobError for a model, data or a checkpoint that is not there, and for too few data."""
+    check_model_name(job.model.name)
+    _check_sizes(job)
+    if job.checkpoint.resume is not None:
+        resume_candidates(job.checkpoint.resume)
+
+
+def prepare_data(job: TrainingJob) -> None:
+    """Download the data set where the job asks for it, once, before any rank starts."""
+    if find_data_set(job.data).is_complete(job.data):
+        return
+    download_data(job.data)
+    _check_sizes(job)  # could not be known before
+
+
+def training_modules(job: TrainingJob) -> list[str]:
+    """Heavy modules that a training imports beside its loop."""
+    modules = ["torch._dynamo"]  # optimizers and ddp import it
+    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
+        modules.append("torchvision")
+    return modules
+
+
+def _check_sizes(job: TrainingJob) -> None:
+    sizes = check_data(job.data)
+    if sizes is None:
+        return
+    num_ranks = job.resources.nodes * job.resources.gpus
+    global_batch = job.train.batch_size * num_ranks
+    if global_batch > sizes.train:
+        most = sizes.train // num_ranks
+        smaller = f"set train.batch_size to {most} or less, or " if most else ""
+        raise JobError(
+            f"train.batch_size is {job.train.batch_size}, with {num_ranks} ranks "
+            f"{global_batch:,} samples per step, but {job.data.name} trains on {sizes.train:,}",
+            hint=f"{smaller}use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}",
+        )

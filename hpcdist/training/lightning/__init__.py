@@ -1,0 +1,1 @@
+"""The same training by PyTorch Lightning's Trainer: its modules import pytorch_lightning."""

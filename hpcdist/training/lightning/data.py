@@ -1,0 +1,159 @@
+"""The batches that the torch loop would take, in its order, for Lightning's loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor
+
+from hpcdist.data.arrays import DataSet, Samples
+from hpcdist.data.batches import make_batches
+from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.spec import TrainingJob
+from hpcdist.training.evaluation import Scoring
+from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.timing import GpuTimer, HostTimer
+
+
+class TrainBatch(NamedTuple):
+    """What a rank computes at once, and what part it has in an optimizer step."""
+
+    images: Tensor
+    labels: Tensor
+    num_samples: int
+    """Own samples: those beyond have no part in the loss."""
+    scale: float
+    """Of the sum of losses, so that gradients averaged over ranks are means over samples."""
+    end: int
+    """The position in the epoch after this batch's optimizer step."""
+    is_last: bool
+    """Of its optimizer step."""
+
+
+class TestBatch(NamedTuple):
+    """A batch of the test data."""
+
+    images: Tensor
+    labels: Tensor
+    number: int
+    """Which one it is; negative: it only fills up, and is not counted."""
+
+
+def num_batches(plan: EpochPlan) -> int:
+    """Batches that each rank takes in a whole epoch."""
+    return math.ceil(plan.num_samples / (plan.batch_size * plan.world_size))
+
+
+class TrainBatches:
+    """Gives Lightning the batches of an epoch, or of what is left of it after a resume."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        job: TrainingJob,
+        progress: Progress,
+        timer: HostTimer | GpuTimer,
+    ) -> None:
+        self._seed = job.train.seed
+        self._progress = progress
+        self._timer = timer
+        self._source = make_batches(samples, progress.device, job.data.workers)
+
+    def __len__(self) -> int:
+        return num_batches(self._progress.plan)
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        """Begins when the first batch is asked for: Lightning makes iterators beforehand."""
+        self._progress.begin_epoch()
+        self._timer.set_epoch(self._progress.position.epoch)
+        begin = self._progress.position.samples
+        steps = list(self._progress.plan.steps(begin))
+        batches = self._batches()
+        self._timer.begin()
+        for end, shares in steps:
+            scale = self._progress.plan.world_size / (end - begin)
+            for share in shares:
+                self._timer.skip()
+                batch = next(batches)
+                self._timer.mark("data_wait")
+                yield TrainBatch(
+                    batch.images, batch.labels, share.count, scale, end, share is shares[-1]
+                )
+            begin = end
+
+    def _batches(self) -> Iterator[Samples]:
+        position, plan = self._progress.position, self._progress.plan
+        order = epoch_order(plan.num_samples, seed=self._seed, epoch=position.epoch)
+        shares = [share for _, shares in plan.steps(position.samples) for share in shares]
+        return self._source.epoch(order, shares, self._seed + position.epoch + plan.rank)
+
+
+class TestBatches:
+    """The test batches of a rank: as many in each rank, as fsdp needs it."""
+
+    def __init__(self, scoring: Scoring, *, rank: int, world_size: int) -> None:
+        self._scoring = scoring
+        self._rank = rank
+        self._world_size = world_size
+
+    def __len__(self) -> int:
+        return math.ceil(self._scoring.num_batches / self._world_size)
+
+    def __iter__(self) -> Iterator[TestBatch]:
+        for turn in range(len(self)):
+            index = turn * self._world_size + self._rank
+            counts = index < self._scoring.num_batches
+            batch = self._scoring.batch(index if counts else 0)
+            yield TestBatch(batch.images, batch.labels, index if counts else -1)
+
+
+class JobData(LightningDataModule):
+    """The job's data set: the same batches in the same order as the torch loop."""
+
+    def __init__(
+        self,
+        data: DataSet,
+        job: TrainingJob,
+        *,
+        progress: Progress,
+        timer: HostTimer | GpuTimer,
+        memory_format: torch.memory_format,
+    ) -> None:
+        super().__init__()
+        home = torch.device("cpu") if job.data.workers else progress.device
+        self.train_samples = data.train.to(home, memory_format=memory_format)
+        test = data.test.to(progress.device, memory_format=memory_format)
+        self.scoring = Scoring(test, progress.device)
+        """What the ranks find in the test data."""
+        self._batches = TrainBatches(self.train_samples, job, progress, timer)
+        self._plan = progress.plan
+        self._timer = timer
+
+    def train_dataloader(self) -> TrainBatches:
+        """The batches of this rank."""
+        return self._batches
+
+    def val_dataloader(self) -> TestBatches:
+        """The test batches of this rank."""
+        return TestBatches(self.scoring, rank=self._plan.rank, world_size=self._plan.world_size)
+
+    def transfer_batch_to_device(
+        self,
+        batch: Any,
+        device: torch.device,
+        dataloader_idx: int,  # noqa: ARG002 - as Lightning calls it
+    ) -> Any:
+        """Move what is not there yet."""
+        if batch.images.device == device:
+            return batch
+        moved = batch._replace(
+            images=batch.images.to(device, non_blocking=True),
+            labels=batch.labels.to(device, non_blocking=True),
+        )
+        if isinstance(batch, TrainBatch):  # evaluation belongs to no step
+            self._timer.mark("host_to_device")
+        return moved
