@@ -52,7 +52,7 @@ class LocalRanks:
         self._on_store = on_store
         self._log = log
         self._is_script = isinstance(job, ScriptJob)
-        self._board = ProgressBoard(job.resources.gpus)
+        self._board = ProgressBoard(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
         self._ending_attempt: int | None = None

@@ -38,18 +38,23 @@ def evaluate(
     rank: int,
     world_size: int,
     device: torch.device,
+    together: bool = False,
     after_batch: Callable[[], None],
 ) -> Score:
     """Score `predict` on all of `test`; all ranks get the same result, with one all-reduce.
 
-    `after_batch` is called after each batch of this rank.
+    `together`: all ranks must call `predict` equally often, so one that has no batch left takes its
+    very first again, and leaves it out. `after_batch` is called after each batch of this rank.
     """
     num_batches = -(-len(test) // _BATCH_SIZE)
     found = torch.zeros(num_batches, 3, dtype=torch.float64, device=device)
-    for index in range(rank, num_batches, world_size):
-        begin = index * _BATCH_SIZE
+    end = -(-num_batches // world_size) * world_size if together else num_batches
+    for index in range(rank, end, world_size):
+        begin = (index if index < num_batches else 0) * _BATCH_SIZE
         batch = test.between(begin, begin + _BATCH_SIZE).to(device)
-        found[index] = _count(predict(batch.images).float(), batch.labels)
+        logits = predict(batch.images)
+        if index < num_batches:
+            found[index] = _count(logits.float(), batch.labels)
         after_batch()
     if world_size > 1:
         dist.all_reduce(found)  # adds zeros to each row, which rounds nothing

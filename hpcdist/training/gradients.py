@@ -31,7 +31,7 @@ def warm_up(
     ]
     wrapped.eval()
     with autocast:
-        loss = F.cross_entropy(wrapped(batch.images), batch.labels)
+        loss = F.cross_entropy(wrapped(batch.images).float(), batch.labels)
     torch.autograd.backward(loss)
     for hook in hooks:
         hook.remove()

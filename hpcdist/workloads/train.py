@@ -13,6 +13,8 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checkpoint_files import resume_candidates
 from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.training.rules import check_device as check_device_settings
+from hpcdist.training.rules import check_settings
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -22,11 +24,17 @@ if TYPE_CHECKING:
 def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, TrainJob)
-    _check_ranks(job)
+    check_settings(job)
     check_model_name(job.model.name)
     _check_sizes(job)
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)
+
+
+def check_device(job: JobSpec, device: str) -> None:
+    """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
+    assert isinstance(job, TrainJob)
+    check_device_settings(job, device)
 
 
 def prepare(job: JobSpec) -> None:
@@ -42,6 +50,8 @@ def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: this package's loop brings torch along."""
     assert isinstance(job, TrainJob)
     modules = ["hpcdist.training.loop", "torch._dynamo"]  # optimizers and ddp import the latter
+    if job.strategy == "fsdp":
+        modules += ["torch.distributed.fsdp", "hpcdist.training.sharded"]
     if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
         modules.append("torchvision")
     return modules
@@ -128,7 +138,9 @@ def _process_group(context: RankContext, job: TrainJob) -> Iterator[bool]:
     import torch
     import torch.distributed as dist
 
-    if context.world_size == 1 and job.strategy == "single":
+    from hpcdist.training.strategies import STRATEGIES
+
+    if not STRATEGIES[job.strategy].uses_group:
         yield False
         return
     device = torch.device(context.device)
@@ -140,21 +152,11 @@ def _process_group(context: RankContext, job: TrainJob) -> Iterator[bool]:
     dist.destroy_process_group()
 
 
-def _check_ranks(job: TrainJob) -> None:
-    num_ranks = job.resources.nodes * job.resources.gpus
-    if job.strategy == "single" and num_ranks > 1:
-        raise JobError(
-            f"strategy is single, but resources ask for {num_ranks} ranks: "
-            f"{job.resources.nodes} nodes x {job.resources.gpus} gpus",
-            hint="set strategy to ddp, or ask for 1 node and 1 gpu",
-        )
-
-
 def _check_sizes(job: TrainJob) -> None:
     sizes = check_data(job.data)
     if sizes is None:
         return
-    num_ranks = job.resources.nodes * job.resources.gpus
+    num_ranks = job.resources.nodes * job.resources.gpus  # GPUs, with data_parallel
     global_batch = job.train.batch_size * num_ranks
     if global_batch > sizes.train:
         most = sizes.train // num_ranks
