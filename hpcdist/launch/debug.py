@@ -79,6 +79,7 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     code = run_workload(replace(context, has_agent=False), error_file)
     return rank_end(
         run,
+        job,
         order,
         board.read(0),
         status=code << 8,  # as waitpid would give it

@@ -48,6 +48,7 @@ class LocalRanks:
         self.clock_offset_s = 0.0
         """Takes this host's clock to node 0's."""
         self._run = run
+        self._job = job
         self._tell = tell
         self._on_store = on_store
         self._log = log
@@ -204,6 +205,7 @@ class LocalRanks:
             return
         end = rank_end(
             self._run,
+            self._job,
             order,
             self._board.read(local_rank),
             status=status,

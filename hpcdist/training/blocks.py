@@ -57,10 +57,14 @@ def _contexts(block: nn.Module) -> tuple[AbstractContextManager[Any], AbstractCo
 
 @contextmanager
 def _without_running_means(block: nn.Module) -> Iterator[None]:
-    """Batch norm must not count the same batch twice into its running means."""
+    """Batch norm must not count the same batch twice into its running means.
+
+    It must be given them all the same: what is saved for the backward pass has to be alike.
+    """
     with ExitStack() as stack:
         for part in block.modules():
             if isinstance(part, _BatchNorm) and part.track_running_stats:
-                stack.callback(setattr, part, "track_running_stats", True)
-                part.track_running_stats = False
+                stack.callback(setattr, part, "momentum", part.momentum)
+                stack.callback(setattr, part, "num_batches_tracked", part.num_batches_tracked)
+                part.momentum, part.num_batches_tracked = 0.0, None
         yield

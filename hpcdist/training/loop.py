@@ -74,7 +74,9 @@ class Trainer:
         self._choose_threads(batch)
         self._build(job)
         self._seed_rank()
-        self._last_parameter = warm_up(self._wrapped, batch, self._autocast)
+        self._last_parameter = warm_up(
+            self._wrapped, batch, self._autocast, num_classes=data.num_classes
+        )
 
     def _take_data(self, data: DataSet) -> None:
         job, context = self.job, self.context

@@ -1,4 +1,4 @@
-"""The models: two small ones of our own, and torchvision's classifiers by name."""
+"""The models: two small ones of our own, torchvision's classifiers by name, and the user's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpcdist.errors import JobError
 from hpcdist.spec import Model
 from hpcdist.training.model_names import is_torchvision
+from hpcdist.training.own_model import build_own_model, is_own
 
 Shape = tuple[int, int, int]
 """(channels, height, width) of an image."""
@@ -32,7 +33,10 @@ _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
 
 def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     """The model that the job names, for images of a shape, with freshly drawn weights."""
-    build = _build_torchvision if is_torchvision(model.name) else _build_own
+    if is_own(model.name):
+        build = _build_users
+    else:
+        build = _build_torchvision if is_torchvision(model.name) else _build_own
     try:
         return build(model, image_shape, num_classes)
     except (TypeError, ValueError) as error:
@@ -140,6 +144,13 @@ def _build_own(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     side = model.image_size
     shape = (image_shape[0], side, side) if side else image_shape
     net = _OWN_CLASSES[model.name](shape, num_classes, **model.args)
+    return Scaled(net, side=side, rgb=False) if side else net
+
+
+def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
+    side = model.image_size
+    shape = (image_shape[0], side, side) if side else image_shape
+    net = build_own_model(model.name, model.args, shape, num_classes)
     return Scaled(net, side=side, rgb=False) if side else net
 
 

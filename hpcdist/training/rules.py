@@ -80,11 +80,20 @@ def _check_pairs(job: TrainJob) -> None:
             )
 
 
+def can_recompute(job: TrainJob) -> bool:
+    """Whether train.activation_checkpointing is possible, as far as the model's name says."""
+    return job.strategy != "data_parallel" and not _is_without_blocks(job.model.name)
+
+
+def _is_without_blocks(name: str) -> bool:
+    return name in _WITHOUT_BLOCKS or name.startswith("vgg")
+
+
 def _check_blocks(job: TrainJob) -> None:
     if not job.train.activation_checkpointing:
         return
     name = job.model.name
-    if name in _WITHOUT_BLOCKS or name.startswith("vgg"):
+    if _is_without_blocks(name):
         raise JobError(
             f"train.activation_checkpointing is true, but {name} has no blocks of several layers "
             "whose inside could be computed again",
