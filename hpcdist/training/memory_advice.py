@@ -93,8 +93,7 @@ def _options(
             text="train.activation_checkpointing=true, for about a third more time",
             gain=guess * 0.4,
         )
-    if job.strategy != "fsdp":
-        yield _fsdp(holding, world_size)
+    yield _more_ranks(holding) if job.strategy == "fsdp" else _fsdp(holding, world_size)
 
 
 def _fsdp(holding: Holding, world_size: int) -> _Option:
@@ -103,6 +102,14 @@ def _fsdp(holding: Holding, world_size: int) -> _Option:
     return _Option(
         text=f"strategy=fsdp on {ranks} ranks, with model states of {_gb(left)} per rank",
         gain=holding.total_bytes - left,
+    )
+
+
+def _more_ranks(holding: Holding) -> _Option:
+    return _Option(
+        text="more ranks: model states shrink in proportion, but a step has more samples, unless "
+        "train.batch_size or train.accumulate does so too",
+        gain=holding.total_bytes / 2,
     )
 
 

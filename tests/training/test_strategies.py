@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from hpcdist import files
+from hpcdist.spec import job_to_dict
 from hpcdist.summary import summarize
 
 SEVERAL_BLOCKS = {"name": "mlp", "args": {"hidden": [1100, 64]}}
@@ -62,8 +64,10 @@ def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ra
     }
     held = {}
     for strategy in ("ddp", "fsdp"):
-        done = train_ranks(make_job(strategy, **sections), 4)
+        job = make_job(strategy, **sections)
+        done = train_ranks(job, 4)
         assert done.exit_codes == [0] * 4, done.log()
+        files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
         assert [event["when"] for event in done.events("memory", 3)] == ["first_step", "end"]
         [run] = summarize([done.run], {}).runs
         held[strategy] = run.model_states
