@@ -27,7 +27,9 @@ class RankContext:
     num_nodes: int
     host: str
     device: str
-    """`cpu`, or `cuda:<local rank>`."""
+    """`cpu`, or `cuda:<local rank>`: the first of its GPUs."""
+    num_gpus: int = 0
+    """GPUs that this rank drives."""
     backend: str
     """Process group backend: gloo or nccl."""
     attempt: int

@@ -41,7 +41,7 @@ class Model(Section, frozen=True, kw_only=True):
     """Which model is trained."""
 
     name: str = "fashion_cnn"
-    """fashion_cnn, mlp, or any torchvision classification model."""
+    """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class."""
     args: dict[str, Any] = {}
     """Keyword arguments for the model's constructor."""
     image_size: Count | None = None
@@ -75,7 +75,8 @@ class Train(Section, frozen=True, kw_only=True):
     max_steps: Count | None = None
     """Stop after so many optimizer steps, also in the middle of an epoch."""
     batch_size: Count = 64
-    """Samples per rank and step."""
+    """Samples per GPU and step: per rank, but with data_parallel, whose one rank takes as many for
+    each of resources.gpus."""
     accumulate: Count = 1
     """Batches per optimizer step (gradient accumulation)."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -92,14 +93,44 @@ class Train(Section, frozen=True, kw_only=True):
     """Steps over which the learning rate rises linearly from 0."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Seed of the weights, of the order of the samples, and of dropout."""
-    precision: Literal["fp32", "bf16-mixed"] = "fp32"
-    """fp32 or bf16-mixed."""
+    precision: Literal[
+        "fp32",
+        "tf32",
+        "bf16-mixed",
+        "fp16-mixed",
+        "bf16-true",
+        "32-true",
+        "16-mixed",
+    ] = "fp32"
+    """fp32 (as torch has it: on GPUs convolutions use TF32), tf32 (matrix products too; GPUs only),
+    bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (weights too). Lightning's 32-true and
+    16-mixed are other names for fp32 and fp16-mixed."""
+    clip_norm: Positive | None = None
+    """Scale gradients down to this norm, over all parameters and ranks, where theirs is larger."""
+    activation_checkpointing: bool = False
+    """Compute the inside of a model's blocks again in the backward pass instead of keeping it: less
+    memory for about a third more time."""
+    compile: bool = False
+    """Run the model by torch.compile, which takes a minute at the start; on CPUs it needs a C++
+    compiler."""
+    gradient_as_bucket_view: bool = True
+    """ddp: gradients live in the communication buckets, which saves a copy of them."""
+    static_graph: bool = False
+    """ddp: every step uses the same parameters in the same way."""
     evaluate_every_epochs: CountOrZero = 1
     """Evaluate on the test data after so many epochs, and after the last; 0: never."""
     channels_last: Literal["auto"] | bool = "auto"
     """Memory format of convolutional models; auto: where it is faster."""
     num_threads: Count | None = None
     """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
+
+    def __post_init__(self) -> None:
+        """One name for each precision, so that equal jobs compare as equal."""
+        if self.precision in _LIGHTNING_NAMES:
+            msgspec.structs.force_setattr(self, "precision", _LIGHTNING_NAMES[self.precision])
+
+
+_LIGHTNING_NAMES = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
@@ -112,8 +143,8 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     keep: Count = 2
     """How many of the newest checkpoints stay on disk."""
     resume: str | None = None
-    """Start from this checkpoint file, or from the newest in this folder or run directory; relative
-    to where the job is submitted."""
+    """Start from this checkpoint, or from the newest in this folder or run directory; relative to
+    where the job is submitted."""
 
 
 class Launch(Section, frozen=True, kw_only=True):
@@ -164,6 +195,22 @@ class JobSpec(Section, frozen=True, kw_only=True):
     launch: Launch = Launch()
     record: Record = Record()
 
+    @property
+    def gpus_per_rank(self) -> int:
+        """GPUs that one rank drives."""
+        return 1
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks that share a node's GPUs."""
+        return self.resources.gpus // self.gpus_per_rank
+
+    @property
+    def cpus_per_rank(self) -> int | None:
+        """CPUs for each rank as the job says; None: an equal share."""
+        per_gpu = self.resources.cpus_per_gpu
+        return per_gpu and per_gpu * self.gpus_per_rank
+
 
 class TrainingJob(JobSpec, frozen=True, kw_only=True):
     """What all jobs have that train a model (workloads: train, lightning)."""
@@ -173,13 +220,24 @@ class TrainingJob(JobSpec, frozen=True, kw_only=True):
     train: Train = Train()
     checkpoint: Checkpoint = Checkpoint()
 
+    @property
+    def batch_size_per_rank(self) -> int:
+        """Samples that a rank takes at a time."""
+        return self.train.batch_size * self.gpus_per_rank
+
 
 class TrainJob(TrainingJob, frozen=True, kw_only=True):
     """The torch training loop (workload: train)."""
 
     workload: Literal["train"] = "train"
-    strategy: Literal["single", "ddp"] = "ddp"
-    """How the model is spread over the ranks."""
+    strategy: Literal["single", "data_parallel", "ddp", "fsdp"] = "ddp"
+    """How the model is spread: single (one rank), data_parallel (one rank for a node's GPUs), ddp
+    (a copy per rank), fsdp (parameters, gradients and optimizer state cut up over the ranks)."""
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """With data_parallel, one process drives all GPUs of its node."""
+        return self.resources.gpus if self.strategy == "data_parallel" else 1
 
 
 class LightningJob(TrainingJob, frozen=True, kw_only=True):

@@ -53,6 +53,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """The workload returned by itself."""
     out_of_memory: bool = False
     """The kernel or the agent ended it for its memory."""
+    advice: str | None = None
+    """What would help against a lack of memory."""
     stopped: bool = False
     """It ended after the agent had asked it to."""
 

@@ -20,7 +20,8 @@ from hpcdist.snapshot import (
     store,
 )
 from hpcdist.snapshot.plan import DEFAULT_LIMIT_BYTES
-from hpcdist.spec import FunctionJob, JobSpec, OwnCodeJob, ScriptJob
+from hpcdist.spec import FunctionJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
+from hpcdist.training.own_model import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""
@@ -126,7 +127,7 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
     there is a git work tree.
     """
     submit_dir = os.getcwd()
-    by_default = by_default and isinstance(job, OwnCodeJob)
+    by_default = by_default and _runs_code_of_user(job)
     if not (by_default if request.wanted is None else request.wanted):
         return Workspace(submit_dir=submit_dir)
     limit_bytes = _limit_bytes(request.limit_mb)
@@ -141,6 +142,10 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
         return Workspace(submit_dir=submit_dir, notes=[note])
     notes = [*snapshot.notes, *_left_behind(snapshot, job)]
     return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)
+
+
+def _runs_code_of_user(job: JobSpec) -> bool:
+    return isinstance(job, OwnCodeJob) or (isinstance(job, TrainingJob) and is_own(job.model.name))
 
 
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:

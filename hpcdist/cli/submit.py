@@ -154,7 +154,7 @@ def _debug(
 ) -> int:
     from hpcdist import submission
 
-    num_ranks = loaded.job.resources.nodes * loaded.job.resources.gpus
+    num_ranks = loaded.job.resources.nodes * loaded.job.ranks_per_node
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
     planned = _plan(submission.one_rank(loaded), scheduler, cluster, options)

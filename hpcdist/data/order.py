@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_LEAST_BATCH = 2  # batch norm cannot train on one value per channel
+LEAST_BATCH = 2
+"""Batch norm cannot train on one value per channel."""
 
 
 def derive_seed(*parts: int) -> int:
@@ -24,14 +25,16 @@ def derive_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
-def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Tensor:
+def epoch_order(
+    num_samples: int, *, seed: int, epoch: int, most_filled: int = LEAST_BATCH
+) -> Tensor:
     """The samples' indices in the order in which this epoch uses them.
 
     After the last come the first again, as what `Share.filled_end` may need.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     order = torch.randperm(num_samples, generator=generator)
-    return torch.cat((order, order[:_LEAST_BATCH]))
+    return torch.cat((order, order[:most_filled]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,8 @@ class Share:
     filled_end: int
     """After the last position that is computed; what lies past `end` has no part in the loss.
 
-    A rank with less than two samples computes some more, so that it takes part in the collectives
-    and batch norm has something to work with.
+    A rank with less than `EpochPlan.least_batch` samples computes some more, so that it takes part
+    in the collectives and batch norm has something to work with.
     """
 
     @property
@@ -65,6 +68,8 @@ class EpochPlan:
     """Batches per optimizer step."""
     rank: int
     world_size: int
+    least_batch: int = LEAST_BATCH
+    """Samples that a rank computes at least."""
 
     @property
     def samples_per_step(self) -> int:
@@ -92,5 +97,5 @@ class EpochPlan:
         length = last - first
         begin = first + length * self.rank // self.world_size
         end = first + length * (self.rank + 1) // self.world_size
-        least = min(_LEAST_BATCH, self.batch_size, self.num_samples)
+        least = min(self.least_batch, self.batch_size, self.num_samples)
         return Share(begin=begin, end=end, filled_end=max(end, begin + least))

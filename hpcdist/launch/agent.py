@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import files
+from hpcdist import files, workloads
 from hpcdist.errors import EXIT_FAILED, JobError
 from hpcdist.gpus import claim
 from hpcdist.launch import failure, lives, requeue
@@ -81,7 +81,7 @@ class Agent:
         self.verdict: Verdict | None = None
         self.requeuer = requeuer
 
-        self._num_ranks = job.resources.gpus
+        self._num_ranks = job.ranks_per_node
         self._inbox: deque[tuple[int, Message]] = deque()
         self._coordinator: Coordinator | None = None  # of node 0
         self._leader: Channel | None = None  # of the others
@@ -171,13 +171,19 @@ class Agent:
             self._join()
 
     def _find_device(self) -> None:
-        if self.plan.device != "auto" and self.node.gpus is not None:
-            self._device, self._gpus = self.plan.device, self.node.gpus
-            return
         try:
-            self._device, self._gpus = find_device(self.plan.device, self._num_ranks)
+            self._choose_device()
+            workloads.check_device(self.job, self._device)
         except (DisagreementError, JobError) as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
+
+    def _choose_device(self) -> None:
+        if self.plan.device != "auto" and self.node.gpus is not None:
+            self._device, self._gpus = self.plan.device, self.node.gpus
+        else:
+            self._device, self._gpus = find_device(
+                self.plan.device, self._num_ranks, self.job.resources.gpus
+            )
 
     def _claim_gpus(self) -> None:
         try:
@@ -192,7 +198,7 @@ class Agent:
         if self.plan.num_threads is not None:
             return self.plan.num_threads
         return threads_per_rank(
-            len(usable_cpus()), self._num_ranks, cpus_per_rank=self.job.resources.cpus_per_gpu
+            len(usable_cpus()), self._num_ranks, cpus_per_rank=self.job.cpus_per_rank
         )
 
     def _watch_signals(self) -> None:
@@ -528,7 +534,7 @@ class Agent:
             plan=self.plan,
             node_rank=self.node_rank,
             ranks_per_node=self._num_ranks,
-            cpus_per_rank=self.job.resources.cpus_per_gpu,
+            cpus_per_rank=self.job.cpus_per_rank,
             num_threads=self._num_threads(),
             max_restarts=self.job.launch.max_restarts,
             host=self.host,

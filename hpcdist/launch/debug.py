@@ -79,6 +79,7 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     code = run_workload(replace(context, has_agent=False), error_file)
     return rank_end(
         run,
+        job,
         order,
         board.read(0),
         status=code << 8,  # as waitpid would give it
@@ -129,7 +130,7 @@ def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> Rank
         plan=launch,
         node_rank=0,
         ranks_per_node=1,
-        cpus_per_rank=job.resources.cpus_per_gpu,
+        cpus_per_rank=job.cpus_per_rank,
         num_threads=num_threads,
         max_restarts=0,
         host=socket.gethostname(),

@@ -11,10 +11,14 @@ import msgspec
 
 from hpcdist import files
 from hpcdist.events import EventWriter, read_events
+from hpcdist.launch.failure import is_out_of_memory
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_process import ErrorReport
+from hpcdist.launch.shortage import parse_shortage
 from hpcdist.progress import RankProgress
 from hpcdist.run import Run
+from hpcdist.spec import JobSpec, TrainJob
+from hpcdist.training.memory_advice import Holding, advise, expected_holding
 from hpcdist.verdict import RankEnd
 
 _CRASH_MARK = "Fatal Python error:"
@@ -25,6 +29,7 @@ _LAST_LINES = 60
 
 def rank_end(
     run: Run,
+    job: JobSpec,
     order: RankOrder,
     progress: RankProgress,
     *,
@@ -48,7 +53,7 @@ def rank_end(
     signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
     last_words, crash_report = _from_log(run, order) if killed else (None, None)
     message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
-    return RankEnd(
+    end = RankEnd(
         rank=order.rank,
         local_rank=order.local_rank,
         node=order.node_rank,
@@ -64,6 +69,29 @@ def rank_end(
         out_of_memory=out_of_memory is not None,
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
+    if isinstance(job, TrainJob) and is_out_of_memory(end):
+        return msgspec.structs.replace(end, advice=_advice(run, job, order, end))
+    return end
+
+
+def _advice(run: Run, job: TrainJob, order: RankOrder, end: RankEnd) -> str | None:
+    """What would help, by what the rank recorded of its memory; None where it got to nothing."""
+    try:
+        events = read_events(run.event_file(order.rank, order.attempt)).events
+    except OSError:
+        return None
+    newest = {event["event"]: event for event in events}
+    holding = None
+    if "memory" in newest:
+        fields = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+        holding = Holding(**{field: newest["memory"][field] for field in fields})
+    elif "setup" in newest:
+        holding = expected_holding(job, newest["setup"]["parameters"], order.world_size)
+    if holding is None:
+        return None
+    shortage = parse_shortage(end.message or "")
+    used_bytes = shortage.used_bytes if shortage else None
+    return advise(job, world_size=order.world_size, holding=holding, used_bytes=used_bytes)
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:

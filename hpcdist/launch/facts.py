@@ -27,7 +27,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """cpu or cuda."""
     gpus: list[str] = []
-    """UUIDs of the GPUs that its ranks will use, by local rank."""
+    """UUIDs of the GPUs that its ranks will use, in the order of local ranks."""
     master_addr: str = ""
     """The address by which it reached node 0."""
     interface: str | None = None
@@ -46,8 +46,9 @@ class DisagreementError(Exception):
     """The nodes do not fit together; the message says what differs."""
 
 
-def find_device(wanted: str, ranks: int) -> tuple[str, list[str]]:
-    """The device of a node's ranks and the UUIDs of their GPUs.
+def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
+    """The device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
+    `most_gpus` as there are.
 
     `wanted` is auto, cpu or cuda. Raises DisagreementError where GPUs are wanted or there, but
     fewer than ranks.
@@ -62,7 +63,7 @@ def find_device(wanted: str, ranks: int) -> tuple[str, list[str]]:
         raise DisagreementError(
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
         )
-    return "cuda", gpus[:ranks]
+    return "cuda", gpus[: most_gpus or ranks]
 
 
 def visible_uuids() -> list[str]:
@@ -112,8 +113,9 @@ def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> Non
 def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
     owner: dict[str, str] = {}
     for node in sorted(facts):
-        for local_rank, uuid in enumerate(facts[node].gpus):
-            rank = f"rank {node * facts[node].ranks + local_rank} on {facts[node].host}"
+        each = max(1, len(facts[node].gpus) // facts[node].ranks)
+        for place, uuid in enumerate(facts[node].gpus):
+            rank = f"rank {node * facts[node].ranks + place // each} on {facts[node].host}"
             if uuid in owner:
                 raise DisagreementError(f"{owner[uuid]} and {rank} have the same GPU, {uuid}")
             owner[uuid] = rank

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from hpcdist.launch.shortage import parse_shortage, shortage_sentence
 from hpcdist.run import rank_log
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
@@ -325,8 +326,13 @@ def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
     return bool(stops) and all(is_victim(end) for end in failures if end not in stops)
 
 
+def is_out_of_memory(end: RankEnd) -> bool:
+    """Whether a rank ended for want of memory, on the host or on the GPU."""
+    return end.out_of_memory or _looks_out_of_memory(end)
+
+
 def _kind(end: RankEnd) -> Kind:
-    if end.out_of_memory or _looks_out_of_memory(end):
+    if is_out_of_memory(end):
         return "out_of_memory"
     if end.signal is not None:
         return "signal"
@@ -358,11 +364,7 @@ def _cause(end: RankEnd) -> str:
     if end.signal is not None:
         return f"killed by {end.signal}"
     if end.exception is not None:
-        text = " ".join((end.message or "").split())
-        if len(text) > _LONGEST_TEXT:
-            text = text[:_LONGEST_TEXT] + "..."
-        memory = "out of memory: " if _kind(end) == "out_of_memory" else ""
-        return f"{memory}{end.exception}: {text}" if text else memory + end.exception
+        return _shortage(end) if is_out_of_memory(end) else _exception(end)
     if end.exit_code == 0:
         return "left with exit code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
@@ -370,9 +372,26 @@ def _cause(end: RankEnd) -> str:
     return f"left with exit code {end.exit_code}"
 
 
+def _exception(end: RankEnd) -> str:
+    text = " ".join((end.message or "").split())
+    if len(text) > _LONGEST_TEXT:
+        text = text[:_LONGEST_TEXT] + "..."
+    return f"{end.exception}: {text}" if text else str(end.exception)
+
+
+def _shortage(end: RankEnd) -> str:
+    found = parse_shortage(end.message or "")
+    what = _exception(end) if found is None else shortage_sentence(found)
+    return f"out of memory: {what}{_advice(end)}"
+
+
+def _advice(end: RankEnd) -> str:
+    return f"; {end.advice}" if end.advice else ""
+
+
 def _sigkill(end: RankEnd) -> str:
     if end.out_of_memory:
-        return f"out of memory: {end.message or 'killed by the kernel'}"
+        return f"out of memory: {end.message or 'killed by the kernel'}{_advice(end)}"
     return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for want of memory)"
 
 

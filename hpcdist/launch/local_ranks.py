@@ -48,11 +48,12 @@ class LocalRanks:
         self.clock_offset_s = 0.0
         """Takes this host's clock to node 0's."""
         self._run = run
+        self._job = job
         self._tell = tell
         self._on_store = on_store
         self._log = log
         self._is_own_code = isinstance(job, OwnCodeJob)
-        self._board = ProgressBoard(job.resources.gpus)
+        self._board = ProgressBoard(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
         self._ending_attempt: int | None = None
@@ -209,6 +210,7 @@ class LocalRanks:
             return
         end = rank_end(
             self._run,
+            self._job,
             order,
             self._board.read(local_rank),
             status=status,

@@ -66,7 +66,9 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int
     environment: dict[str, str]
     gpu: str | None = None
-    """UUID of its GPU."""
+    """UUID of its GPU, or of its first."""
+    num_gpus: int = 0
+    """GPUs that it drives: from that of its device on."""
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +102,11 @@ def rank_orders(
 ) -> list[RankOrder]:
     """The ranks that one node starts for one attempt.
 
-    `gpus` are the UUIDs of theirs; `cpus_of_job` is how many CPUs the job has on the node, where
-    the scheduler says so.
+    `gpus` are the UUIDs of theirs, equally many each; `cpus_of_job` is how many CPUs the job has on
+    the node, where the scheduler says so.
     """
     num_nodes = len(plan.nodes)
+    num_gpus = len(gpus) // ranks_per_node
     shares = plan.nodes[node_rank].rank_cpus or _shares(
         usable_cpus(), ranks_per_node, cpus_per_rank, cpus_of_job
     )
@@ -119,11 +122,12 @@ def rank_orders(
             attempt=meeting.attempt,
             restart_count=meeting.restart_count,
             host=host,
-            device=f"cuda:{local_rank}" if meeting.device == "cuda" else "cpu",
+            device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
             backend=meeting.backend,
             cpus=shares[local_rank],
             num_threads=num_threads,
-            gpu=gpus[local_rank] if gpus else None,
+            gpu=gpus[local_rank * num_gpus] if gpus else None,
+            num_gpus=num_gpus,
             environment=rank_environment(
                 node_rank=node_rank,
                 num_nodes=num_nodes,

@@ -21,10 +21,11 @@ def counted(number: float, noun: str) -> str:
 
 def ranks_and_cpus(job: JobSpec, cluster: ClusterProfile) -> str:
     """Why a node has so many CPUs: `2 ranks x cpus_per_gpu 4, from the profile`."""
-    ranks = job.resources.gpus
-    per_rank = cpus_per_node(job, cluster) // ranks
+    number = job.resources.gpus
+    per_gpu = cpus_per_node(job, cluster) // number
+    noun = "rank" if job.gpus_per_rank == 1 else "GPU"
     where = source(job.resources.cpus_per_gpu, cluster.cpus_per_gpu)
-    return f"{counted(ranks, 'rank')} x cpus_per_gpu {per_rank}, {where}"
+    return f"{counted(number, noun)} x cpus_per_gpu {per_gpu}, {where}"
 
 
 def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import files
+from hpcdist import files, workloads
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.errors import JobError, SchedulerError
 from hpcdist.gpus import Gpu, list_gpus
@@ -70,11 +70,12 @@ class LocalScheduler:
         Raises JobError where the machine has not enough memory or GPUs, or no free port.
         """
         resources = job.resources
-        _check_memory(resources.nodes, resources.gpus)
+        _check_memory(resources.nodes, job.ranks_per_node)
         _check_ports(job)
         gpus = [] if job.launch.device == "cpu" else list_gpus()
         left = [gpu for gpu in gpus if gpu.uuid not in without_gpus]
         launch = _on_gpus(job, left) if gpus else _on_cpus(job)
+        workloads.check_device(job, launch.device)
         return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
@@ -176,10 +177,11 @@ scheduler = LocalScheduler()
 def _on_cpus(job: JobSpec) -> LaunchPlan:
     resources = job.resources
     cpus = usable_cpus()
-    num_ranks = resources.nodes * resources.gpus
-    shares = share_cpus(cpus, num_ranks, per_share=resources.cpus_per_gpu)
+    per_node = job.ranks_per_node
+    num_ranks = resources.nodes * per_node
+    shares = share_cpus(cpus, num_ranks, per_share=job.cpus_per_rank)
     num_threads = threads_of_user(os.environ) or threads_per_rank(
-        len(cpus), num_ranks, cpus_per_rank=resources.cpus_per_gpu
+        len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank
     )
     if job.launch.device == "cuda":
         raise JobError(
@@ -195,7 +197,7 @@ def _on_cpus(job: JobSpec) -> LaunchPlan:
         nodes=[
             NodePlan(
                 address=address,
-                rank_cpus=shares[node * resources.gpus : (node + 1) * resources.gpus],
+                rank_cpus=shares[node * per_node : (node + 1) * per_node],
             )
             for node, address in enumerate(islice(local_addresses(), resources.nodes))
         ],
@@ -216,7 +218,7 @@ def _environment(num_threads: int) -> dict[str, str]:
 
 def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
     on_cpus = _on_cpus(msgspec.structs.replace(job, launch=_auto_device(job)))
-    per_node = job.resources.gpus
+    per_node = _gpus_per_node(job, gpus)
     chosen = choose_gpus(gpus, job.resources.nodes * per_node)
     nodes = [
         msgspec.structs.replace(
@@ -226,6 +228,14 @@ def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
     ]
     backend = "nccl" if job.launch.backend == "auto" else job.launch.backend
     return msgspec.structs.replace(on_cpus, nodes=nodes, device="cuda", backend=backend)
+
+
+def _gpus_per_node(job: JobSpec, gpus: Sequence[Gpu]) -> int:
+    """Those asked for; a rank that can drive several takes what there is."""
+    if job.gpus_per_rank == 1:
+        return job.resources.gpus
+    idle = sum(gpu.is_idle for gpu in gpus)
+    return min(job.resources.gpus, max(idle, 1))
 
 
 def _auto_device(job: JobSpec) -> Any:
@@ -256,7 +266,7 @@ def _use(gpu: Gpu) -> str:
 
 
 def _notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
-    ranks = job.resources.nodes * job.resources.gpus
+    ranks = job.resources.nodes * job.ranks_per_node
     threads = launch.num_threads
     if launch.device == "cuda":
         return []

@@ -15,7 +15,7 @@ from hpcdist.spec import JobSpec
 def explanation(job: JobSpec, details: Mapping[str, Any]) -> list[str]:
     """Ranks, and the CPUs and GPUs that each gets; `details` are the plan's."""
     launch = msgspec.convert(details, LaunchPlan)
-    size = product(job.resources.nodes, job.resources.gpus, what="rank")
+    size = product(job.resources.nodes, job.ranks_per_node, what="rank")
     threads = launch.num_threads
     each = f", {counted(threads, 'thread')} each (OMP_NUM_THREADS)" if threads else ""
     return [
@@ -28,10 +28,17 @@ def _share(node: NodePlan) -> str:
     """What each of a node's ranks gets."""
     shares = [f"CPUs {_ranges(cpus)}" for cpus in node.rank_cpus or []]
     if node.gpus:
-        pairs = zip(node.gpus, shares or [""] * len(node.gpus), strict=False)
-        shares = [" and ".join(part for part in (gpu, share) if part) for gpu, share in pairs]
+        gpus = _shared_out(node.gpus, len(shares) or len(node.gpus))
+        pairs = zip(gpus, shares or [""] * len(gpus), strict=False)
+        shares = [" and ".join(part for part in (*own, share) if part) for own, share in pairs]
     text = "; ".join(f"rank {place}: {share}" for place, share in enumerate(shares))
     return f"{node.address}; {text}" if node.address else text
+
+
+def _shared_out(gpus: list[str], num_ranks: int) -> list[list[str]]:
+    """The GPUs of each rank."""
+    each = max(1, len(gpus) // num_ranks)
+    return [gpus[place * each : (place + 1) * each] for place in range(num_ranks)]
 
 
 def _ranges(cpus: list[int]) -> str:

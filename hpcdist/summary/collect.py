@@ -105,6 +105,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         windows=found["steps"],
         evaluations=found["evaluate"],
         epochs=found["epoch"],
+        memories=found["memory"],
         notes=found["note"],
         ends=found["end"],
         collectives=found["collective"],

@@ -13,10 +13,11 @@ from hpcdist.summary import timing
 from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
 from hpcdist.summary.benchmarks import all_reduce_summary, inference_summary
-from hpcdist.summary.records import Evaluation, RankRecord, RunRecord, Start
+from hpcdist.summary.records import Evaluation, Memory, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.values import (
     Final,
+    ModelStates,
     RankPace,
     RunSummary,
     VerdictSummary,
@@ -50,6 +51,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
     all_reduce: AllReduceSummary | None = None
@@ -92,6 +94,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         notes=[note.message for note in record.notes],
+        memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
         all_reduce=all_reduce_summary(record.collectives, record.pairs),
@@ -132,6 +135,7 @@ def measure_run(
         final=_final(ranks),
         peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
+        model_states=_model_states(ranks),
         restarts=_restarts(record, ranks),
         steps=_largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
@@ -200,9 +204,15 @@ def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, in
     """Nodes, ranks per node and world size: those that ran, or else those asked for."""
     asked = record.facts.resources
     nodes = _largest(figures.start.num_nodes for figures in ranks) or asked.nodes
-    gpus = _largest(figures.start.local_world_size for figures in ranks) or asked.gpus
+    gpus = _largest(_gpus(figures.start) for figures in ranks) or asked.gpus
     world_size = _largest(figures.start.world_size for figures in ranks) or nodes * gpus
     return nodes, gpus, world_size
+
+
+def _gpus(start: Start) -> int | None:
+    """Of a node: a rank may drive several."""
+    ranks = start.local_world_size
+    return None if ranks is None else ranks * max(1, start.num_gpus or 1)
 
 
 def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
@@ -286,6 +296,22 @@ def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
     seen = [figures.attempt for figures in ranks]
     told = record.verdict.restarts if record.verdict else 0
     return max([0, record.newest_attempt, told, *seen])
+
+
+def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
+    held = [
+        ModelStates(
+            parameter_bytes=figures.memory.parameter_bytes,
+            gradient_bytes=figures.memory.gradient_bytes,
+            optimizer_bytes=figures.memory.optimizer_bytes,
+            total_bytes=figures.memory.parameter_bytes
+            + figures.memory.gradient_bytes
+            + figures.memory.optimizer_bytes,
+        )
+        for figures in ranks
+        if figures.memory
+    ]
+    return max(held, key=lambda states: states.total_bytes, default=None)
 
 
 def _verdict(verdict: Verdict) -> VerdictSummary:

@@ -30,6 +30,7 @@ class Start(Struct, frozen=True, kw_only=True):
     world_size: int | None = None
     local_world_size: int | None = None
     num_nodes: int | None = None
+    num_gpus: int | None = None
     device: str | None = None
     cpus: list[int] | None = None
     backend: str | None = None
@@ -89,6 +90,15 @@ class Note(Struct, frozen=True, kw_only=True):
     message: str
 
 
+class Memory(Struct, frozen=True, kw_only=True):
+    """What a model holds in one rank, and the most memory so far."""
+
+    parameter_bytes: Count
+    gradient_bytes: Count
+    optimizer_bytes: Count
+    peak_bytes: Count | None = None
+
+
 class End(Struct, frozen=True, kw_only=True):
     """Last event of a rank."""
 
@@ -131,6 +141,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "steps": Window,
     "evaluate": Evaluation,
     "epoch": Epoch,
+    "memory": Memory,
     "note": Note,
     "collective": Collective,
     "pair": NodePair,
@@ -150,6 +161,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     windows: list[Window]
     evaluations: list[Evaluation]
     epochs: list[Epoch]
+    memories: list[Memory] = []
     notes: list[Note]
     ends: list[End]
     collectives: list[Collective] = []

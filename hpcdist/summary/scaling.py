@@ -102,7 +102,12 @@ def _may_differ(key: str) -> bool:
 
 
 def _size(run: MeasuredRun) -> tuple[int, int]:
-    return run.summary.world_size, run.summary.nodes
+    return _num_gpus(run), run.summary.nodes
+
+
+def _num_gpus(run: MeasuredRun) -> int:
+    """Ranks, but with data_parallel, whose one rank drives several GPUs."""
+    return run.summary.nodes * run.summary.gpus_per_node
 
 
 def _main_group_first(groups: Sequence[list[MeasuredRun]]) -> list[list[MeasuredRun]]:
@@ -130,7 +135,7 @@ def _with_speedup(group: Sequence[MeasuredRun], reason: str | None) -> list[RunS
         reason = reason or "there is no done run like it of another size"
         return [msgspec.structs.replace(run.summary, not_compared_because=reason) for run in group]
     baseline_rate = sum(_rate(run) for run in baseline) / len(baseline)
-    baseline_size = baseline[0].summary.world_size
+    baseline_size = _num_gpus(baseline[0])
     names = [run.summary.run for run in baseline]
     summaries = []
     for run in group:
@@ -139,7 +144,7 @@ def _with_speedup(group: Sequence[MeasuredRun], reason: str | None) -> list[RunS
             msgspec.structs.replace(
                 run.summary,
                 speedup=speedup,
-                efficiency=speedup * baseline_size / run.summary.world_size,
+                efficiency=speedup * baseline_size / _num_gpus(run),
                 compared_with=names,
                 not_compared_because=reason,
             )

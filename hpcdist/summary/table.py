@@ -33,6 +33,7 @@ from hpcdist.summary.values import RunSummary
 WIDTH_WITHOUT_TERMINAL = 120
 
 _MIB = 2**20
+_WHOLE_MIB = 100
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
 _PHASE_HEADERS = {
     "data_wait": "data\nwait",
@@ -82,6 +83,11 @@ def print_runs(console: Console, rows: Sequence[Row]) -> None:
         console.print()
         say(console, "Share of step time by phase, in %")
         console.print(make_table(stepped, _phase_columns([row.run for row in stepped])))
+        console.print()
+    held = [row for row in rows if row.run.model_states]
+    if held:
+        say(console, "Memory of the rank that has most, in MiB")
+        console.print(make_table(held, _memory_columns()))
         console.print()
     _print_remarks(console, rows)
 
@@ -176,6 +182,25 @@ def _phase_columns(runs: Sequence[RunSummary]) -> list[Column]:
     ]
 
 
+def _memory_columns() -> list[Column]:
+    def states(kind: str) -> Callable[[Row], str]:
+        def cell(row: Row) -> str:
+            assert row.run.model_states is not None
+            return _mib(getattr(row.run.model_states, f"{kind}_bytes"))
+
+        return cell
+
+    return [
+        Column("#", lambda row: str(row.number)),
+        Column("model\nstates", states("total")),
+        Column("para-\nmeters", states("parameter")),
+        Column("gra-\ndients", states("gradient")),
+        Column("opti-\nmizer", states("optimizer")),
+        Column("peak of\nprocess", _memory),
+        Column("peak on\nGPU", lambda row: _mib(row.run.peak_cuda_bytes)),
+    ]
+
+
 def _straggling(row: Row) -> str:
     slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
     if slowest is None or fastest is None or not fastest.own_time_s:
@@ -185,9 +210,14 @@ def _straggling(row: Row) -> str:
 
 
 def _memory(row: Row) -> str:
-    if row.run.peak_rss_bytes is None:
+    return _mib(row.run.peak_rss_bytes)
+
+
+def _mib(num_bytes: int | None) -> str:
+    if num_bytes is None:
         return UNDEFINED
-    return f"{row.run.peak_rss_bytes / _MIB:,.0f}"
+    mib = num_bytes / _MIB
+    return f"{mib:,.0f}" if mib >= _WHOLE_MIB else f"{mib:,.2f}"
 
 
 def _state(row: Row) -> Text:

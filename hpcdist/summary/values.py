@@ -41,6 +41,16 @@ class Final(Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
 
 
+class ModelStates(Struct, frozen=True, kw_only=True):
+    """Bytes that a rank holds whatever the batch: those of the rank that holds most."""
+
+    parameter_bytes: int
+    """Buffers included."""
+    gradient_bytes: int
+    optimizer_bytes: int
+    total_bytes: int
+
+
 class RankPace(Struct, frozen=True, kw_only=True):
     """How long one rank needs for its own part of a step."""
 
@@ -97,7 +107,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     state: State | None = None
     nodes: int
     gpus_per_node: int
-    """Ranks per node."""
+    """Ranks per node, times the GPUs that each drives."""
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
@@ -111,6 +121,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Largest resident memory of a rank."""
     peak_cuda_bytes: int | None = None
     """Largest GPU memory of a rank."""
+    model_states: ModelStates | None = None
+    """None where no step was done, or the workload does not tell."""
     restarts: int = 0
     steps: int | None = None
     """Finished steps: those that were lost with a failure count once."""

@@ -43,32 +43,39 @@ def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
-        with open(descriptor, "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write(aside, state)
         num_bytes = aside.stat().st_size
-        _require_current(path, is_current)
+        require_current(path, is_current)
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return num_bytes
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write a new file, and bring it to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
+    with open(descriptor, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint into CPU memory; only plain values and tensors are unpickled.
 
+    Of one in parts, that is all but the weights and the optimizer's state: see `sharded.read`.
     HpcdistError where it is none of ours.
     """
+    file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
-        raise _foreign(path, str(error).partition("\n")[0]) from None
+        raise foreign(path, str(error).partition("\n")[0]) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise _foreign(path, f"it does not say that its format is {FORMAT}")
+        raise foreign(path, f"it does not say that its format is {FORMAT}")
     return cast("dict[str, Any]", state)
 
 
@@ -81,7 +88,8 @@ def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Pa
     return None
 
 
-def _require_current(path: Path, is_current: Callable[[], bool]) -> None:
+def require_current(path: Path, is_current: Callable[[], bool]) -> None:
+    """Raise StaleAttemptError where `is_current` says no."""
     if not is_current():
         raise StaleAttemptError(
             f"a newer attempt of this run has begun: {path.name} is not saved",
@@ -89,14 +97,16 @@ def _require_current(path: Path, is_current: Callable[[], bool]) -> None:
         )
 
 
-def _foreign(path: Path, reason: str) -> HpcdistError:
+def foreign(path: Path, reason: str) -> HpcdistError:
+    """The error for what is no checkpoint of ours."""
     return HpcdistError(
         f"{path} is not a checkpoint that this version of hpcdist can read: {reason}",
         hint="name one that hpcdist saved with checkpoint.resume",
     )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

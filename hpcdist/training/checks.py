@@ -40,7 +40,7 @@ def _check_sizes(job: TrainingJob) -> None:
     sizes = check_data(job.data)
     if sizes is None:
         return
-    num_ranks = job.resources.nodes * job.resources.gpus
+    num_ranks = job.resources.nodes * job.resources.gpus  # GPUs, with data_parallel
     global_batch = job.train.batch_size * num_ranks
     if global_batch > sizes.train:
         most = sizes.train // num_ranks

@@ -38,16 +38,21 @@ def evaluate(
     rank: int,
     world_size: int,
     device: torch.device,
+    together: bool = False,
     after_batch: Callable[[], None],
 ) -> Score:
     """Score `predict` on all of `test`; all ranks get the same result, with one all-reduce.
 
-    `after_batch` is called after each batch of this rank.
+    `together`: all ranks must call `predict` equally often, so one that has no batch left takes its
+    very first again, and leaves it out. `after_batch` is called after each batch of this rank.
     """
     scoring = Scoring(test, device)
-    for index in range(rank, scoring.num_batches, world_size):
-        batch = scoring.batch(index)
-        scoring.add(index, predict(batch.images), batch.labels)
+    end = -(-scoring.num_batches // world_size) * world_size if together else scoring.num_batches
+    for index in range(rank, end, world_size):
+        batch = scoring.batch(index if index < scoring.num_batches else 0)
+        logits = predict(batch.images)
+        if index < scoring.num_batches:
+            scoring.add(index, logits, batch.labels)
         after_batch()
     return scoring.score(world_size)
 

@@ -8,15 +8,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
-from torch import nn
+from torch import Tensor, nn
 
 from hpcdist.data.arrays import Samples
+from hpcdist.errors import HpcdistError
 
 
 def warm_up(
-    wrapped: nn.Module, batch: Samples, autocast: AbstractContextManager[Any]
+    wrapped: nn.Module,
+    batch: Samples,
+    autocast: AbstractContextManager[Any],
+    *,
+    num_classes: int,
 ) -> nn.Parameter | None:
     """Run one pass that leaves no trace; returns the parameter whose gradient is ready last.
+
+    HpcdistError where the model gives other than one number per sample and class.
 
     DistributedDataParallel orders its buckets anew after the first pass, and their order decides
     in which order the ranks are summed up: after this pass it is the same at the start and after a
@@ -31,13 +38,25 @@ def warm_up(
     ]
     wrapped.eval()
     with autocast:
-        loss = F.cross_entropy(wrapped(batch.images), batch.labels)
+        logits = wrapped(batch.images)
+        _require_logits(logits, (len(batch), num_classes))
+        loss = F.cross_entropy(logits.float(), batch.labels)
     torch.autograd.backward(loss)
     for hook in hooks:
         hook.remove()
     for parameter in order:
         parameter.grad = None
     return order[-1] if order else None
+
+
+def _require_logits(logits: Any, shape: tuple[int, int]) -> None:
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if found != shape:
+        raise HpcdistError(
+            f"for {shape[0]} images of {shape[1]} classes the model gives {found}, must be a "
+            f"tensor of shape {shape}",
+            hint="give it one output per class (num_classes), and no other outputs beside it",
+        )
 
 
 def call_when_ready(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:

@@ -9,11 +9,11 @@ import torch
 
 from hpcdist.errors import HpcdistError
 from hpcdist.rank import RankContext
-from hpcdist.spec import TrainingJob
+from hpcdist.spec import TrainingJob, job_to_dict
 
 _NO_MATTER = {
     "data": {"root", "workers", "download"},
-    "train": {"evaluate_every_epochs", "num_threads"},
+    "train": {"evaluate_every_epochs", "num_threads", "gradient_as_bucket_view"},
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
 
@@ -32,6 +32,7 @@ def describe(job: TrainingJob, context: RankContext) -> dict[str, Any]:
         for key, value in values.items():
             if not _is_left_out(job, section, key):
                 flat[f"{section}.{key}"] = value
+    flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()
     flat["device"] = _device_name(context)

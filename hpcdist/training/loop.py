@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import make_batches
-from hpcdist.data.order import EpochPlan, Share, epoch_order
+from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.rank import RankContext
 from hpcdist.spec import TrainJob
-from hpcdist.training import identity, rng
+from hpcdist.training import identity, memory, model_state, rng
+from hpcdist.training.blocks import recompute_blocks
 from hpcdist.training.checkpoint import Position
+from hpcdist.training.compilation import compile_module
 from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.evaluation import Score, evaluate, in_evaluation
 from hpcdist.training.gradients import call_when_ready, warm_up
@@ -25,12 +27,12 @@ from hpcdist.training.models import pick_memory_format
 from hpcdist.training.optimization import (
     Schedule,
     build_optimizer,
-    restore_optimizer,
     set_rate,
 )
+from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.resume import Loaded
 from hpcdist.training.saving import Saver
-from hpcdist.training.strategies import STRATEGIES
+from hpcdist.training.strategies import STRATEGIES, Place
 from hpcdist.training.threads import pick_num_threads
 from hpcdist.training.timing import make_timer
 
@@ -56,57 +58,99 @@ class Trainer:
         self.job = job
         self.device = torch.device(context.device)
         self.position = Position()
-        mixed = job.train.precision == "bf16-mixed"
+        self._precision = PRECISIONS[job.train.precision]
+        self._precision.begin(self.device)
+        self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
-            model, setting=job.train.channels_last, mixed=mixed, device=self.device
+            model,
+            setting=job.train.channels_last,
+            tensor_cores=self._precision.uses_tensor_cores,
+            device=self.device,
         )
-        self.model = model.to(self.device).to(memory_format=self._memory_format)
-        self._strategy = STRATEGIES[job.strategy]
-        self._wrapped: nn.Module = self._strategy.wrap(self.model, self.device)
-        self._optimizer = build_optimizer(self.model, job.train)
-        self._schedule = Schedule(train=job.train)
-        self._autocast = (
-            torch.autocast(self.device.type, dtype=torch.bfloat16) if mixed else nullcontext()
+        self.model = model.to(self.device, self._precision.weights).to(
+            memory_format=self._memory_format
         )
-        host = torch.device("cpu")
-        home = host if job.data.workers else self.device
+        self._take_data(data)
+        batch = self._first_samples(data)
+        self._choose_threads(batch)
+        self._build(job)
+        self._seed_rank()
+        self._last_parameter = warm_up(
+            self._wrapped, batch, self._autocast, num_classes=data.num_classes
+        )
+
+    def _take_data(self, data: DataSet) -> None:
+        job, context = self.job, self.context
+        home = torch.device("cpu") if job.data.workers else self.device
         self._test = data.test.to(self.device, memory_format=self._memory_format)
         train = data.train.to(home, memory_format=self._memory_format)
         self._batches = make_batches(train, self.device, job.data.workers)
         self.plan = EpochPlan(
             num_samples=len(train),
-            batch_size=job.train.batch_size,
+            batch_size=job.batch_size_per_rank,
             accumulate=job.train.accumulate,
             rank=context.rank,
             world_size=context.world_size,
+            least_batch=LEAST_BATCH * max(1, context.num_gpus),
         )
-        batch = train.between(0, 2).to(self.device, memory_format=self._memory_format)
-        if self.device.type == "cpu" and job.train.num_threads is None:
-            torch.set_num_threads(
-                pick_num_threads(
-                    self.model,
-                    batch.images,
-                    batch_size=job.train.batch_size,
-                    available=context.num_threads,
-                )
+
+    def _first_samples(self, data: DataSet) -> Samples:
+        """A few to try the model with: the same on all ranks."""
+        number = LEAST_BATCH * max(1, self.context.num_gpus)
+        batch = data.train.between(0, number).to(self.device, memory_format=self._memory_format)
+        return replace(batch, images=batch.images.to(self._precision.weights))
+
+    def _choose_threads(self, batch: Samples) -> None:
+        if self.device.type != "cpu" or self.job.train.num_threads is not None:
+            return
+        with self._autocast:
+            number = pick_num_threads(
+                self.model,
+                batch.images,
+                batch_size=self.job.batch_size_per_rank,
+                available=self.context.num_threads,
             )
-        self._identity = identity.describe(job, context)
+        torch.set_num_threads(number)
+
+    def _build(self, job: TrainJob) -> None:
+        """Spread the model, and make what trains and saves it."""
+        if job.train.activation_checkpointing:
+            recompute_blocks(self.model)
+        self._strategy = STRATEGIES[job.strategy]
+        place = Place(device=self.device, num_gpus=self.context.num_gpus, train=job.train)
+        self._wrapped = self._strategy.wrap(self.model, place)
+        self._call = (
+            compile_module(self._wrapped, self.device) if job.train.compile else self._wrapped
+        )
+        self._note(self._strategy.note(place))
+        self._optimizer = build_optimizer(self.model, job.train)
+        self._scaler = self._precision.make_scaler(self.device)
+        self._schedule = Schedule(train=job.train)
+        self._states: memory.ModelStates | None = None
+        self._identity = identity.describe(job, self.context)
         self._saver = Saver(
-            context,
+            self.context,
             keep=job.checkpoint.keep,
             model=self.model,
             optimizer=self._optimizer,
+            scaler=self._scaler,
             identity=self._identity,
+            in_parts=self._strategy.is_sharded,
         )
-        self._seed_rank()
-        self._last_parameter = warm_up(self._wrapped, batch, self._autocast)
+
+    def _note(self, message: str | None) -> None:
+        if message is not None and self.context.rank == 0:
+            self.context.events.write("note", message=message)
+            self.context.say(f"note: {message}")
 
     def restore(self, loaded: Loaded) -> list[str]:
         """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""
         state = loaded.state
         identity.require_same_training(state["identity"], self._identity, loaded.path.name)
-        self.model.load_state_dict(state["model"])
-        restore_optimizer(self._optimizer, state["optimizer"])
+        model_state.take_over(
+            self.model, self._optimizer, loaded.weights(self.model, self._optimizer)
+        )
+        self._restore_scaler(state.get("scaler"))
         self.position = loaded.position
         differing = identity.differences(state["identity"], self._identity)
         if len(state["rng"]) == self.context.world_size:
@@ -115,13 +159,17 @@ class Trainer:
             self._seed_rank()
         return differing
 
+    def _restore_scaler(self, state: dict[str, Any] | None) -> None:
+        if state and self._scaler.is_enabled():
+            self._scaler.load_state_dict(state)
+
     def train(self) -> bool:
         """Train from the position to the end, and write what happens.
 
         False where the agent asked to stop before: then a checkpoint is saved.
         """
         self._timer = make_timer(self.context, first_step=self.position.step)
-        if self._strategy.uses_group and self._last_parameter is not None:
+        if self._strategy.tells_last_gradient and self._last_parameter is not None:
             call_when_ready(self._last_parameter, self._timer.note_last_gradient)
         self._wrapped.train()
         if self._is_finished() and self.position.samples:
@@ -131,6 +179,7 @@ class Trainer:
                 self._stop()
                 return False
         self._timer.finish()
+        self._record_memory("end")
         setting = self.job.checkpoint
         if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
             self._saver.save(self.position)
@@ -174,6 +223,7 @@ class Trainer:
     def _stop(self) -> None:
         """Save where the training is, unless that was done at this very step."""
         self._timer.finish()
+        self._record_memory("end")
         if self._saver.saved != self.position:
             self._saver.save(self.position)
         self.context.events.write("stop", step=self.position.step, epoch=self.position.epoch)
@@ -184,7 +234,9 @@ class Trainer:
 
     def _epoch_batches(self, shares: list[Share]) -> Iterator[Samples]:
         seed, epoch = self.job.train.seed, self.position.epoch
-        order = epoch_order(self.plan.num_samples, seed=seed, epoch=epoch)
+        order = epoch_order(
+            self.plan.num_samples, seed=seed, epoch=epoch, most_filled=self.plan.least_batch
+        )
         return self._batches.epoch(order, shares, seed + epoch + self.context.rank)
 
     def _end_epoch(self, totals: _EpochTotals) -> None:
@@ -231,7 +283,7 @@ class Trainer:
             totals.loss_sum += loss_sum
         share = shares[-1]
         loss_sum = self._forward_backward(share, next(batches), scale)
-        if self._strategy.uses_group:
+        if self._strategy.tells_last_gradient:
             self._timer.mark_backward()
         else:
             self._timer.mark("forward_backward")
@@ -253,13 +305,13 @@ class Trainer:
             batch = batch.to(self.device, non_blocking=True, memory_format=self._memory_format)
             self._timer.mark("host_to_device")
         with self._autocast:
-            logits: Tensor = self._wrapped(batch.images)
+            logits: Tensor = self._call(batch.images.to(self._precision.weights)).float()
             if share.count < len(batch):
                 logits, labels = logits[: share.count], batch.labels[: share.count]
             else:
                 labels = batch.labels
             loss_sum = F.cross_entropy(logits, labels, reduction="sum")
-        torch.autograd.backward(loss_sum * scale)
+        torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         return loss_sum.detach()
 
     def _optimize(self, begin: int) -> None:
@@ -267,8 +319,32 @@ class Trainer:
         set_rate(
             self._optimizer, self._schedule.rate(step=self.position.step, epochs_done=epochs_done)
         )
-        self._optimizer.step()
+        if self.job.train.clip_norm is not None:
+            self._clip(self.job.train.clip_norm)
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        if self._states is None:
+            self._record_memory("first_step")
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
+
+    def _clip(self, norm: float) -> None:
+        """The norm is that of all parameters, also of the parts on other ranks."""
+        self._scaler.unscale_(self._optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), norm)
+
+    def _record_memory(self, when: str) -> None:
+        """Gradients are there only within a step: what the first one had is told at the end too."""
+        if self._states is None:
+            if when == "end":
+                return
+            self._states = memory.measure_states(self.model, self._optimizer)
+        self.context.events.write(
+            "memory",
+            when=when,
+            step=self.position.step,
+            **asdict(self._states),
+            peak_bytes=memory.peak_bytes(self.device),
+        )
 
     # What is done between steps.
 
@@ -277,11 +353,12 @@ class Trainer:
         self._strategy.align_buffers(self._wrapped)
         with in_evaluation(self.model), self._autocast:
             score = evaluate(
-                self.model,
+                self._predict,
                 self._test,
                 rank=self.context.rank,
                 world_size=self.context.world_size,
                 device=self.device,
+                together=self._strategy.is_sharded,
                 after_batch=self._tell_alive,
             )
         self.context.events.write(
@@ -292,6 +369,10 @@ class Trainer:
             **asdict(score),
         )
         return score
+
+    def _predict(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images.to(self._precision.weights))
+        return logits
 
     def _tell_alive(self) -> None:
         if self.context.progress is not None:

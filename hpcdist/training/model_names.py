@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcdist.errors import JobError
 from hpcdist.nearest import nearest_first
+from hpcdist.training.own_model import check_own_model, is_own
 
 OWN_MODELS = ("fashion_cnn", "mlp")
 
@@ -30,15 +31,19 @@ def torchvision_models() -> frozenset[str]:
 
 def is_torchvision(name: str) -> bool:
     """Whether the model is one of torchvision's, and not our own."""
-    return name not in OWN_MODELS
+    return name not in OWN_MODELS and not is_own(name)
 
 
 def check_model_name(name: str) -> None:
     """Raise JobError, with the nearest known names, for a name that no model has."""
+    if is_own(name):
+        check_own_model(name)
+        return
     if name in OWN_MODELS or name in torchvision_models():
         return
     nearest = nearest_first(name, [*OWN_MODELS, *sorted(torchvision_models())])
     raise JobError(
         f"model.name is {name!r}, which is no model that is known",
-        hint=f"the nearest of {len(nearest)} are: " + ", ".join(nearest[:_SHOWN]),
+        hint=f"the nearest of {len(nearest)} are: {', '.join(nearest[:_SHOWN])}; a class of your "
+        "own is named as package.module:Class",
     )

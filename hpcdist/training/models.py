@@ -1,4 +1,4 @@
-"""The models: two small ones of our own, and torchvision's classifiers by name."""
+"""The models: two small ones of our own, torchvision's classifiers by name, and the user's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hpcdist.errors import JobError
 from hpcdist.spec import Model
 from hpcdist.training.model_names import is_torchvision
+from hpcdist.training.own_model import build_own_model, is_own
 
 Shape = tuple[int, int, int]
 """(channels, height, width) of an image."""
@@ -32,7 +33,10 @@ _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
 
 def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     """The model that the job names, for images of a shape, with freshly drawn weights."""
-    build = _build_torchvision if is_torchvision(model.name) else _build_own
+    if is_own(model.name):
+        build = _build_users
+    else:
+        build = _build_torchvision if is_torchvision(model.name) else _build_own
     try:
         return build(model, image_shape, num_classes)
     except (TypeError, ValueError) as error:
@@ -143,6 +147,13 @@ def _build_own(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     return Scaled(net, side=side, rgb=False) if side else net
 
 
+def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
+    side = model.image_size
+    shape = (image_shape[0], side, side) if side else image_shape
+    net = build_own_model(model.name, model.args, shape, num_classes)
+    return Scaled(net, side=side, rgb=False) if side else net
+
+
 def _build_torchvision(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     from torchvision import models
 
@@ -171,12 +182,12 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def pick_memory_format(
-    module: nn.Module, *, setting: str | bool, mixed: bool, device: torch.device
+    module: nn.Module, *, setting: str | bool, tensor_cores: bool, device: torch.device
 ) -> torch.memory_format:
     """The memory format of weights and images that train.channels_last asks for."""
     if setting == "auto":
         # Measured on CPU with fashion_cnn, batches of 64, against contiguous: a step takes 0.7 of
         # the time on 8 x 8 images and 0.8 to 0.9 on 28 x 28 with one thread, 0.8 and 0.85 with
         # two. On GPUs the kernels for tensor cores want it, which fp32 does not use by default.
-        setting = is_convolutional(module) and (device.type == "cpu" or mixed)
+        setting = is_convolutional(module) and (device.type == "cpu" or tensor_cores)
     return torch.channels_last if setting else torch.contiguous_format

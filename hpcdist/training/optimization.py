@@ -41,7 +41,8 @@ _OPTIMIZERS: dict[str, _Builder] = {
         lr=train.lr,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
-        fused=True,
+        # torch 2.15 has no fused form of it for parameters that are cut up (DTensor).
+        fused=not any(hasattr(parameter, "device_mesh") for parameter in parameters),
     ),
 }
 

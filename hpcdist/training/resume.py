@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from hpcdist.errors import HpcdistError
 from hpcdist.rank import RankContext
@@ -21,6 +23,16 @@ class Loaded:
 
     path: Path
     state: dict[str, Any]
+    """Without `model` and `optimizer` where the checkpoint is in parts."""
+
+    def weights(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Those of the model, and the optimizer's state; of a checkpoint in parts, what is needed
+        here is read now."""
+        if not checkpoint_files.is_in_parts(self.path):
+            return self.state
+        from hpcdist.training import sharded
+
+        return sharded.read(self.path, model, optimizer)
 
     @property
     def position(self) -> Position:

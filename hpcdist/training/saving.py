@@ -1,9 +1,11 @@
-"""What a training saves, and when it has: rank 0 writes, with what the other ranks give it."""
+"""What a training saves, and when it has: rank 0 writes, with what the other ranks give it, or each
+rank its part."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hpcdist.rank import RankContext
-from hpcdist.training import checkpoint, checkpoint_files, rng
+from hpcdist.training import checkpoint, checkpoint_files, model_state, rng
 from hpcdist.training.checkpoint import Position
 
 
@@ -25,29 +27,34 @@ class Saver:
         keep: int,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
         identity: dict[str, Any],
+        in_parts: bool,
     ) -> None:
-        """Keep the newest `keep` checkpoints on disk."""
+        """Keep the newest `keep` checkpoints on disk; `in_parts`: each rank holds one."""
         self.saved: Position | None = None
         """The position that was saved last."""
         self._context = context
         self._keep = keep
         self._model = model
         self._optimizer = optimizer
+        self._scaler = scaler
         self._identity = identity
+        self._in_parts = in_parts
 
     def save(self, position: Position) -> None:
-        """Save a checkpoint; called by all ranks, and written by rank 0."""
+        """Save a checkpoint; called by all ranks."""
         begin_s = time.perf_counter()
         rng_states = self._gather(rng.get_rng_state(torch.device(self._context.device)))
         self.saved = position
+        folder = self._context.run.checkpoints_folder
+        path = folder / checkpoint_files.file_name(
+            position.step, checkpoint_files.IN_PARTS if self._in_parts else ".pt"
+        )
+        write = self._write_part if self._in_parts else self._write_whole
+        num_bytes = write(path, self._training_state(position, rng_states))
         if self._context.rank != 0:
             return
-        folder = self._context.run.checkpoints_folder
-        path = folder / checkpoint_files.file_name(position.step)
-        num_bytes = checkpoint.save(
-            path, self._state(position, rng_states), is_current=self._context.is_current
-        )
         checkpoint_files.remove_old(folder, self._keep)
         self._context.events.write(
             "checkpoint",
@@ -58,13 +65,30 @@ class Saver:
             save_time_s=time.perf_counter() - begin_s,
         )
 
-    def _state(self, position: Position, rng_states: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "format": checkpoint.FORMAT,
+    def _write_whole(self, path: Path, state: dict[str, Any]) -> int:
+        if self._context.rank != 0:
+            return 0
+        weights = {
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
+        }
+        return checkpoint.save(path, {**state, **weights}, is_current=self._context.is_current)
+
+    def _write_part(self, path: Path, state: dict[str, Any]) -> int:
+        from hpcdist.training import sharded  # only where it is needed: it takes time to import
+
+        tensors = model_state.flatten(self._model, self._optimizer)
+        return sharded.save(path, tensors, state, is_current=self._context.is_current)
+
+    def _training_state(
+        self, position: Position, rng_states: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """What is neither weights nor the optimizer's state."""
+        return {
+            "format": checkpoint.FORMAT,
             "position": asdict(position),
             "rng": rng_states,
+            "scaler": self._scaler.state_dict(),
             "identity": self._identity,
         }
 

@@ -1,15 +1,22 @@
-"""How a model is spread over the ranks: one class per strategy, and the table of them."""
+"""How a model is spread over ranks and GPUs: one class per strategy, and the table of them."""
 
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel as TorchDataParallel
 from torch.nn.parallel import DistributedDataParallel
+
+from hpcdist.spec import Train
+from hpcdist.training.blocks import find_blocks
+from hpcdist.training.precision import PRECISIONS
 
 _SYNC_ARGUMENT = (
     "forward_sync_buffers"
@@ -18,14 +25,33 @@ _SYNC_ARGUMENT = (
 )
 _NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_ARGUMENT: False}
 
+_LEAST_BLOCK = 1 << 16
+"""Parameters from which on a block is gathered by itself: with fewer, the call costs more than the
+memory is worth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank's model is, and what the job says of its training."""
+
+    device: torch.device
+    num_gpus: int
+    """That the rank drives, from `device` on."""
+    train: Train
+
 
 class Single:
     """One rank, the model as it is."""
 
     uses_group = False
     """Whether ranks talk to each other in a process group."""
+    tells_last_gradient = False
+    """Whether what a step waits for others comes after the rank's own last gradient."""
+    is_sharded = False
+    """Whether each rank holds a part of the model: then all must call it equally often, and each
+    writes its part of a checkpoint."""
 
-    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:  # noqa: ARG002
+    def wrap(self, model: nn.Module, place: Place) -> nn.Module:  # noqa: ARG002
         """The module whose call runs the model in training."""
         return model
 
@@ -36,18 +62,66 @@ class Single:
     def align_buffers(self, wrapped: nn.Module) -> None:
         """Make buffers, such as batch norm's running means, the same on all ranks."""
 
+    def note(self, place: Place) -> str | None:  # noqa: ARG002
+        """What a user should know of the strategy on these devices."""
+        return None
+
+
+class DataParallel(Single):
+    """One rank for several GPUs: each step copies the model to all, and cuts the batch up."""
+
+    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
+        """The model in DataParallel, where there is more than one GPU."""
+        if place.num_gpus < _SEVERAL:
+            return model
+        first = place.device.index or 0
+        inner = _Autocasting(model, place)
+        return TorchDataParallel(inner, device_ids=list(range(first, first + place.num_gpus)))
+
+    def note(self, place: Place) -> str | None:
+        """What fewer than two GPUs cannot show."""
+        if place.num_gpus >= _SEVERAL:
+            return None
+        found = "one GPU" if place.num_gpus else "no GPU"
+        return (
+            f"strategy data_parallel has {found} here: the training computes what it would on "
+            "several GPUs, whose batches are added up in one step, but nothing is copied or "
+            "computed in parallel, so times say nothing about data_parallel"
+        )
+
+
+_SEVERAL = 2
+
+
+class _Autocasting(nn.Module):
+    """Threads of DataParallel do not inherit the format of autocast, only that there is one."""
+
+    def __init__(self, net: nn.Module, place: Place) -> None:
+        super().__init__()
+        self.net = net
+        self._precision = PRECISIONS[place.train.precision]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images."""
+        with self._precision.autocasting(images.device):
+            logits: Tensor = self.net(images)
+        return logits
+
 
 class Ddp(Single):
     """A copy of the model on each rank, gradients averaged in the backward pass."""
 
     uses_group = True
+    tells_last_gradient = True
 
-    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
         """The model in DistributedDataParallel."""
         return DistributedDataParallel(
             model,
-            device_ids=[device] if device.type == "cuda" else None,
-            gradient_as_bucket_view=True,  # gradients live in the buckets: no copy in, none out
+            device_ids=[place.device] if place.device.type == "cuda" else None,
+            # By default gradients live in the buckets: no copy in, none out.
+            gradient_as_bucket_view=place.train.gradient_as_bucket_view,
+            static_graph=place.train.static_graph,
             # Broadcasting buffers in each forward pass only serves evaluation: see align_buffers.
             **_NO_BUFFER_SYNC,
         )
@@ -64,5 +138,46 @@ class Ddp(Single):
             dist.broadcast(buffer, src=0)
 
 
-STRATEGIES: dict[str, Any] = {"single": Single(), "ddp": Ddp()}
+class Fsdp(Ddp):
+    """Parameters, gradients and optimizer state cut up over the ranks (FSDP2).
+
+    The parameters of a block are gathered when it is their turn; gradients are averaged and cut up
+    in the backward pass, while it goes on, so waiting for others is part of it.
+    """
+
+    tells_last_gradient = False
+    is_sharded = True
+
+    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
+        """The model itself, its parameters cut up."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(place.device.type, (dist.get_world_size(),))
+        for block in find_blocks(model):
+            if sum(parameter.numel() for parameter in block.parameters()) >= _LEAST_BLOCK:
+                fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+    def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
+        """Within it gradients stay whole, and on this rank."""
+        return _unsynchronized(wrapped)
+
+
+@contextmanager
+def _unsynchronized(wrapped: Any) -> Iterator[None]:
+    wrapped.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        wrapped.set_requires_gradient_sync(True)
+
+
+STRATEGIES: dict[str, Single] = {
+    "single": Single(),
+    "data_parallel": DataParallel(),
+    "ddp": Ddp(),
+    "fsdp": Fsdp(),
+}
 """strategy -> how the loop drives it."""

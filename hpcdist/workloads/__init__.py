@@ -35,6 +35,14 @@ def check(job: JobSpec) -> None:
     _module(job).check(job)
 
 
+def check_device(job: JobSpec, device: str) -> None:
+    """Raise JobError for what the workload can know to be wrong of the ranks' device, cpu or cuda,
+    once that is known: a module offers it where it can."""
+    checking = getattr(_module(job), "check_device", None)
+    if checking is not None:
+        checking(job, device)
+
+
 def prepare(job: JobSpec) -> None:
     """Do what must be done once, before any rank starts: downloads, for example."""
     _module(job).prepare(job)

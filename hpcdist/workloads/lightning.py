@@ -9,6 +9,7 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, LightningJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.group import process_group
+from hpcdist.training.rules import check_precision
 
 
 def check(job: JobSpec) -> None:
@@ -19,7 +20,30 @@ def check(job: JobSpec) -> None:
             "strategy is fsdp, but launch.device is cpu: Lightning's fsdp is for GPUs only",
             hint="set strategy to ddp, or launch.device to cuda",
         )
+    _check_options(job)
     check_training(job)
+
+
+def check_device(job: JobSpec, device: str) -> None:
+    """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
+    assert isinstance(job, LightningJob)
+    check_precision(job, device)
+
+
+def _check_options(job: LightningJob) -> None:
+    check_precision(job, job.launch.device)
+    for key in ("activation_checkpointing", "compile"):
+        if getattr(job.train, key):
+            raise JobError(
+                f"train.{key} is true, which the Lightning trainer does not have",
+                hint="leave it out, or submit the job ddp",
+            )
+    if job.train.clip_norm is not None and job.train.precision == "fp16-mixed":
+        raise JobError(
+            f"train.clip_norm is {job.train.clip_norm:g} and train.precision is fp16-mixed: "
+            "Lightning does not clip where the optimizer undoes the scaling of gradients itself",
+            hint="use bf16-mixed, or submit the job ddp",
+        )
 
 
 def prepare(job: JobSpec) -> None:

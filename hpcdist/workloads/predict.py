@@ -144,7 +144,7 @@ class _Benchmark:
         memory_format = pick_memory_format(
             model,
             setting=self.setting.channels_last,
-            mixed=self.setting.precision != "fp32",
+            tensor_cores=self.setting.precision != "fp32",
             device=self._device,
         )
         return model.to(self._device).to(memory_format=memory_format), memory_format

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from hpcdist.errors import EXIT_STOPPED, JobError
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.group import process_group
+from hpcdist.training.rules import check_precision, check_settings
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, TrainJob)
-    _check_ranks(job)
+    check_settings(job)
     check_training(job)
+
+
+def check_device(job: JobSpec, device: str) -> None:
+    """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
+    assert isinstance(job, TrainJob)
+    check_precision(job, device)
 
 
 def prepare(job: JobSpec) -> None:
@@ -32,12 +39,15 @@ def prepare(job: JobSpec) -> None:
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: this package's loop brings torch along."""
     assert isinstance(job, TrainJob)
-    return ["hpcdist.training.loop", *training_modules(job)]
+    fsdp = ["torch.distributed.fsdp", "hpcdist.training.sharded"] if job.strategy == "fsdp" else []
+    return ["hpcdist.training.loop", *fsdp, *training_modules(job)]
 
 
 def run(context: RankContext) -> None:
     """Train, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
     import torch
+
+    from hpcdist.training.strategies import STRATEGIES
 
     job = context.job
     assert isinstance(job, TrainJob)
@@ -45,7 +55,7 @@ def run(context: RankContext) -> None:
     torch.set_num_threads(job.train.num_threads or context.num_threads)
     if context.device.startswith("cuda"):
         torch.cuda.set_device(context.device)
-    needs_group = context.world_size > 1 or job.strategy != "single"
+    needs_group = STRATEGIES[job.strategy].uses_group
     with process_group(context, needed=needs_group) as has_group:
         trainer = _make_trainer(context, job, begin_s)
         _resume(trainer, has_group=has_group)
@@ -109,13 +119,3 @@ def _resume(trainer: Trainer, *, has_group: bool) -> None:
         message = f"the resume is not bit for bit exact: {'; '.join(differing)}"
         context.events.write("note", message=message)
         context.say(f"note: {message}")
-
-
-def _check_ranks(job: TrainJob) -> None:
-    num_ranks = job.resources.nodes * job.resources.gpus
-    if job.strategy == "single" and num_ranks > 1:
-        raise JobError(
-            f"strategy is single, but resources ask for {num_ranks} ranks: "
-            f"{job.resources.nodes} nodes x {job.resources.gpus} gpus",
-            hint="set strategy to ddp, or ask for 1 node and 1 gpu",
-        )

@@ -12,6 +12,7 @@ from hpcdist.launch.network import (
     network_key,
     offered_addresses,
 )
+from hpcdist.launch.node import LaunchPlan, Meeting, NodePlan, rank_orders
 from hpcdist.launch.place import find_place
 from hpcdist.launch.rank_check import RankCheck, RankChecks
 
@@ -65,6 +66,49 @@ def test_parts_of_gpus_count_as_gpus(monkeypatch):
     with pytest.raises(DisagreementError, match="2 GPUs for 3 ranks"):
         find_device("auto", 3)
     assert find_device("cpu", 3) == ("cpu", [])
+
+
+def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b,MIG-c")
+    assert find_device("auto", 1, 2) == ("cuda", ["MIG-a", "MIG-b"])
+    assert find_device("auto", 1, 4) == ("cuda", ["MIG-a", "MIG-b", "MIG-c"])
+    shared = {"ranks": 1, "num_nodes": 2}
+    with pytest.raises(DisagreementError, match="rank 0 on n0 and rank 1 on n1 have the same GPU"):
+        agreement(facts(0, **shared), facts(1, gpus=["GPU-1a", "GPU-0b"], **shared))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "expected"),
+    [
+        (2, ["a", "b"], [("cuda:0", "a", 1), ("cuda:1", "b", 1)]),
+        (1, ["a", "b"], [("cuda:0", "a", 2)]),
+        (1, ["a"], [("cuda:0", "a", 1)]),
+    ],
+    ids=["one each", "two for one rank", "one for one rank"],
+)
+def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
+    orders = rank_orders(
+        run_path="",
+        run_id="x",
+        plan=LaunchPlan(nodes=[NodePlan()], device="cuda", backend="nccl"),
+        node_rank=0,
+        ranks_per_node=ranks,
+        cpus_per_rank=None,
+        num_threads=1,
+        max_restarts=0,
+        host="h",
+        interface=None,
+        gpus=gpus,
+        meeting=Meeting(
+            attempt=0,
+            restart_count=0,
+            master_addr="127.0.0.1",
+            master_port=20000,
+            device="cuda",
+            backend="nccl",
+        ),
+    )
+    assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
 
 
 def check(rank, *, gpu=None, **seen):

@@ -10,6 +10,7 @@ from hpcdist.launch.ends import close_event_file, rank_end
 from hpcdist.launch.node import RankOrder
 from hpcdist.progress import ProgressBoard
 from hpcdist.run import Run
+from hpcdist.spec import TrainJob
 
 
 @pytest.fixture
@@ -44,7 +45,26 @@ def ended(order, **options):
         "stopped_s": None,
         "out_of_memory": None,
     }
-    return rank_end(run, rank_order, board.read(1), **defaults | options)
+    job = TrainJob(name="x")
+    return rank_end(run, job, rank_order, board.read(1), **defaults | options)
+
+
+def test_a_training_that_was_killed_for_its_memory_is_told_what_would_help(order):
+    run, _ = order
+    why = "the node's ranks use 9.00 GB"
+    assert ended(order, out_of_memory=why).advice is None  # it had recorded nothing
+    writer = EventWriter(run.event_file(1))
+    writer.write("setup", parameters=1_000_000_000)
+    assert "model states are 16.00 GB per rank, once a step is done" in (
+        ended(order, out_of_memory=why).advice
+    )
+    held = {"parameter_bytes": 10**9, "gradient_bytes": 10**9, "optimizer_bytes": 2 * 10**9}
+    writer.write("memory", when="first_step", step=0, peak_bytes=5 * 10**9, **held)
+    writer.close()
+    assert "strategy=fsdp on 2 ranks, with model states of 2.00 GB per rank" in (
+        ended(order, out_of_memory=why).advice
+    )
+    assert ended(order).advice is None
 
 
 def test_times_are_taken_to_the_clock_of_node_0(order):

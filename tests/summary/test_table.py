@@ -224,3 +224,17 @@ def test_a_summary_imports_neither_torch_nor_numpy_and_rich_only_to_print():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make_run, events):
+    def memory(parameters, gradients, optimizer):
+        sizes = {"parameter_bytes": parameters, "gradient_bytes": gradients}
+        return {"event": "memory", "time_s": 1.0, **sizes, "optimizer_bytes": optimizer}
+
+    run = make_run("fsdp-a", gpus=2)
+    for rank, size in enumerate((3 * 2**19, 2**20)):
+        events.write(run, rank, [events.start(rank, world_size=2), memory(size, size, 2 * size)])
+    summary = summarize([run], {})
+    assert summary.runs[0].model_states.total_bytes == 6 * 2**20
+    _, _, table = printed(summary).partition("Memory of the rank that has most, in MiB\n")
+    assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00", "-", "-"]

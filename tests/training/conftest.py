@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -14,8 +15,11 @@ import msgspec
 import pytest
 import torch
 import torch._dynamo
+import torch.distributed.checkpoint as dcp
+import torch.distributed.fsdp
 import yaml
 from torch.distributed import TCPStore
+from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hpcdist import workloads
@@ -69,7 +73,8 @@ class Training:
         return state["hpcdist"] | {"model": weights}
 
     def weights(self):
-        return self.state()["model"]
+        newest = self.checkpoints()[0]
+        return load_parts(newest) if newest.suffix == ".dcp" else self.state()["model"]
 
     def gradients(self, rank=0):
         """Those of each step, as the optimizer got them; see `keep_gradients`."""
@@ -81,6 +86,19 @@ class Training:
 
     def log(self, rank=0, attempt=0):
         return self.run.log_file(rank, attempt).read_text()
+
+
+def load_parts(path):
+    """The weights of a checkpoint in parts, whole, in this process alone."""
+    stored = FileSystemReader(path).read_metadata().state_dict_metadata
+    names = [name for name in stored if name.startswith("model.")]
+    whole = {
+        name: torch.empty(stored[name].size, dtype=stored[name].properties.dtype) for name in names
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that no other ranks take part
+        dcp.load(whole, checkpoint_id=path, no_dist=True)
+    return {name.removeprefix("model."): value for name, value in whole.items()}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
-from hpcdist.schedulers.asked import time_limit_min
+from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
@@ -51,7 +51,7 @@ class LsfScheduler:
         """
         request_of(job, cluster)
         check_queue(job, cluster, ask_queue(cluster.partition), ask_hosts())
-        num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
+        num_threads = cpus_per_node(job, cluster) // job.ranks_per_node
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
             device=job.launch.device,

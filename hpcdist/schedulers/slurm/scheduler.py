@@ -61,7 +61,7 @@ class SlurmScheduler:
 
     def lay_out(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
         """The plan, where the job is known to fit."""
-        num_threads = job.resources.cpus_per_gpu or cluster.cpus_per_gpu or 1
+        num_threads = cpus_per_node(job, cluster) // job.ranks_per_node
         launch = LaunchPlan(
             nodes=[NodePlan() for _ in range(job.resources.nodes)],
             device=job.launch.device,

@@ -125,6 +125,7 @@ class JobData(LightningDataModule):
     ) -> None:
         super().__init__()
         home = torch.device("cpu") if job.data.workers else progress.device
+        self.num_classes = data.num_classes
         self.train_samples = data.train.to(home, memory_format=memory_format)
         test = data.test.to(progress.device, memory_format=memory_format)
         self.scoring = Scoring(test, progress.device)

@@ -25,6 +25,7 @@ from hpcdist.training.lightning.options import trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
 from hpcdist.training.models import build_model, count_parameters, pick_memory_format
+from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.resume import find_start
 from hpcdist.training.threads import pick_num_threads
 from hpcdist.training.timing import make_timer
@@ -122,10 +123,12 @@ def _prepare(
     device = torch.device(context.device)
     torch.manual_seed(job.train.seed)  # the same weights in all ranks
     net = build_model(job.model, data.image_shape, data.num_classes)
+    precision = PRECISIONS[job.train.precision]
+    precision.begin(device)
     memory_format = pick_memory_format(
         net,
         setting=job.train.channels_last,
-        mixed=job.train.precision != "fp32",
+        tensor_cores=precision.uses_tensor_cores,
         device=device,
     )
     net = net.to(memory_format=memory_format)

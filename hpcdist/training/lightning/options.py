@@ -17,7 +17,10 @@ from hpcdist.training.lightning.environment import RankEnvironment
 
 PRECISIONS = {
     "fp32": "32-true",
+    "tf32": "32-true",  # and torch is told to multiply so
     "bf16-mixed": "bf16-mixed",
+    "fp16-mixed": "16-mixed",
+    "bf16-true": "bf16-true",
 }
 """train.precision -> Lightning's name."""
 
@@ -44,6 +47,7 @@ def trainer_options(context: RankContext, job: LightningJob) -> dict[str, Any]:
         "precision": PRECISIONS[job.train.precision],
         "max_epochs": job.train.epochs,
         "accumulate_grad_batches": job.train.accumulate,
+        "gradient_clip_val": job.train.clip_norm,
         "default_root_dir": context.run.path,
         "logger": False,
         "enable_checkpointing": False,
@@ -63,7 +67,11 @@ def make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
         )
     if context.world_size == 1 and job.strategy == "auto":
         return "auto"
-    options: dict[str, Any] = {"gradient_as_bucket_view": True, _SYNC_ARGUMENT: False}
+    options: dict[str, Any] = {
+        "gradient_as_bucket_view": job.train.gradient_as_bucket_view,
+        "static_graph": job.train.static_graph,
+        _SYNC_ARGUMENT: False,
+    }
     return DDPStrategy(process_group_backend=context.backend, timeout=_TIMEOUT, **options)
 
 

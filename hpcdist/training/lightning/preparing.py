@@ -47,16 +47,26 @@ def prepare_ranks(trainer: Trainer, module: Classifier, timer: HostTimer | GpuTi
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, nn.Module)
     batch = _first_batch(trainer)
-    last = warm_up(wrapped, batch, trainer.precision_plugin.forward_context())
+    data = _data_of(trainer)
+    last = warm_up(
+        wrapped,
+        batch,
+        trainer.precision_plugin.forward_context(),
+        num_classes=data.num_classes,
+    )
     wrapped.train()
     module.times_communication = last is not None and isinstance(wrapped, DistributedDataParallel)
     if last is not None and module.times_communication:
         call_when_ready(last, timer.note_last_gradient)
 
 
-def _first_batch(trainer: Trainer) -> Samples:
+def _data_of(trainer: Trainer) -> JobData:
     data = trainer.datamodule  # type: ignore[attr-defined]  # Lightning sets it in fit()
     assert isinstance(data, JobData)
-    batch = data.train_samples.between(0, 2).to(trainer.strategy.root_device)
+    return data
+
+
+def _first_batch(trainer: Trainer) -> Samples:
+    batch = _data_of(trainer).train_samples.between(0, 2).to(trainer.strategy.root_device)
     images = trainer.precision_plugin.convert_input(batch.images)
     return Samples(images=images, labels=batch.labels)

@@ -1,0 +1,90 @@
+"""What torch and numpy say when there is no memory, as figures: the forms of torch 2.6 to 2.15.
+
+CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
+1.03 GiB is free. [...] Of the allocated memory 75.20 GiB is allocated by PyTorch, and [...]
+
+DefaultCPUAllocator: can't allocate memory: you tried to allocate 400000000000 bytes. Error code 12
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+_UNITS = {
+    unit: 1024**power
+    for power, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+}
+_SIZE = rf"([\d.]+) ({'|'.join(_UNITS)})"
+_ASKED = re.compile(rf"(?:tried to allocate|unable to allocate) {_SIZE}", re.IGNORECASE)
+_TOTAL = re.compile(rf"total capacity of {_SIZE}")
+_FREE = re.compile(rf"of which {_SIZE} is free")
+_ALLOWED = re.compile(rf"(?<!\d){_SIZE} allowed")
+_USED = re.compile(rf"{_SIZE} is allocated by PyTorch")
+_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_GPU = re.compile(r"GPU (\d+) has a total capacity")
+
+
+class Shortage(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for memory that failed, in bytes; None: not said."""
+
+    asked_bytes: int
+    gpu: int | None = None
+    """As the process counts its GPUs; None: memory of the host."""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    allowed_bytes: int | None = None
+    """Where the process is allowed a part of the GPU only."""
+    used_bytes: int | None = None
+    """By tensors of this process."""
+    reserved_bytes: int | None = None
+    """Held for later tensors, in pieces too small for this one."""
+
+
+def parse_shortage(message: str) -> Shortage | None:
+    """The figures in an exception's message; None where it holds none."""
+    asked = _bytes(_ASKED, message)
+    if asked is None:
+        return None
+    gpu = _GPU.search(message)
+    return Shortage(
+        asked_bytes=asked,
+        gpu=int(gpu[1]) if gpu else None,
+        total_bytes=_bytes(_TOTAL, message),
+        free_bytes=_bytes(_FREE, message),
+        allowed_bytes=_bytes(_ALLOWED, message),
+        used_bytes=_bytes(_USED, message),
+        reserved_bytes=_bytes(_RESERVED, message),
+    )
+
+
+def shortage_sentence(shortage: Shortage) -> str:
+    """`2.15 GB were asked for, 1.11 GB of GPU 0's 84.99 GB were free`."""
+    parts = [f"{_gb(shortage.asked_bytes)} were asked for"]
+    if shortage.free_bytes is not None and shortage.total_bytes is not None:
+        whose = "" if shortage.gpu is None else f"GPU {shortage.gpu}'s "
+        free, total = _gb(shortage.free_bytes), _gb(shortage.total_bytes)
+        parts.append(f"{free} of {whose}{total} were free")
+    if shortage.allowed_bytes is not None:
+        parts.append(f"this process is allowed {_gb(shortage.allowed_bytes)}")
+    if shortage.used_bytes is not None:
+        parts.append(f"its tensors held {_gb(shortage.used_bytes)}")
+    if shortage.reserved_bytes is not None and shortage.reserved_bytes >= shortage.asked_bytes:
+        parts.append(
+            f"{_gb(shortage.reserved_bytes)} were held in pieces (as a variable in the cluster "
+            "profile, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid that)"
+        )
+    return ", ".join(parts)
+
+
+def _bytes(pattern: re.Pattern[str], message: str) -> int | None:
+    found = pattern.search(message)
+    if found is None:
+        return None
+    unit = next(unit for unit in _UNITS if unit.lower() == found[2].lower())
+    return int(float(found[1]) * _UNITS[unit])
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:,.2f} GB"

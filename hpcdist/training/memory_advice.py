@@ -1,0 +1,123 @@
+"""What would help a training that ran out of memory, with figures: pure, and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcdist.spec import TrainJob
+from hpcdist.training.rules import can_recompute
+
+_MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
+"""Numbers that an optimizer keeps for each parameter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """Model states of one rank, in bytes."""
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    is_measured: bool = True
+    """Else computed from the number of parameters, since no step was done."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+def expected_holding(job: TrainJob, num_parameters: int, world_size: int) -> Holding:
+    """What the first step would bring about."""
+    size = 2 if job.train.precision == "bf16-true" else 4
+    own = num_parameters * size // (world_size if job.strategy == "fsdp" else 1)
+    has_moments = job.train.optimizer != "sgd" or job.train.momentum > 0
+    number = _MOMENTS[job.train.optimizer] if has_moments else 0
+    return Holding(
+        parameter_bytes=own,
+        gradient_bytes=own,
+        optimizer_bytes=own * number,
+        is_measured=False,
+    )
+
+
+def advise(
+    job: TrainJob, *, world_size: int, holding: Holding, used_bytes: int | None = None
+) -> str:
+    """What a rank held, and what would make that less, the greatest gain first.
+
+    `used_bytes` is all that its tensors held; None: not known.
+    """
+    rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
+    found = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain)
+    kind = "" if holding.is_measured else ", once a step is done"
+    held = (
+        f"model states are {_gb(holding.total_bytes)} per rank{kind} (parameters "
+        f"{_gb(holding.parameter_bytes)}, gradients {_gb(holding.gradient_bytes)}, optimizer "
+        f"{_gb(holding.optimizer_bytes)})"
+    )
+    if rest_bytes is not None:
+        held += f", and what grows with the batch was {_gb(rest_bytes)}"
+    return f"{held}; what would help: {'; '.join(option.text for option in found)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Option:
+    text: str
+    gain: float
+    """Bytes, for the order; those of unknown sizes are counted by their share of the states."""
+
+
+def _options(
+    job: TrainJob, world_size: int, holding: Holding, rest_bytes: int | None
+) -> Iterator[_Option]:
+    train = job.train
+    # Where it is not known, what grows with the batch is what was too much.
+    guess = rest_bytes if rest_bytes is not None else holding.total_bytes + 1
+    if train.batch_size > 1:
+        smaller = train.batch_size // 2
+        yield _Option(
+            text=f"train.batch_size={smaller} with train.accumulate={train.accumulate * 2} (in "
+            f"place of {train.batch_size} and {train.accumulate}), which trains the same"
+            + _saves(rest_bytes, 0.5),
+            gain=guess * 0.5,
+        )
+    if train.precision in {"fp32", "tf32"}:
+        yield _Option(
+            text="train.precision=bf16-mixed" + _saves(rest_bytes, 0.5, most=True),
+            gain=guess * 0.45,
+        )
+    if not train.activation_checkpointing and can_recompute(job):
+        yield _Option(
+            text="train.activation_checkpointing=true, for about a third more time",
+            gain=guess * 0.4,
+        )
+    yield _more_ranks(holding) if job.strategy == "fsdp" else _fsdp(holding, world_size)
+
+
+def _fsdp(holding: Holding, world_size: int) -> _Option:
+    ranks = max(world_size, 2)
+    left = holding.total_bytes / ranks
+    return _Option(
+        text=f"strategy=fsdp on {ranks} ranks, with model states of {_gb(left)} per rank",
+        gain=holding.total_bytes - left,
+    )
+
+
+def _more_ranks(holding: Holding) -> _Option:
+    return _Option(
+        text="more ranks: model states shrink in proportion, but a step has more samples, unless "
+        "train.batch_size or train.accumulate does so too",
+        gain=holding.total_bytes / 2,
+    )
+
+
+def _saves(rest_bytes: int | None, share: float, *, most: bool = False) -> str:
+    if rest_bytes is None:
+        return ""
+    return f" and saves {'up to' if most else 'about'} {_gb(rest_bytes * share)}"
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.2f} GB"

@@ -1,0 +1,111 @@
+"""Weights and optimizer state as a checkpoint has them, taken over by a model that may be cut up
+over the ranks, or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcdist.training.optimization import restore_optimizer
+
+_MODEL = "model."
+_OPTIMIZER = "optimizer."
+
+
+def take_over(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Go on with the weights (`model`) and moments (`optimizer`) of a state; whole tensors are cut
+    up where the model's are: then all ranks must call this."""
+    own = model.state_dict()
+    weights = {name: _like(value, own.get(name)) for name, value in state["model"].items()}
+    model.load_state_dict(weights)
+    parameters = _trained(optimizer)
+    moments = {
+        index: {key: _like(value, parameters[index]) for key, value in entries.items()}
+        for index, entries in state["optimizer"]["state"].items()
+    }
+    restore_optimizer(optimizer, {**state["optimizer"], "state": moments})
+
+
+def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All tensors of a training by name, each as it is on this rank: `model.<name>` and
+    `optimizer.<name of the parameter>.<kind>`."""
+    flat = {_MODEL + name: value for name, value in model.state_dict().items()}
+    for name, parameter in _names(model, optimizer):
+        for kind, value in optimizer.state[parameter].items():
+            if isinstance(value, Tensor):
+                flat[f"{_OPTIMIZER}{name}.{kind}"] = value
+    return flat
+
+
+def empty_like(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    stored: dict[str, tuple[torch.Size, torch.dtype]],
+) -> dict[str, Tensor]:
+    """Tensors to read stored ones of these names, shapes and types into, cut up as the model's."""
+    flat = {_MODEL + name: torch.empty_like(value) for name, value in model.state_dict().items()}
+    for name, parameter in _names(model, optimizer):
+        prefix = f"{_OPTIMIZER}{name}."
+        for full, (shape, dtype) in stored.items():
+            if full.startswith(prefix) and "." not in full[len(prefix) :]:
+                is_alike = shape == parameter.shape
+                empty = torch.empty_like(parameter.detach(), dtype=dtype) if is_alike else None
+                flat[full] = torch.empty(shape, dtype=dtype) if empty is None else empty
+    return flat
+
+
+def unflatten(
+    model: nn.Module, optimizer: torch.optim.Optimizer, flat: dict[str, Tensor]
+) -> dict[str, Any]:
+    """What `flatten` made, as `take_over` wants it."""
+    order = {id(parameter): index for index, parameter in enumerate(_trained(optimizer))}
+    moments: dict[int, dict[str, Tensor]] = {}
+    for name, parameter in _names(model, optimizer):
+        prefix = f"{_OPTIMIZER}{name}."
+        entries = {
+            full[len(prefix) :]: value
+            for full, value in flat.items()
+            if full.startswith(prefix) and "." not in full[len(prefix) :]
+        }
+        if entries:
+            moments[order[id(parameter)]] = entries
+    groups = optimizer.state_dict()["param_groups"]
+    return {
+        "model": {
+            name.removeprefix(_MODEL): value
+            for name, value in flat.items()
+            if name.startswith(_MODEL)
+        },
+        "optimizer": {"state": moments, "param_groups": groups},
+    }
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _names(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, nn.Parameter]]:
+    trained = {id(parameter) for parameter in _trained(optimizer)}
+    return (
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in trained
+    )
+
+
+def _like(value: Any, own: Tensor | None) -> Any:
+    """The value, cut up as `own` is where it has the same shape."""
+    mesh = getattr(own, "device_mesh", None)
+    if own is None or mesh is None or hasattr(value, "device_mesh"):
+        return value
+    if not isinstance(value, Tensor) or value.shape != own.shape:
+        return value
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(own, DTensor)
+    return distribute_tensor(value.to(own.device), mesh, own.placements)

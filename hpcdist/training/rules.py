@@ -1,0 +1,116 @@
+"""Which settings of a training go together: said where the job is submitted. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcdist.errors import JobError
+from hpcdist.spec import Train, TrainingJob, TrainJob
+
+_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A setting that some strategies have no use for."""
+
+    key: str
+    strategies: frozenset[str]
+    """That cannot have it."""
+    reason: str
+
+
+_EXCLUDED = (
+    _Pair(
+        key="static_graph",
+        strategies=frozenset({"single", "data_parallel", "fsdp"}),
+        reason="only ddp has it",
+    ),
+    _Pair(
+        key="gradient_as_bucket_view",
+        strategies=frozenset({"single", "data_parallel", "fsdp"}),
+        reason="only ddp has buckets",
+    ),
+    _Pair(
+        key="activation_checkpointing",
+        strategies=frozenset({"data_parallel"}),
+        reason="its copies of the model on other GPUs would compute with the weights of the first",
+    ),
+    _Pair(
+        key="compile",
+        strategies=frozenset({"data_parallel"}),
+        reason="torch cannot compile a model that is copied in every step",
+    ),
+)
+
+
+def check_settings(job: TrainJob) -> None:
+    """Raise JobError for the first two settings that do not go together."""
+    _check_ranks(job)
+    _check_pairs(job)
+    _check_blocks(job)
+    check_precision(job, job.launch.device)
+
+
+def _check_ranks(job: TrainJob) -> None:
+    nodes, gpus = job.resources.nodes, job.resources.gpus
+    if job.strategy == "single" and nodes * gpus > 1:
+        raise JobError(
+            f"strategy is single, but resources ask for {nodes * gpus} ranks: "
+            f"{nodes} nodes x {gpus} gpus",
+            hint="set strategy to ddp or fsdp, or ask for 1 node and 1 gpu",
+        )
+    if job.strategy == "data_parallel" and nodes > 1:
+        raise JobError(
+            f"strategy is data_parallel, but resources.nodes is {nodes}: it is one process, which "
+            "drives the GPUs of one node",
+            hint="set strategy to ddp or fsdp, or resources.nodes to 1",
+        )
+
+
+def _check_pairs(job: TrainJob) -> None:
+    default = Train()
+    for pair in _EXCLUDED:
+        value = getattr(job.train, pair.key)
+        if value != getattr(default, pair.key) and job.strategy in pair.strategies:
+            raise JobError(
+                f"train.{pair.key} is {str(value).lower()}, which strategy {job.strategy} cannot "
+                f"have: {pair.reason}",
+                hint=f"leave train.{pair.key} out, or set strategy to ddp",
+            )
+
+
+def can_recompute(job: TrainJob) -> bool:
+    """Whether train.activation_checkpointing is possible, as far as the model's name says."""
+    return job.strategy != "data_parallel" and not _is_without_blocks(job.model.name)
+
+
+def _is_without_blocks(name: str) -> bool:
+    return name in _WITHOUT_BLOCKS or name.startswith("vgg")
+
+
+def _check_blocks(job: TrainJob) -> None:
+    if not job.train.activation_checkpointing:
+        return
+    name = job.model.name
+    if _is_without_blocks(name):
+        raise JobError(
+            f"train.activation_checkpointing is true, but {name} has no blocks of several layers "
+            "whose inside could be computed again",
+            hint="leave it out, or take a smaller train.batch_size with train.accumulate",
+        )
+    if job.train.compile:
+        raise JobError(
+            "train.activation_checkpointing and train.compile are both true: torch.compile chooses "
+            "by itself what it computes again",
+            hint="leave one of them out",
+        )
+
+
+def check_precision(job: TrainingJob, device: str) -> None:
+    """Raise JobError for what a kind of device, cpu or cuda, cannot do."""
+    if job.train.precision == "tf32" and device == "cpu":
+        raise JobError(
+            "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",
+            hint="use fp32 or bf16-mixed",
+        )

@@ -1,0 +1,131 @@
+"""Out of memory, in figures: what torch says, and what would help."""
+
+import msgspec
+import pytest
+
+from hpcdist.launch.failure import decide
+from hpcdist.launch.shortage import Shortage, parse_shortage, shortage_sentence
+from hpcdist.spec import TrainJob
+from hpcdist.training.memory_advice import Holding, advise, expected_holding
+from hpcdist.verdict import RankEnd
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+ON_A_GPU = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+    "which 1.50 GiB is free. Including non-PyTorch memory, this process has 77.64 GiB memory in "
+    "use. Of the allocated memory 76.25 GiB is allocated by PyTorch, and 512.00 MiB is reserved by "
+    "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+SHARED = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 3 has a total capacity of 15.75 GiB of "
+    "which 17.56 MiB is free. Process 4711 has 10.00 GiB memory in use. Process 4712 has 5.73 GiB "
+    "memory in use. 6.00 GiB allowed; Of the allocated memory 5.00 GiB is allocated by PyTorch, "
+    "and 425.99 MiB is reserved by PyTorch but unallocated."
+)
+ON_THE_HOST = (
+    "[enforce fail at alloc_cpu.cpp:127] data. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 400000000000 bytes. Error code 12 (Cannot allocate memory)"
+)
+OF_NUMPY = "Unable to allocate 7.28 TiB for an array with shape (1000000, 1000000) and data type"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            ON_A_GPU,
+            Shortage(
+                asked_bytes=2 * GIB,
+                gpu=0,
+                total_bytes=int(79.15 * GIB),
+                free_bytes=int(1.5 * GIB),
+                used_bytes=int(76.25 * GIB),
+                reserved_bytes=512 * MIB,
+            ),
+        ),
+        (
+            SHARED,
+            Shortage(
+                asked_bytes=20 * MIB,
+                gpu=3,
+                total_bytes=int(15.75 * GIB),
+                free_bytes=int(17.56 * MIB),
+                allowed_bytes=6 * GIB,
+                used_bytes=5 * GIB,
+                reserved_bytes=int(425.99 * MIB),
+            ),
+        ),
+        (ON_THE_HOST, Shortage(asked_bytes=400_000_000_000)),
+        (OF_NUMPY, Shortage(asked_bytes=int(7.28 * (1 << 40)))),
+        ("CUDA out of memory. Tried to allocate more than 1EB memory.", None),
+        ("out of memory", None),
+    ],
+    ids=["gpu", "shared gpu", "host", "numpy", "1EB", "no figures"],
+)
+def test_the_figures_of_a_message_are_read(message, expected):
+    assert parse_shortage(message) == expected
+
+
+def test_memory_that_is_held_in_pieces_is_told_where_it_would_have_been_enough():
+    assert "held in pieces" in shortage_sentence(parse_shortage(SHARED))
+    assert "held in pieces" not in shortage_sentence(parse_shortage(ON_A_GPU))
+
+
+def test_the_verdict_says_what_was_asked_what_was_free_and_what_would_help():
+    job = _job(model={"name": "resnet50"}, train={"batch_size": 256})
+    holding = Holding(
+        parameter_bytes=100_000_000, gradient_bytes=100_000_000, optimizer_bytes=200_000_000
+    )
+    used_bytes = parse_shortage(ON_A_GPU).used_bytes
+    end = RankEnd(
+        rank=1,
+        local_rank=1,
+        node=0,
+        host="h",
+        time_s=1.0,
+        exit_code=1,
+        exception="torch.OutOfMemoryError",
+        message=ON_A_GPU,
+        step=3,
+        advice=advise(job, world_size=4, holding=holding, used_bytes=used_bytes),
+    )
+    verdict = decide([end], attempt=0, restarts=0)
+    assert verdict.kind == "out_of_memory"
+    assert verdict.message == (
+        "rank 1 (node 0, host h) failed first after step 3: out of memory: 2.15 GB were asked for, "
+        "1.61 GB of GPU 0's 84.99 GB were free, its tensors held 81.87 GB; model states are "
+        "0.40 GB per rank (parameters 0.10 GB, gradients 0.10 GB, optimizer 0.20 GB), and what "
+        "grows with the batch was 81.47 GB; what would help: train.batch_size=128 with "
+        "train.accumulate=2 (in place of 256 and 1), which trains the same and saves about "
+        "40.74 GB; train.precision=bf16-mixed and saves up to 40.74 GB; "
+        "train.activation_checkpointing=true, for about a third more time; strategy=fsdp on 4 "
+        "ranks, with model states of 0.10 GB per rank"
+    )
+
+
+def test_fsdp_comes_first_where_the_model_is_what_does_not_fit():
+    job = _job(train={"batch_size": 2, "precision": "bf16-mixed"})
+    holding = expected_holding(job, 4_000_000_000, world_size=8)
+    assert holding.total_bytes == 4_000_000_000 * 16  # 4 bytes, 4 times with adam
+    advice = advise(job, world_size=8, holding=holding, used_bytes=70_000_000_000)
+    first = advice.partition("what would help: ")[2].partition(";")[0]
+    assert first == "strategy=fsdp on 8 ranks, with model states of 8.00 GB per rank"
+    assert "activation_checkpointing" not in advice  # fashion_cnn has no blocks
+    assert "precision" not in advice
+
+
+def test_what_a_job_has_already_is_not_advised():
+    train = {"batch_size": 1, "precision": "bf16-true", "optimizer": "sgd"}
+    job = _job(strategy="fsdp", model={"name": "mlp"}, train=train)
+    holding = expected_holding(job, 800, world_size=4)
+    assert (holding.parameter_bytes, holding.optimizer_bytes) == (400, 400)
+    assert (
+        advise(job, world_size=4, holding=holding).partition("help: ")[2].startswith("more ranks")
+    )
+
+
+def _job(**sections):
+    return msgspec.convert({"name": "test", **sections}, TrainJob)

@@ -1,0 +1,101 @@
+"""Precisions, activation checkpointing, and models of the user's."""
+
+import msgspec
+import pytest
+import torch
+
+from hpcdist.spec import Train, TrainJob
+
+BLOCKS = """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3)
+        )
+
+    def forward(self, values):
+        return values + self.layers(values)
+
+class Net(nn.Module):
+    def __init__(self, num_classes, width=16):
+        super().__init__()
+        self.first = nn.Linear(64, width)
+        self.blocks = nn.ModuleList([Block(width), Block(width)])
+        self.last = nn.Linear(width, num_classes)
+
+    def forward(self, images):
+        values = self.first(images.flatten(1))
+        for block in self.blocks:
+            values = block(values)
+        return self.last(values)
+"""
+
+
+@pytest.fixture
+def own_model(tmp_path, monkeypatch):
+    """The name of a user's model, in the working directory."""
+    (tmp_path / "nets_of_mine.py").write_text(BLOCKS)
+    monkeypatch.chdir(tmp_path)
+    return "nets_of_mine:Net"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, own_model, strategy):
+    sections = {"model": {"name": own_model, "args": {"width": 32}}}
+    kept = train_ranks(make_job(strategy, **sections, train={"epochs": 1}), 2)
+    train = {"epochs": 1, "activation_checkpointing": True}
+    again = train_ranks(make_job(strategy, **sections, train=train), 2)
+    assert again.exit_codes == [0, 0], again.log()
+    found, expected = again.weights(), kept.weights()  # running means and counts of them, too
+    assert found.keys() == expected.keys()
+    assert any("num_batches_tracked" in name for name in expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp"])
+def test_fp16_mixed_scales_gradients_and_resumes_exactly(train_ranks, make_job, strategy):
+    ranks = 1 if strategy == "single" else 2
+    sections = {
+        "model": {"name": "mlp"},
+        "train": {"precision": "fp16-mixed", "epochs": 1, "batch_size": 8, "clip_norm": 1.0},
+        "checkpoint": {"every_steps": 2},
+    }
+    job = make_job(strategy, **sections)
+    whole = train_ranks(job, ranks)
+    assert whole.exit_codes == [0] * ranks, whole.log()
+    assert whole.state()["scaler"]["scale"] > 1
+    assert whole.state()["scaler"]["_growth_tracker"] > 2
+    stopped = train_ranks(job, ranks, stop_after=5)
+    resumed = train_ranks(job, ranks, run=stopped.run, attempt=1)
+    assert resumed.events("resume", attempt=1)[0]["exact"]
+    assert resumed.state()["scaler"] == whole.state()["scaler"]
+    expected = whole.weights()
+    assert all(torch.equal(value, expected[name]) for name, value in resumed.weights().items())
+
+
+def test_bf16_true_keeps_weights_and_moments_in_bfloat16(train_ranks, make_job):
+    done = train_ranks(make_job(train={"precision": "bf16-true", "epochs": 1}), 2)
+    assert done.exit_codes == [0, 0], done.log()
+    assert {value.dtype for value in done.weights().values()} == {torch.bfloat16}
+    [first, _] = done.events("memory")
+    assert first["parameter_bytes"] == 2 * done.events("setup")[0]["parameters"]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("32-true", "fp32"), ("16-mixed", "fp16-mixed")])
+def test_lightnings_names_are_other_names_for_the_same(theirs, ours):
+    assert Train(precision=theirs) == Train(precision=ours)
+    job = msgspec.convert({"name": "x", "train": {"precision": theirs}}, TrainJob)
+    assert job.train.precision == ours
+
+
+def test_a_model_with_the_wrong_number_of_outputs_is_refused_before_training(
+    train_ranks, make_job, own_model
+):
+    model = {"name": own_model, "args": {"num_classes": 7}}
+    refused = train_ranks(make_job("single", model=model), 1)
+    assert refused.exit_codes == [1]
+    assert "for 2 images of 10 classes the model gives (2, 7)" in refused.log()
+    assert refused.events("steps") == []

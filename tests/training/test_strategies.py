@@ -1,0 +1,92 @@
+"""Strategies compute the same, and hold what they promise to."""
+
+import pytest
+import torch
+
+from hpcdist import files
+from hpcdist.spec import job_to_dict
+from hpcdist.summary import summarize
+
+SEVERAL_BLOCKS = {"name": "mlp", "args": {"hidden": [1100, 64]}}
+"""Its two large layers are gathered one at a time, the rest with the whole."""
+
+ONE_EPOCH = {"epochs": 1, "optimizer": "sgd", "lr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "train"),
+    [(2, {}), (4, {}), (2, {"accumulate": 3, "clip_norm": 0.5})],
+    ids=["2 ranks", "4 ranks", "accumulated and clipped"],
+)
+def test_fsdp_trains_like_ddp(train_ranks, make_job, world_size, train):
+    # 300 test samples are three batches: some ranks have one more than others.
+    sections = {
+        "model": SEVERAL_BLOCKS,
+        "train": {**ONE_EPOCH, "batch_size": 8, **train},
+        "data": {"test_samples": 300},
+    }
+    ddp = train_ranks(make_job("ddp", **sections), world_size)
+    fsdp = train_ranks(make_job("fsdp", **sections), world_size)
+    assert fsdp.exit_codes == [0] * world_size, fsdp.log()
+    _assert_close(fsdp.weights(), ddp.weights())
+    [found], [expected] = fsdp.events("evaluate"), ddp.events("evaluate")
+    assert found["samples"] == 300
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_clipping_changes_what_is_trained_and_is_that_of_one_process(train_ranks, make_job):
+    sections = {"model": {"args": {"dropout": 0.0}}}
+    free = train_ranks(make_job(**sections, train=ONE_EPOCH), 1)
+    clipped = {**ONE_EPOCH, "clip_norm": 0.1}
+    whole = train_ranks(make_job(**sections, train={**clipped, "batch_size": 32}), 1)
+    parts = train_ranks(make_job(**sections, train=clipped), 2)
+    _assert_close(parts.weights(), whole.weights())
+    name = "classifier.5.weight"
+    assert not torch.allclose(free.weights()[name], whole.weights()[name], atol=1e-3)
+
+
+def test_data_parallel_without_gpus_computes_what_it_would_on_two_and_says_what_it_cannot_show(
+    train_ranks, make_job
+):
+    sections = {"model": {"args": {"dropout": 0.0}}, "resources": {"gpus": 2}}
+    ddp = train_ranks(make_job("ddp", **sections, train=ONE_EPOCH), 2)
+    one_process = train_ranks(make_job("data_parallel", **sections, train=ONE_EPOCH), 1)
+    _assert_close(one_process.weights(), ddp.weights())
+    [note] = one_process.events("note")
+    assert "data_parallel has no GPU here" in note["message"]
+
+
+def test_fsdp_holds_a_quarter_of_the_model_states_on_each_of_four_ranks(train_ranks, make_job):
+    sections = {
+        "model": {"name": "mlp", "args": {"hidden": [1024, 512]}},
+        "train": {"epochs": 1, "batch_size": 16, "max_steps": 2, "optimizer": "adamw"},
+        "checkpoint": {"every_epochs": 0},
+    }
+    held = {}
+    for strategy in ("ddp", "fsdp"):
+        job = make_job(strategy, **sections)
+        done = train_ranks(job, 4)
+        assert done.exit_codes == [0] * 4, done.log()
+        files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
+        assert [event["when"] for event in done.events("memory", 3)] == ["first_step", "end"]
+        [run] = summarize([done.run], {}).runs
+        held[strategy] = run.model_states
+    parameters = 64 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 10 + 10
+    assert held["ddp"].parameter_bytes == held["ddp"].gradient_bytes == 4 * parameters
+    assert held["ddp"].optimizer_bytes >= 2 * 4 * parameters
+    assert held["fsdp"].total_bytes <= 0.4 * held["ddp"].total_bytes
+    assert held["fsdp"].total_bytes == pytest.approx(held["ddp"].total_bytes / 4, rel=0.02)
+
+
+def test_static_graph_and_gradients_outside_of_buckets_train_the_same(train_ranks, make_job):
+    plain = train_ranks(make_job(train={"epochs": 1, "accumulate": 2}), 2)
+    options = {"static_graph": True, "gradient_as_bucket_view": False}
+    done = train_ranks(make_job(train={"epochs": 1, "accumulate": 2, **options}), 2)
+    assert done.exit_codes == [0, 0], done.log()
+    _assert_close(done.weights(), plain.weights())
+
+
+def _assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
