@@ -69,8 +69,8 @@ def impatient(user):
     user.write(
         "impatient.py",
         "import sys\n"
-        "from hpcdist.schedulers.lsf import bjobs, bsub, calling\n"
-        "bsub._TIMEOUT_S = 1.0\n"
+        "from hpcdist.schedulers.lsf import bsub, calling, queues\n"
+        "bsub._TIMEOUT_S = queues._TIMEOUT_S = 1.0\n"
         "calling.call_lsf.__kwdefaults__['timeout_s'] = 1.0\n"
         "from hpcdist.cli.main import main\n"
         "sys.exit(main())\n",
