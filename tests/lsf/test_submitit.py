@@ -456,7 +456,11 @@ states = [job.state, job.done()]
 print("silent", flush=True)
 sys.stdin.readline()
 calling.call_lsf.__kwdefaults__["timeout_s"] = 30
-states.append(job.get_info(mode="force")["State"])
+import time
+deadline = time.monotonic() + 20
+while job.get_info(mode="force").get("State") != "RUNNING" and time.monotonic() < deadline:
+    time.sleep(0.1)
+states.append(job.state)
 open("gate", "w").close()
 job.result()
 answer(states=states)
