@@ -170,7 +170,8 @@ def _was_killed(run: Run, exit_code: int | None) -> bool:
     return (
         attempt is not None
         and attempt.kind == "preempted"
-        and exit_code in {None, attempt.exit_code_of_run}
+        # 1 where the queue would start a job again for the run's own code.
+        and exit_code in {None, attempt.exit_code_of_run, 1}
     )
 
 
