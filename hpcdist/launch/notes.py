@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -13,15 +14,16 @@ NOTES_VARIABLE = "HPCDIST_LAUNCHER_NOTES"
 
 def write_note(**note: Any) -> None:
     """Add a note: {signal}, or {node, host, said} of a host on which no agent could be started."""
-    with open(os.environ[NOTES_VARIABLE], "a") as file:
-        file.write(json.dumps(note) + "\n")
+    with contextlib.suppress(OSError), open(os.environ[NOTES_VARIABLE], "a") as file:
+        file.write(json.dumps(note) + "\n")  # a full disk must not end the writer, and the job
 
 
 class Notes:
     """Reads each note once."""
 
     def __init__(self) -> None:
-        self._path = os.environ.get(NOTES_VARIABLE)
+        """The notes are for this process alone: what its ranks start has others, or none."""
+        self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
 
     def new(self) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcdist.launch.lsf_hosts import HOSTS_VARIABLE, job_hosts
+from hpcdist.launch.lsf_job import HOSTS_VARIABLE, job_hosts
 
 
 class JobPlace(msgspec.Struct, frozen=True, kw_only=True):

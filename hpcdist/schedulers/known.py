@@ -72,7 +72,7 @@ def unsubmitted(run: Run, scheduler: str) -> Condition:
     return Condition(state="pending", reason="it is being submitted")
 
 
-def write_submission(run: Run, scheduler: str, job_id: str, target: Target, **more: Any) -> None:
+def _write_submission(run: Run, scheduler: str, job_id: str, target: Target, **more: Any) -> None:
     """Note which job a run is."""
     files.write_json(
         run.submission_file,
@@ -85,6 +85,24 @@ def write_submission(run: Run, scheduler: str, job_id: str, target: Target, **mo
             **more,
         },
     )
+
+
+def note_jobs(
+    runs: Sequence[Run],
+    job_ids: Sequence[str],
+    *,
+    scheduler: str,
+    target: Target,
+    take_back: Callable[[], None],
+    **more: Any,
+) -> None:
+    """Note which job each of the runs is; where that fails, none of them is left."""
+    try:
+        for run, job_id in zip(runs, job_ids, strict=True):
+            _write_submission(run, scheduler, job_id, target, **more)
+    except BaseException:
+        take_back()
+        raise
 
 
 def submitted_s(submission: Mapping[str, Any]) -> float:

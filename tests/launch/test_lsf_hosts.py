@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.lsf_hosts import (
-    Host,
-    exit_code_for_lsf,
-    host_script,
-    job_hosts,
-    launch_command,
-)
+from hpcdist.launch.host_script import host_script
+from hpcdist.launch.launchers import launch_command
+from hpcdist.launch.lsf_job import Host, exit_code_for_lsf, job_hosts
 
 LIMIT_S = 20
 

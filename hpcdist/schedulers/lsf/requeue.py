@@ -14,7 +14,8 @@ from pathlib import Path
 
 from hpcdist import files
 from hpcdist.errors import SubmissionUnclearError
-from hpcdist.launch.lsf_hosts import LIFE_VARIABLE, means_first_host
+from hpcdist.launch.host_script import means_first_host
+from hpcdist.launch.lsf_job import LIFE_VARIABLE
 from hpcdist.launch.requeue import Decision, RequeueRefusedError
 from hpcdist.run import Run
 from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError

@@ -16,9 +16,9 @@ from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
+    note_jobs,
     unsubmitted,
     wait_until_ended,
-    write_submission,
 )
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
 from hpcdist.schedulers.lsf.explanation import explanation
@@ -78,12 +78,13 @@ class LsfScheduler:
 
         tasks = [AgentTask(str(run.path)) for run in runs]
         executor, job_ids = _send(job, target, tasks, script)
-        try:
-            for run, job_id in zip(runs, job_ids, strict=True):
-                write_submission(run, self.name, job_id, target)
-        except BaseException:
-            executor.take_back(job_ids)
-            raise
+        note_jobs(
+            runs,
+            job_ids,
+            scheduler=self.name,
+            target=target,
+            take_back=lambda: executor.take_back(job_ids),
+        )
         return executor.said
 
     def submit_task(
@@ -170,7 +171,8 @@ def _was_killed(run: Run, exit_code: int | None) -> bool:
     return (
         attempt is not None
         and attempt.kind == "preempted"
-        and exit_code in {None, attempt.exit_code_of_run}
+        # 1 where the queue would start a job again for the run's own code.
+        and exit_code in {None, attempt.exit_code_of_run, 1}
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from submitit.core import core, job_environment, logger
 
 from hpcdist.errors import SchedulerError
-from hpcdist.launch.lsf_hosts import (
+from hpcdist.launch.lsf_job import (
     HOSTS_VARIABLE,
     TASK_VARIABLE,
     TASKS_PER_NODE_VARIABLE,

@@ -18,10 +18,10 @@ from hpcdist.schedulers.asked import cpus_per_node
 from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
+    note_jobs,
     submitted_s,
     unsubmitted,
     wait_until_ended,
-    write_submission,
 )
 from hpcdist.schedulers.script import comment, render
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
@@ -108,13 +108,15 @@ class SlurmScheduler:
             executor, job_ids = _send(job, target, tasks, script)
         finally:  # no scontrol may outlive this call
             cluster = question.answer()
-        submitted = executor.submitted | {"cluster": cluster}
-        try:
-            for run, job_id in zip(runs, job_ids, strict=True):
-                write_submission(run, self.name, job_id, target, **submitted)
-        except BaseException:
-            executor.take_back(job_ids)
-            raise
+        note_jobs(
+            runs,
+            job_ids,
+            scheduler=self.name,
+            target=target,
+            take_back=lambda: executor.take_back(job_ids),
+            **executor.submitted,
+            cluster=cluster,
+        )
         return executor.said
 
     def submit_task(
