@@ -66,7 +66,7 @@ class Training:
     def state(self):
         """What the newest checkpoint says of the training, whoever saved it."""
         newest = self.checkpoints()[0]
-        if newest.suffix == ".pt":
+        if newest.suffix != ".ckpt":
             return checkpoint.load(newest)
         state = torch.load(newest, weights_only=True)
         weights = {key.removeprefix("net."): value for key, value in state["state_dict"].items()}
