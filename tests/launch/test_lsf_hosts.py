@@ -150,6 +150,31 @@ def test_signals_reach_the_first_host_once_each(start):
     assert job.end(0, 0) == 0
 
 
+def state_of(pid):
+    """T of a process that is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_suspension_stops_the_first_hosts_command_until_it_is_resumed(start):
+    job = start("hostA 8 ")
+    pid = job.started(0)["pid"]
+    os.killpg(job.process.pid, signal.SIGTSTP)
+    job.wait_for(lambda: state_of(pid) == "T")
+    os.killpg(job.process.pid, signal.SIGCONT)
+    job.wait_for(lambda: state_of(pid) != "T")
+    assert job.end(0) == 0
+
+
+def test_a_launcher_that_is_not_there_is_told_and_ends_nothing_else(start):
+    job = start(options=["--launcher", "/no/such/launcher {host} {command}"])
+    note = job.wait_for(
+        lambda: (job.logs / "7.notes").exists() and (job.logs / "7.notes").read_text()
+    )
+    assert "/no/such/launcher {host} {command} cannot be run" in json.loads(note)["said"]
+    job.started(0)
+    assert job.end(0) == 0
+
+
 def test_what_is_killed_takes_the_first_hosts_command_along(start):
     job = start("hostA 8 ")
     pid = job.started(0)["pid"]
