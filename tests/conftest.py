@@ -108,11 +108,11 @@ def nothing_left_behind():
     before = set(os.listdir(_SHARED_MEMORY))
     yield
     deadline = time.monotonic() + _GONE_LIMIT_S
-    while True:  # what other test processes make at this very moment is gone at the next look
-        processes, memory = marked_processes(), leaked_shared_memory(before)
-        if not (processes or memory) or time.monotonic() > deadline:
-            break
+    processes, memory = marked_processes(), leaked_shared_memory(before)
+    while (processes or memory) and time.monotonic() < deadline:
         time.sleep(0.05)
+        processes = marked_processes()
+        memory &= leaked_shared_memory(before)  # other test processes make new entries all the time
     for pid in processes:
         os.kill(pid, signal.SIGKILL)
     for name in memory:
