@@ -45,7 +45,7 @@ class Saver:
     def save(self, position: Position) -> None:
         """Save a checkpoint; called by all ranks."""
         begin_s = time.perf_counter()
-        rng_states = self._gather(rng.get_rng_state(torch.device(self._context.device)))
+        rng_states = gather(self._context, rng.get_rng_state(torch.device(self._context.device)))
         self.saved = position
         folder = self._context.run.checkpoints_folder
         path = folder / checkpoint_files.file_name(
@@ -56,13 +56,13 @@ class Saver:
         if self._context.rank != 0:
             return
         checkpoint_files.remove_old(folder, self._keep)
-        self._context.events.write(
-            "checkpoint",
-            checkpoint=path.name,
+        note_saved(
+            self._context,
+            path,
             step=position.step,
             epoch=position.epoch,
-            bytes=num_bytes,
-            save_time_s=time.perf_counter() - begin_s,
+            num_bytes=num_bytes,
+            begin_s=begin_s,
         )
 
     def _write_whole(self, path: Path, state: dict[str, Any]) -> int:
@@ -92,10 +92,25 @@ class Saver:
             "identity": self._identity,
         }
 
-    def _gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        """The values of all ranks, in rank 0; nothing in the others."""
-        if self._context.world_size == 1:
-            return [state]
-        gathered: list[Any] = [None] * self._context.world_size
-        dist.gather_object(state, gathered if self._context.rank == 0 else None, dst=0)
-        return gathered
+
+def gather(context: RankContext, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The values of all ranks, in rank 0; nothing in the others."""
+    if context.world_size == 1:
+        return [state]
+    gathered: list[Any] = [None] * context.world_size
+    dist.gather_object(state, gathered if context.rank == 0 else None, dst=0)
+    return gathered
+
+
+def note_saved(
+    context: RankContext, path: Path, *, step: int, epoch: int, num_bytes: int, begin_s: float
+) -> None:
+    """Write the event of a checkpoint whose saving began at `begin_s` of time.perf_counter."""
+    context.events.write(
+        "checkpoint",
+        checkpoint=path.name,
+        step=step,
+        epoch=epoch,
+        bytes=num_bytes,
+        save_time_s=time.perf_counter() - begin_s,
+    )

@@ -23,7 +23,8 @@ _SYNC_ARGUMENT = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"  # its name before torch 2.15
 )
-_NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_ARGUMENT: False}
+NO_BUFFER_SYNC: dict[str, Any] = {_SYNC_ARGUMENT: False}
+"""Argument of DistributedDataParallel: no broadcast of buffers in each forward pass."""
 
 _LEAST_BLOCK = 1 << 16
 """Parameters from which on a block is gathered by itself: with fewer, the call costs more than the
@@ -123,7 +124,7 @@ class Ddp(Single):
             gradient_as_bucket_view=place.train.gradient_as_bucket_view,
             static_graph=place.train.static_graph,
             # Broadcasting buffers in each forward pass only serves evaluation: see align_buffers.
-            **_NO_BUFFER_SYNC,
+            **NO_BUFFER_SYNC,
         )
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:

@@ -20,6 +20,7 @@ from hpcdist.training.lightning.data import TrainBatch
 from hpcdist.training.lightning.module import Classifier
 from hpcdist.training.lightning.preparing import prepare_ranks, settings_of, take_over
 from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.saving import gather, note_saved
 from hpcdist.training.timing import GpuTimer, HostTimer
 
 SUFFIX = ".ckpt"
@@ -207,16 +208,9 @@ class RunCallback(Callback):
         """Add what Lightning does not know of; called by all ranks."""
         checkpoint[KEY] = {
             "position": asdict(self._progress.position),
-            "rng": self._gather(rng.get_rng_state(self._progress.device)),
+            "rng": gather(self._context, rng.get_rng_state(self._progress.device)),
             "identity": self._identity,
         }
-
-    def _gather(self, state: dict[str, Any]) -> list[dict[str, Any]]:
-        if self._context.world_size == 1:
-            return [state]
-        gathered: list[Any] = [None] * self._context.world_size
-        dist.gather_object(state, gathered if self._context.rank == 0 else None, dst=0)
-        return gathered
 
     def _save(self, trainer: Trainer) -> None:
         begin_s = time.perf_counter()
@@ -227,13 +221,13 @@ class RunCallback(Callback):
         if self._context.rank != 0:
             return
         checkpoint_files.remove_old(folder, self._job.checkpoint.keep)
-        self._context.events.write(
-            "checkpoint",
-            checkpoint=path.name,
+        note_saved(
+            self._context,
+            path,
             step=position.step,
             epoch=self._progress.epochs_done,
-            bytes=path.stat().st_size,
-            save_time_s=time.perf_counter() - begin_s,
+            num_bytes=path.stat().st_size,
+            begin_s=begin_s,
         )
 
     # When.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 from datetime import timedelta
 from typing import Any
 
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
 from torch.distributed.constants import default_pg_timeout
-from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
 from hpcdist.training.lightning.environment import RankEnvironment
+from hpcdist.training.strategies import NO_BUFFER_SYNC
 
 PRECISIONS = {
     "fp32": "32-true",
@@ -25,11 +24,6 @@ PRECISIONS = {
 """train.precision -> Lightning's name."""
 
 _TIMEOUT: timedelta = default_pg_timeout
-_SYNC_ARGUMENT = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    else "broadcast_buffers"  # its name before torch 2.15
-)
 
 
 def trainer_options(context: RankContext, job: LightningJob) -> dict[str, Any]:
@@ -70,7 +64,7 @@ def make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
     options: dict[str, Any] = {
         "gradient_as_bucket_view": job.train.gradient_as_bucket_view,
         "static_graph": job.train.static_graph,
-        _SYNC_ARGUMENT: False,
+        **NO_BUFFER_SYNC,
     }
     return DDPStrategy(process_group_backend=context.backend, timeout=_TIMEOUT, **options)
 
