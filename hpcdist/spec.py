@@ -53,7 +53,8 @@ class Data(Section, frozen=True, kw_only=True):
     """Which data are read, and how."""
 
     name: str = "digits"
-    """digits (bundled), mnist, fashion_mnist."""
+    """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
+    image_folder (one folder per class)."""
     root: str | None = None
     """Folder with the data set, relative to where the job is submitted; not needed for bundled
     data."""
@@ -65,6 +66,31 @@ class Data(Section, frozen=True, kw_only=True):
     """Use only the first so many training samples."""
     test_samples: Count | None = None
     """Use only the first so many test samples."""
+    size: Count | None = None
+    """Scale photographs to so many pixels square while they are read; unset: as they are."""
+    transform: str | tuple[str | dict[str, Any], ...] = "none"
+    """What is done to each training image: none, light, heavy, or a list of torchvision's v2
+    transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
+    bad_files: Literal["skip", "refuse"] = "skip"
+    """What is done about files that are no image: skip (counted and named) or refuse."""
+    decoder: Literal["exact", "fast", "pil"] = "exact"
+    """exact (the pixels of PIL, faster where that can be had), fast (not bit for bit those pixels),
+    pil."""
+    reads: Count | None = None
+    """Files that one worker reads at once, for storage that answers late; unset: by measuring."""
+    cache: Literal["auto"] | bool = "auto"
+    """Keep decoded photographs in memory that the ranks of a node share; auto: where they fit."""
+    handover: Literal["uint8", "float32"] = "uint8"
+    """What workers hand over: uint8, brought to float32 a batch at a time where the model is, or
+    float32, a sample at a time."""
+    pin_memory: Literal["auto"] | bool = "auto"
+    """Page-locked batches, for GPUs; auto: where the ranks have GPUs."""
+    prefetch_factor: Count = 2
+    """Batches that each worker makes ahead of time."""
+    persistent_workers: bool = True
+    """Keep workers from one epoch to the next."""
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
+    """How workers are started."""
 
 
 class Train(Section, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""The data-loading benchmark: what it measures, and what follows from it."""
