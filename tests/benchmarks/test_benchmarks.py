@@ -32,6 +32,12 @@ def run_benchmark(name, *arguments):
             "summary of 3 runs x 2 ranks x 4 windows",
             id="summary",
         ),
+        pytest.param(
+            "fsdp",
+            ["--ranks", "2", "--width", "256", "--steps", "4"],
+            "model states, fullest rank",
+            id="fsdp",
+        ),
     ],
 )
 def test_a_benchmark_runs_and_names_machine_and_versions(name, arguments, expected):

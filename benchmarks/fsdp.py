@@ -1,0 +1,96 @@
+"""Memory and time of the strategy fsdp beside ddp: the same training on 4 ranks of this machine.
+
+An MLP whose weights are most of what a rank holds, with AdamW. The ranks train by gloo on CPUs that
+they share, so the times tell what cutting up costs where communication goes through memory, not
+what it costs between GPUs; the memory is what it is anywhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from commands import HPCDIST, started
+from ranks import warm_up
+from sidebyside import Figures, Measure, compare, option_parser, print_machine
+
+from hpcdist.events import read_events
+from hpcdist.run import all_runs
+
+_MEASURES = (
+    Measure(name="model states, fullest rank", unit="MB", at_most=0.4),
+    Measure(name="peak memory, fullest rank", unit="MB"),
+    Measure(name="median step, slowest rank", unit="ms"),
+)
+
+
+def train(strategy: str, ranks: int, width: int, steps: int) -> Figures:
+    """Train by `hpcdist submit fsdp --set strategy=...`, and read what the ranks recorded."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        runs = folder / "runs"
+        settings = {
+            "strategy": strategy,
+            "model.args.hidden": [width] * 4,
+            "train.max_steps": steps,
+            "train.epochs": steps,
+            "train.batch_size": 32,
+            "train.num_threads": 1,
+            "train.evaluate_every_epochs": 0,
+            "checkpoint.every_epochs": 0,
+            "record.window_s": 0.001,
+        }
+        command = [HPCDIST, "submit", "fsdp", "--gpus", str(ranks), "--local"]
+        command += ["--runs", str(runs)]
+        for key, value in settings.items():
+            command += ["--set", f"{key}={value}"]
+        with started([command], folder) as running:
+            running.wait()
+        (run,) = all_runs(runs)
+        return _figures([read_events(path).events for _, _, path in run.event_files()])
+
+
+def _figures(ranks: list[list[dict]]) -> Figures:
+    memory = [event for rank in ranks for event in rank if event["event"] == "memory"]
+    states = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+    first = [event for event in memory if event["when"] == "first_step"]
+    steps_s = [
+        [
+            event["step_time_s"]["sum"] / event["steps"]
+            for event in rank
+            if event["event"] == "steps"
+        ][2:]
+        for rank in ranks
+    ]
+    return {
+        "model states, fullest rank": max(sum(event[key] for key in states) for event in first)
+        / 1e6,
+        "peak memory, fullest rank": max(event["peak_bytes"] for event in memory) / 1e6,
+        "median step, slowest rank": max(map(statistics.median, steps_s)) * 1e3,
+    }
+
+
+def main() -> None:
+    parser = option_parser(__doc__, pairs=3)
+    parser.add_argument("--ranks", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--width", type=int, default=4096, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=8, help="default: %(default)s")
+    options = parser.parse_args()
+    print_machine()
+    warm_up()
+    sides = {
+        strategy: partial(train, strategy, options.ranks, options.width, options.steps)
+        for strategy in ("fsdp", "ddp")
+    }
+    compare(
+        f"fsdp beside ddp, {options.ranks} ranks of 1 thread, MLP of 4 x {options.width:,}",
+        _MEASURES,
+        sides,
+        pairs=options.pairs,
+    )
+
+
+if __name__ == "__main__":
+    main()
