@@ -69,6 +69,46 @@ def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     assert len(to_json(summarize([launched.run], {}))[0]["all_reduce"]["sizes"]) == measured
 
 
+def test_a_long_measurement_is_cut_short_and_what_it_had_is_kept(submit_job):
+    # The first size takes a second at most; the second would take minutes.
+    launched = submit_job(
+        "allreduce",
+        "allreduce.sizes=[4,134217728]",
+        "allreduce.iterations=2000",
+        "allreduce.max_time_s=600",
+        "allreduce.check=false",
+        gpus=2,
+    )
+    launched.wait(lambda: "bus" in launched.log(0))
+    os.kill(launched.agent_pid(0), signal.SIGUSR2)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
+    whole, *cut_short = events_of(launched, "collective")
+    assert whole["iterations"] == 2000
+    assert all(event["iterations"] < 2000 for event in cut_short)
+    (note,) = events_of(launched, "note")
+    assert note["message"] == "stopped when it was asked to, after 1 of 2 measurements"
+
+
+def test_a_pair_that_is_measured_is_cut_short_on_all_nodes(submit_job):
+    launched = submit_job(
+        "allreduce",
+        "allreduce.sizes=[4194304]",
+        "allreduce.iterations=150",
+        "allreduce.max_time_s=600",
+        "allreduce.pairs=true",
+        nodes=3,
+    )
+    launched.wait(lambda: "nodes 0 and 1" in launched.log(0))
+    os.kill(launched.agent_pid(2), signal.SIGUSR2)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
+    (note,) = events_of(launched, "note")
+    done = int(note["message"].split("after ")[1].split(" of 4 ")[0])
+    whole = [event for event in events_of(launched, "pair") if event["iterations"] == 150]
+    assert done == 1 + len(whole) < 4
+
+
 def _many_sizes():
     sizes = [4 * number for number in range(1, 401)]
     return (f"allreduce.sizes={sizes}", "allreduce.iterations=1000000")
