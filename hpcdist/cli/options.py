@@ -56,6 +56,7 @@ class JobOptions:
     `_RUN_OPTIONS`, by its name there."""
 
     job_name: str
+    is_module: bool
     script_args: tuple[str, ...]
     nodes: str | None
     gpus: str | None
@@ -92,10 +93,11 @@ class JobOptions:
         """The comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
-        return find_comparison(self.job_name)
+        return None if self.is_module else find_comparison(self.job_name)
 
 
 _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
+    click.option("-m", "is_module", is_flag=True, help="JOB is a module, run as by python -m."),
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
@@ -203,7 +205,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def options_of_job(job_name: str) -> _Decorator:
     """The same for a verb that submits one and the same job, once: how large, and where to."""
-    fixed = {"job_name": job_name, "script_args": (), **_NO_RUN_OPTIONS}
+    fixed = {"job_name": job_name, "is_module": False, "script_args": (), **_NO_RUN_OPTIONS}
     return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
 
 
@@ -241,6 +243,7 @@ def load_from_options(
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
+        is_module=options.is_module,
     )
 
 

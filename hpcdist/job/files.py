@@ -31,9 +31,10 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that says what to submit."""
 
     path: Path
+    """Of a module, its name."""
     shown: str
     """What messages call it: the path as given, or the name of a shipped job."""
-    kind: Literal["yaml", "script"]
+    kind: Literal["yaml", "script", "module"]
 
 
 def find_job(name: str) -> JobFile:
@@ -49,6 +50,11 @@ def find_job(name: str) -> JobFile:
         if name and "/" not in name and os.path.lexists(path):
             return JobFile(path=path, shown=shown, kind="yaml")
     raise _unknown_job(name, kind)
+
+
+def module_job(name: str) -> JobFile:
+    """What stands for a module that is to be run, there or not."""
+    return JobFile(path=Path(name), shown=f"-m {name}", kind="module")
 
 
 def named_jobs() -> dict[str, JobFile]:
@@ -158,6 +164,8 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
     stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
     near = nearest(stem, known)
     listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
+    if kind is None and "." in name and all(part.isidentifier() for part in name.split(".")):
+        listed += ", or a module with -m"
     if kind is None:
         near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
     return JobError(
