@@ -279,9 +279,10 @@ def sweep(
     """
     from hpcdist import submission
     from hpcdist.job import load_job
+    from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.sweeps.plan import plan_sweep
-    from hpcdist.sweeps.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
+    from hpcdist.sweeps.points import axes_from_values, check_given_once, make_points
     from hpcdist.sweeps.submit import submit_sweep
     from hpcdist.workspace import SnapshotRequest
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
-    from hpcdist.sweeps.points import Point
+    from hpcdist.sweeps.points import Axis, Point
     from hpcdist.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -250,8 +250,8 @@ def load_from_options(
 def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.load import parse_override
+    from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.sweeps.points import (
-        SHORT_NAMES,
         check_given_once,
         make_points,
         parse_sweeps,
@@ -260,15 +260,21 @@ def sweep_points(options: JobOptions) -> list[Point]:
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison()
-    if comparison is not None:
-        if options.sweeps:
-            raise click.UsageError(
-                f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
-            )
-        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
     axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
+    if comparison is not None:
+        if axes:
+            comparison = _swept(comparison, axes)
+        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
     check_given_once(axes, {key: flag.name for key, flag in given.items()})
     return make_points(axes, num_repeats=options.num_repeats)
+
+
+def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
+    if not comparison.axes:
+        raise click.UsageError(
+            f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
+        )
+    return comparison.swept({axis.name: [flag.value for flag in axis.flags] for axis in axes})
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:

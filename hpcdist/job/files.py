@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +86,11 @@ def read_job_file(file: JobFile) -> dict[str, Any]:
             hint="a job file begins with keys such as workload: train",
         )
     return values
+
+
+def compares(values: Mapping[str, Any]) -> bool:
+    """Whether the keys of a job file are those of one that compares jobs."""
+    return "workload" not in values and ("compare" in values or "sweep" in values)
 
 
 def check_script(path: str, shown: str) -> None:

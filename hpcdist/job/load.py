@@ -23,6 +23,7 @@ from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import (
     JobFile,
     check_script,
+    compares,
     find_job,
     module_job,
     named_jobs,
@@ -93,7 +94,7 @@ def load_job(
     file = module_job(os.fspath(name)) if is_module else find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
-    if "compare" in values and "workload" not in values:
+    if compares(values):
         raise JobError(
             f"{file.shown} compares several jobs, and is none itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",

@@ -18,6 +18,8 @@ _COLOURS = {
 }
 """Of Okabe and Ito: told apart also by those who see colours otherwise."""
 _USED = "#009e73"
+_VISIBLE = 0.002
+"""Smaller shares of a step are thinner than a line."""
 _LABELS = {
     "data": "data wait",
     "communication": "exposed communication",
@@ -56,8 +58,13 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             mean, sd = variant.speedup.mean, variant.speedup.sd
         ideals.append((variant.ideal, place))
         axes.barh(place, mean, height=0.6, color=_USED, xerr=sd, capsize=4)
-        axes.annotate(
-            f"{mean:.2f}", (0, place), xytext=(4, 0), textcoords="offset points", va="center"
+        axes.annotate(  # beside the axes, where no bar and no error is
+            f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
+            (1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
         )
     if ideals:
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color="black", label="ideal")
@@ -97,4 +104,7 @@ def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
     used = min(1.0, variant.efficiency or 0.0)
     in_all = sum(lost.values())
     scale = (1 - used) / in_all if in_all else 0.0
-    return [("used", used), *((part, share * scale) for part, share in lost.items() if share)]
+    return [
+        ("used", used),
+        *((part, share * scale) for part, share in lost.items() if share > _VISIBLE),
+    ]
