@@ -18,6 +18,7 @@ _COLOURS = {
 }
 """Of Okabe and Ito: told apart also by those who see colours otherwise."""
 _USED = "#009e73"
+_LABELS_PER_LINE = 4
 _VISIBLE = 0.002
 """Smaller shares of a step are thinner than a line."""
 _LABELS = {
@@ -44,6 +45,9 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     names = [shown(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
+    figure.legend(
+        loc="outside upper center", ncols=_LABELS_PER_LINE, frameon=False, markerscale=0.4
+    )
     figure.savefig(path, format="png", dpi=120)
 
 
@@ -70,7 +74,6 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color="black", label="ideal")
     axes.set_xlim(left=0)
     axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, markerscale=0.4)
 
 
 def _draw_steps(axes: Any, comparison: Comparison) -> None:
@@ -91,7 +94,6 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
             left += share
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the step time (%): useful, and lost")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
 
 def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:

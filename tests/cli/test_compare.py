@@ -181,8 +181,9 @@ def test_a_mistake_in_a_file_that_sweeps_is_named_and_nothing_is_run(swept, text
     assert swept.runs == []
 
 
-def test_a_sweep_of_strategies_is_compared_by_gpu(hpcdist):
+def test_the_shipped_sweep_takes_strategies_as_an_axis(hpcdist):
     options = ["--repeat", "1", "--set", "train.epochs=1", "--set", "data.train_samples=64"]
-    done = hpcdist("submit", "speedup", "--local", *options, "--sweep", "strategy=ddp,fsdp gpus=2")
+    axes = "strategy=ddp,data_parallel gpus=2"
+    done = hpcdist("submit", "speedup", "--local", *options, "--sweep", axes)
     assert done.returncode == 0, done.stderr
-    assert "gpus=2 strategy=fsdp: " in done.stdout
+    assert "gpus=2 strategy=data_parallel: " in done.stdout

@@ -3,6 +3,8 @@
 import io
 import os
 import signal
+import threading
+from contextlib import contextmanager, suppress
 
 import msgspec
 import pytest
@@ -53,6 +55,47 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
     first = file.getvalue().splitlines()[0]
     assert first.startswith("allreduce: all-reduce over 4 ranks: ")
     assert "64 KiB" in file.getvalue()
+
+
+@contextmanager
+def slowed_down(pid):
+    """The process runs a seventh of the time only."""
+    over = threading.Event()
+
+    def stop_and_go():
+        with suppress(ProcessLookupError):
+            while not over.wait(0.005):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.03)
+                os.kill(pid, signal.SIGCONT)
+
+    pulse = threading.Thread(target=stop_and_go)
+    pulse.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pulse.join()
+
+
+def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
+    launched = submit_job(
+        "allreduce",
+        "allreduce.iterations=10",
+        "allreduce.warmup=1",
+        "allreduce.sizes=[65536]",
+        "allreduce.pairs=true",
+        nodes=3,
+    )
+    with slowed_down(launched.pid(1)):
+        assert launched.verdict().state == "done", launched.everything_said()
+    told = to_json(summarize([launched.run], {}))[0]["all_reduce"]
+    assert {tuple(pair["nodes"]) for pair in told["slow_pairs"]} == {(0, 1), (1, 2)}
+    assert all(pair["alone"] for pair in told["slow_pairs"])
+    file = io.StringIO()
+    print_summary(summarize([launched.run], {}), Console(file=file, width=400))
+    assert "Node 1 (" in file.getvalue()
+    assert "is in all of them: look at its link first" in file.getvalue()
 
 
 def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
