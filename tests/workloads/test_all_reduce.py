@@ -142,9 +142,9 @@ def test_a_pair_that_is_measured_is_cut_short_on_all_nodes(submit_job):
         "allreduce.pairs=true",
         nodes=3,
     )
-    launched.wait(lambda: "nodes 0 and 1" in launched.log(0))
+    launched.wait(lambda: "nodes 0 and 1" in launched.log(0), 90)
     os.kill(launched.agent_pid(2), signal.SIGUSR2)
-    verdict = launched.verdict()
+    verdict = launched.verdict(60)
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
     (note,) = events_of(launched, "note")
     done = int(note["message"].split("after ")[1].split(" of 4 ")[0])
