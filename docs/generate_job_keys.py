@@ -24,6 +24,7 @@ _SECTIONS = {
     "Train": "`train`",
     "Checkpoint": "`checkpoint`",
     "ScriptJob": "Jobs with `workload: script`",
+    "ModuleJob": "Jobs with `workload: module`, which take `args`, too",
     "FunctionJob": "Jobs with `workload: function`",
     "CheckJob": "Jobs with `workload: check`",
     "AllreduceJob": "Jobs with `workload: allreduce`",

@@ -167,6 +167,7 @@ def submit(
     after: _After = (),
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
+    is_module: bool = False,
 ) -> SubmittedRun:
     """Submit a job, as `hpcdist submit` does, and return at once.
 
@@ -189,6 +190,7 @@ def submit(
             Locally they are waited for here.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
+        is_module: `job` is the name of a module, which is run as by `python -m`.
 
     Raises:
         JobError: the job, or a value given here, is wrong.
@@ -201,7 +203,7 @@ def submit(
     from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
-    loaded, call = _load(job, args, kwargs, _flags(short, set or {}))
+    loaded, call = _load(job, args, kwargs, _flags(short, set or {}), is_module=is_module)
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
@@ -242,6 +244,7 @@ def sweep(
     summary_after: bool = False,
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
+    is_module: bool = False,
 ) -> list[SubmittedRun]:
     """Submit a job at every combination of values, as `hpcdist submit --sweep` does.
 
@@ -265,6 +268,7 @@ def sweep(
         summary_after: write summary.txt and summary.json into the sweep's folder at the end.
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: as in `submit`.
+        is_module: as in `submit`.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.
@@ -275,9 +279,10 @@ def sweep(
     """
     from hpcdist import submission
     from hpcdist.job import load_job
+    from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.sweeps.plan import plan_sweep
-    from hpcdist.sweeps.points import SHORT_NAMES, axes_from_values, check_given_once, make_points
+    from hpcdist.sweeps.points import axes_from_values, check_given_once, make_points
     from hpcdist.sweeps.submit import submit_sweep
     from hpcdist.workspace import SnapshotRequest
 
@@ -295,7 +300,9 @@ def sweep(
     )
     planned = plan_sweep(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args),
+        load=lambda point: load_job(
+            job, flags=flags | point.flags, script_args=args, is_module=is_module
+        ),
         plan=lambda loaded: submission.plan_submission(
             loaded,
             scheduler=chosen,
@@ -330,9 +337,15 @@ def _load(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     flags: Mapping[str, Flag],
+    *,
+    is_module: bool,
 ) -> tuple[LoadedJob, bytes | None]:
     """The job, and where it is a function, its call."""
     if callable(job):
+        if is_module:
+            raise JobError(
+                "is_module is given for a function", hint="give the name of the module as text"
+            )
         from hpcdist.functions.call import pickle_call
         from hpcdist.functions.describe import load_function
 
@@ -345,7 +358,7 @@ def _load(
             f"kwargs are given for {os.fspath(job)}: only a function takes arguments by name",
             hint="give a script its arguments in args, and a job its values in set",
         )
-    return load_job(job, flags=flags, script_args=args), None
+    return load_job(job, flags=flags, script_args=args, is_module=is_module), None
 
 
 def _folder(runs: str | os.PathLike[str] | None) -> Path:

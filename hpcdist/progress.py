@@ -146,6 +146,13 @@ class ProgressSlot:
             order = self._words[self._order]
         return order != _GO_ON and self._boundary >= order
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether the ranks are to stop at some boundary, perhaps not the next.
+
+        It counts no boundary: ranks may ask whenever they like, and get different answers.
+        """
+        return self._words[self._order] != _GO_ON
+
     def _store(self, step: int) -> None:
         self._step = step
         _SLOT.pack_into(self._memory, self._offset, time.monotonic(), step, self._flags)

@@ -289,6 +289,17 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     """Arguments of the script."""
 
 
+class ModuleJob(ScriptJob, frozen=True, kw_only=True):
+    """A user's own module, as `python -m` and `torchrun -m` would run it (workload: module)."""
+
+    workload: Literal["module"] = "module"  # type: ignore[assignment] # each struct has its own
+    module: str
+    """Name of the module, or of a package with a __main__.py; found from where the job is
+    submitted."""
+    script: str = ""
+    """The module's file, which is found when the job is submitted: a job file cannot say it."""
+
+
 class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
     """A function that `hpcdist.submit` was given (workload: function); no job file has one.
 
@@ -398,6 +409,7 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
     "lightning": LightningJob,
     "script": ScriptJob,
+    "module": ModuleJob,
     "check": CheckJob,
     "allreduce": AllreduceJob,
     "inference": InferenceJob,

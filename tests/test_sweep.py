@@ -5,13 +5,13 @@ import pytest
 
 from hpcdist.dependencies import parse_after
 from hpcdist.errors import JobError, RunNotFoundError, UserError
+from hpcdist.job.swept import SHORT_NAMES
 from hpcdist.run import Run
 from hpcdist.schedulers.slurm.limits import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
 from hpcdist.schedulers.slurm.queue import parse_accounting
 from hpcdist.sweeps.folder import Sweep, find_runs
 from hpcdist.sweeps.jobs import group_points
 from hpcdist.sweeps.points import (
-    SHORT_NAMES,
     axes_from_values,
     check_given_once,
     make_points,

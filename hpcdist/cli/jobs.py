@@ -14,7 +14,7 @@ def jobs(*, as_json: bool) -> None:
     """List the jobs that can be submitted by name.
 
     They are the files ./jobs/NAME.yaml and the jobs that come with hpcdist. A path to a job file or
-    to a Python script can be submitted too.
+    to a Python script can be submitted too, and a module by its name.
     """
     import msgspec
 

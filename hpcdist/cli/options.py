@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
-    from hpcdist.sweeps.points import Point
+    from hpcdist.sweeps.points import Axis, Point
     from hpcdist.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -56,6 +56,7 @@ class JobOptions:
     `_RUN_OPTIONS`, by its name there."""
 
     job_name: str
+    is_module: bool
     script_args: tuple[str, ...]
     nodes: str | None
     gpus: str | None
@@ -92,10 +93,11 @@ class JobOptions:
         """The comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
-        return find_comparison(self.job_name)
+        return None if self.is_module else find_comparison(self.job_name)
 
 
 _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
+    click.option("-m", "is_module", is_flag=True, help="JOB is a module, run as by python -m."),
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
@@ -203,7 +205,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def options_of_job(job_name: str) -> _Decorator:
     """The same for a verb that submits one and the same job, once: how large, and where to."""
-    fixed = {"job_name": job_name, "script_args": (), **_NO_RUN_OPTIONS}
+    fixed = {"job_name": job_name, "is_module": False, "script_args": (), **_NO_RUN_OPTIONS}
     return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
 
 
@@ -241,14 +243,15 @@ def load_from_options(
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
+        is_module=options.is_module,
     )
 
 
 def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.load import parse_override
+    from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.sweeps.points import (
-        SHORT_NAMES,
         check_given_once,
         make_points,
         parse_sweeps,
@@ -257,15 +260,21 @@ def sweep_points(options: JobOptions) -> list[Point]:
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison()
-    if comparison is not None:
-        if options.sweeps:
-            raise click.UsageError(
-                f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
-            )
-        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
     axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
+    if comparison is not None:
+        if axes:
+            comparison = _swept(comparison, axes)
+        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
     check_given_once(axes, {key: flag.name for key, flag in given.items()})
     return make_points(axes, num_repeats=options.num_repeats)
+
+
+def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
+    if not comparison.axes:
+        raise click.UsageError(
+            f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
+        )
+    return comparison.swept({axis.name: [flag.value for flag in axis.flags] for axis in axes})
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
 def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
-    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), or a Python script (.py).
+    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script (.py), or,
+    with -m, a module.
 
     \b
     hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -55,6 +56,8 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         any key of the job file, changed for this run
     hpcdist submit train.py --nodes 2 --gpus 4 -- --lr 0.1
         a script as torchrun would run it; what follows -- is for the script
+    hpcdist submit -m package.train --nodes 2 --gpus 4 -- --lr 0.1
+        a module, as torchrun -m would run it
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs: each combination three times; their common id names all of them
 

@@ -17,6 +17,8 @@ from hpcdist.collectives import sums
 from hpcdist.collectives.bandwidth import algorithm_bandwidth, bus_bandwidth, percentile
 
 _LEAST_ITERATIONS = 3
+_CHUNK_S = 0.25
+"""About how long the ranks measure before they ask each other whether to go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,13 @@ class Measured:
     """For all of them, one after the other, on the slowest rank."""
     times_s: list[float]
     """Of each, on the slowest rank."""
+    planned: int
+    """As many as there would have been, had no rank been told to leave."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that were planned were measured."""
+        return len(self.times_s) == self.planned
 
     def to_event(self) -> dict[str, Any]:
         """The figures as fields of an event."""
@@ -65,11 +74,14 @@ def measure_all_reduce(
     *,
     group: Any = None,
     alive: Callable[[], None] = lambda: None,
-) -> Measured:
+    is_to_leave: Callable[[], bool] = lambda: False,
+) -> Measured | None:
     """All-reduces of a whole buffer, in place, by all ranks of a group (None: of all ranks).
 
     All ranks start each measurement together, after a barrier. `alive` is called after each
-    all-reduce that the host has waited for. Raises sums.WrongSumError; leaves zeros in the buffer.
+    all-reduce that the host has waited for. Where `is_to_leave` says so on one rank, all end with
+    what they have; None where that is nothing. Raises sums.WrongSumError; leaves zeros in the
+    buffer.
     """
     num_ranks = dist.get_world_size(group)
     if effort.check:
@@ -82,19 +94,49 @@ def measure_all_reduce(
     def call() -> None:
         dist.all_reduce(buffer, group=group)
 
-    dist.barrier(group)
+    def time_calls(number: int) -> list[float]:
+        dist.barrier(group)
+        _wait_for(buffer.device)
+        return _time_calls(call, number, buffer.device, alive)
+
+    def all_stay() -> bool:
+        return not _slowest([float(is_to_leave())], buffer.device, group)[0]
+
     for _ in range(effort.warmup):
-        estimate_s = _time_calls(call, 1, buffer.device, alive)[0]
+        if not all_stay():
+            return None
+        estimate_s = time_calls(1)[0]
     # The slowest rank's word, so that all do the same number.
-    iterations = _iterations(_slowest([estimate_s], buffer.device, group)[0], effort)
-    dist.barrier(group)
-    _wait_for(buffer.device)
-    total_s, *times_s = _slowest(
-        _time_calls(call, iterations, buffer.device, alive), buffer.device, group
-    )
+    estimate_s = _slowest([estimate_s], buffer.device, group)[0]
+    planned = _iterations(estimate_s, effort)
+    total_s, times_s = _time_in_chunks(time_calls, planned, estimate_s, all_stay)
+    if not times_s:
+        return None
+    total_s, *times_s = _slowest([total_s, *times_s], buffer.device, group)
     return Measured(
-        num_ranks=num_ranks, num_bytes=buffer.nbytes, total_time_s=total_s, times_s=times_s
+        num_ranks=num_ranks,
+        num_bytes=buffer.nbytes,
+        total_time_s=total_s,
+        times_s=times_s,
+        planned=planned,
     )
+
+
+def _time_in_chunks(
+    time_calls: Callable[[int], list[float]],
+    planned: int,
+    estimate_s: float,
+    all_stay: Callable[[], bool],
+) -> tuple[float, list[float]]:
+    """Seconds of all calls together, and of each; what the ranks ask each other is not in it."""
+    at_once = max(1, int(_CHUNK_S / estimate_s)) if estimate_s > 0 else planned
+    total_s = 0.0
+    times_s: list[float] = []
+    while len(times_s) < planned and all_stay():
+        chunk_s, *each_s = time_calls(min(at_once, planned - len(times_s)))
+        total_s += chunk_s
+        times_s += each_s
+    return total_s, times_s
 
 
 def _iterations(estimate_s: float, effort: Effort) -> int:

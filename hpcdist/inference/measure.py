@@ -31,14 +31,24 @@ class Timed:
 
     cold_s: float
     times_s: list[float]
+    """Fewer than planned, or none, where a rank was told to leave."""
     parts_s: dict[str, float]
+    is_whole: bool
 
 
 class Meeting:
-    """How the ranks that take part keep together: all of them, or one alone."""
+    """How the ranks that take part keep together: all of them, or one alone.
 
-    def __init__(self, *, is_alone: bool) -> None:
+    `is_to_leave` tells whether this rank is to leave before the measurement is over.
+    """
+
+    def __init__(self, *, is_alone: bool, is_to_leave: Callable[[], bool] = lambda: False) -> None:
         self._is_alone = is_alone
+        self._is_to_leave = is_to_leave
+
+    def goes_on(self) -> bool:
+        """Whether nobody is to leave."""
+        return not self.largest(float(self._is_to_leave()))
 
     def wait(self) -> None:
         """Until all are here."""
@@ -59,7 +69,8 @@ def time_form(
 ) -> Timed | None:
     """Time calls with this rank's share of a batch; None where some rank has no memory for it.
 
-    Ranks begin each call together, and each times its own.
+    Ranks begin each call together, and each times its own. Where one of them is told to leave, all
+    end with what they have.
     """
 
     def call() -> float:
@@ -79,18 +90,19 @@ def time_form(
     estimate_s = cold_s
     left_s = effort.max_time_s - cold_s
     for _ in range(effort.warmup):
-        if meeting.largest(-left_s) > 0:  # all do the same number
+        if meeting.largest(-left_s) > 0 or not meeting.goes_on():  # all do the same number
             break
         meeting.wait()
         estimate_s = call()
         left_s -= estimate_s
     repeats = _repeats(meeting.largest(estimate_s), effort)
-    times_s = []
-    for _ in range(repeats):
+    times_s: list[float] = []
+    while len(times_s) < repeats and meeting.goes_on():
         meeting.wait()
         times_s.append(call())
-    parts_s = form.time_parts(images, min(repeats, _PARTS_REPEATS))
-    return Timed(cold_s=cold_s, times_s=times_s, parts_s=parts_s)
+    is_whole = len(times_s) == repeats
+    parts_s = form.time_parts(images, min(repeats, _PARTS_REPEATS)) if is_whole else {}
+    return Timed(cold_s=cold_s, times_s=times_s, parts_s=parts_s, is_whole=is_whole)
 
 
 def _repeats(estimate_s: float, effort: Effort) -> int:

@@ -8,6 +8,11 @@
       one: {job: ddp, set: {strategy: single, resources.gpus: 1}}
       ddp: {job: ddp}
 
+or, one and the same job with all combinations of some values:
+
+    job: ddp
+    sweep: {gpus: [1, 2, 4]}
+
 `resources` and `set` hold for all variants; flags and --set come before them; what a variant sets
 itself is what makes it that variant, and comes first. The first variant is what the others are
 compared with.
@@ -16,23 +21,24 @@ compared with.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hpcdist.errors import JobError
 from hpcdist.job.check import check_values, show
-from hpcdist.job.files import JobFile, find_job, read_job_file
+from hpcdist.job.files import JobFile, compares, find_job, read_job_file
 from hpcdist.job.load import Flag, load_job
+from hpcdist.job.swept import Axes, check_axes, combinations, with_axes
 from hpcdist.spec import Count, Resources, Section
 
 _SIZE = "resources."
 """Keys that flags such as --gpus give for all variants but those with a size of their own."""
 
 
-class ComparisonFile(Section, frozen=True, kw_only=True):
-    """A job file that compares several jobs."""
+class _ComparingFile(Section, frozen=True, kw_only=True):
+    """What both kinds of files may say."""
 
     description: str = ""
     """One line for `hpcdist jobs`."""
@@ -42,8 +48,23 @@ class ComparisonFile(Section, frozen=True, kw_only=True):
     """What all variants ask for, unless they say otherwise."""
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values of keys, with dots, of all variants."""
+
+
+class ComparisonFile(_ComparingFile, frozen=True, kw_only=True):
+    """A job file that compares several jobs."""
+
     compare: dict[str, Any]
     """The variants by name; the others are compared with the first."""
+
+
+class SweepFile(_ComparingFile, frozen=True, kw_only=True):
+    """A job file that compares one job with itself, at several values, whose combinations are the
+    variants."""
+
+    job: str
+    """Name of a job, or path of a job file or script, relative to this file."""
+    sweep: dict[str, Any]
+    """Key -> the values that it takes; the others are compared with the first point."""
 
 
 class Variant(Section, frozen=True, kw_only=True):
@@ -67,22 +88,43 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     variants: dict[str, Variant]
     source: str
     """What messages call the file."""
+    axes: Axes = {}
+    """Of a file that sweeps a job: the values of which the variants are the combinations."""
+
+    def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
+        """With other values, which the user gave, on its axes, or on more of them; raises
+        JobError."""
+        axes = with_axes(self.axes, others)
+        job = next(iter(self.variants.values())).job
+        return msgspec.structs.replace(self, axes=axes, variants=_points(job, axes, self.source))
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
         """The values of one variant, where the user gave `given` for all; raises JobError."""
         own = {
-            key: Flag(name=f"{self.source}: compare.{variant}.set.{key}={show(value)}", value=value)
+            key: Flag(name=self._place_of(variant, key, value), value=value)
             for key, value in self.variants[variant].set.items()
         }
         for key, flag in own.items():
             typed = given.get(key)
-            if typed is not None and typed.value != flag.value and not key.startswith(_SIZE):
-                raise JobError(
-                    f"{typed.name} contradicts {self.source}: {key} is {show(flag.value)} in the "
-                    f"variant {variant!r}, and makes it that variant",
-                    hint="leave it away, or write a comparison of your own",
-                )
+            if typed is None or typed.value == flag.value:
+                continue
+            if self.axes or not key.startswith(_SIZE):
+                raise self._contradiction(typed, key, flag.value, variant)
         return {**self.shared, **given, **own}
+
+    def _place_of(self, variant: str, key: str, value: Any) -> str:
+        """Where the value of a variant's key stands."""
+        if self.axes:
+            return f"{self.source}: sweep at {variant}: {key}={show(value)}"
+        return f"{self.source}: compare.{variant}.set.{key}={show(value)}"
+
+    def _contradiction(self, typed: Flag, key: str, value: Any, variant: str) -> JobError:
+        own = "give its values by --sweep" if self.axes else "write a comparison of your own"
+        return JobError(
+            f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
+            f"variant {variant!r}, and makes it that variant",
+            hint=f"leave it away, or {own}",
+        )
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
@@ -92,12 +134,7 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     """
     file = find_job(os.fspath(name))
     values = read_job_file(file) if file.kind == "yaml" else {}
-    return _load(file, values) if is_comparison(values) else None
-
-
-def is_comparison(values: Mapping[str, Any]) -> bool:
-    """Whether the keys are those of a file that compares."""
-    return "compare" in values and "workload" not in values
+    return _load(file, values) if compares(values) else None
 
 
 def check_comparison(comparison: Comparison) -> None:
@@ -110,14 +147,16 @@ def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
     def origin(_: tuple[str, ...]) -> str:
         return file.shown
 
-    check_values(values, ComparisonFile, origin, whole="a comparison")
-    checked = msgspec.convert(values, ComparisonFile)
-    variants = {name: _variant(file, name, value) for name, value in checked.compare.items()}
-    if len(variants) < 2:
-        raise JobError(
-            f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
-            hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
-        )
+    kind: type[ComparisonFile | SweepFile]
+    kind = ComparisonFile if "compare" in values else SweepFile
+    check_values(values, kind, origin, whole="a comparison")
+    checked = msgspec.convert(values, kind)
+    axes: Axes = {}
+    if isinstance(checked, SweepFile):
+        axes = check_axes(checked.sweep, file.shown)
+        variants = _points(_path_of(file, checked.job), axes, file.shown)
+    else:
+        variants = _variants(file, checked)
     sizes = {f"{_SIZE}{key}": value for key, value in (values.get("resources") or {}).items()}
     shared = {
         key: Flag(name=f"{file.shown}: {key}={show(value)}", value=value)
@@ -131,7 +170,23 @@ def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
         shared=shared,
         variants=variants,
         source=file.shown,
+        axes=axes,
     )
+
+
+def _points(job: str, axes: Axes, source: str) -> dict[str, Variant]:
+    found = combinations(axes, source)
+    return {name: Variant(job=job, set=values) for name, values in found.items()}
+
+
+def _variants(file: JobFile, checked: ComparisonFile) -> dict[str, Variant]:
+    variants = {name: _variant(file, name, value) for name, value in checked.compare.items()}
+    if len(variants) < 2:
+        raise JobError(
+            f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
+            hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
+        )
+    return variants
 
 
 def _variant(file: JobFile, name: str, value: Any) -> Variant:
@@ -143,7 +198,11 @@ def _variant(file: JobFile, name: str, value: Any) -> Variant:
         )
     check_values(value, Variant, lambda _: where, whole="a variant")
     variant = msgspec.convert(value, Variant)
-    if "/" in variant.job or variant.job.endswith((".py", ".yaml", ".yml")):
-        path = os.path.join(file.path.parent, os.path.expanduser(variant.job))
-        return msgspec.structs.replace(variant, job=path)
-    return variant
+    return msgspec.structs.replace(variant, job=_path_of(file, variant.job))
+
+
+def _path_of(file: JobFile, job: str) -> str:
+    """A path is relative to the file; a name stays one."""
+    if "/" in job or job.endswith((".py", ".yaml", ".yml")):
+        return os.path.join(file.path.parent, os.path.expanduser(job))
+    return job

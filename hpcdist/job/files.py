@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,9 +32,10 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that says what to submit."""
 
     path: Path
+    """Of a module, its name."""
     shown: str
     """What messages call it: the path as given, or the name of a shipped job."""
-    kind: Literal["yaml", "script"]
+    kind: Literal["yaml", "script", "module"]
 
 
 def find_job(name: str) -> JobFile:
@@ -49,6 +51,11 @@ def find_job(name: str) -> JobFile:
         if name and "/" not in name and os.path.lexists(path):
             return JobFile(path=path, shown=shown, kind="yaml")
     raise _unknown_job(name, kind)
+
+
+def module_job(name: str) -> JobFile:
+    """What stands for a module that is to be run, there or not."""
+    return JobFile(path=Path(name), shown=f"-m {name}", kind="module")
 
 
 def named_jobs() -> dict[str, JobFile]:
@@ -79,6 +86,11 @@ def read_job_file(file: JobFile) -> dict[str, Any]:
             hint="a job file begins with keys such as workload: train",
         )
     return values
+
+
+def compares(values: Mapping[str, Any]) -> bool:
+    """Whether the keys of a job file are those of one that compares jobs."""
+    return "workload" not in values and ("compare" in values or "sweep" in values)
 
 
 def check_script(path: str, shown: str) -> None:
@@ -158,6 +170,8 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
     stem = os.path.splitext(os.path.basename(name))[0] if kind or "/" in name else name
     near = nearest(stem, known)
     listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
+    if kind is None and "." in name and all(part.isidentifier() for part in name.split(".")):
+        listed += ", or a module with -m"
     if kind is None:
         near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
     return JobError(

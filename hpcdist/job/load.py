@@ -1,4 +1,4 @@
-"""Loading a job: from a name, a job file or a script, with flags and --set, to one checked value.
+"""Loading a job: from a name, a job file, a script or a module, and flags, to one checked value.
 
 Precedence: what the struct says by default, then the job file, then flags and --set. Flags are
 short forms of keys (--nodes 2 is --set resources.nodes=2), so a flag and a --set that give one key
@@ -20,9 +20,25 @@ import msgspec
 
 from hpcdist.errors import JobError
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
-from hpcdist.job.files import JobFile, check_script, find_job, named_jobs, read_job_file
+from hpcdist.job.files import (
+    JobFile,
+    check_script,
+    compares,
+    find_job,
+    module_job,
+    named_jobs,
+    read_job_file,
+)
+from hpcdist.job.modules import find_module
 from hpcdist.nearest import nearest
-from hpcdist.spec import FILE_JOB_TYPES, JOB_TYPES, JobSpec, ScriptJob, TrainingJob
+from hpcdist.spec import (
+    FILE_JOB_TYPES,
+    JOB_TYPES,
+    JobSpec,
+    ModuleJob,
+    ScriptJob,
+    TrainingJob,
+)
 
 
 class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,16 +83,18 @@ def load_job(
     overrides: Sequence[str] = (),
     script_args: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
+    is_module: bool = False,
 ) -> LoadedJob:
     """Find, read and check a job; every mistake in it is a JobError.
 
-    `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
+    `is_module`: the name is that of a module, to be run as by `python -m`. `flags` maps dotted keys
+    to flags; `overrides` are `key.path=value` with values as in YAML.
     `defaults` maps dotted keys to values that count where neither the job file nor a flag has one.
     """
-    file = find_job(os.fspath(name))
+    file = module_job(os.fspath(name)) if is_module else find_job(os.fspath(name))
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
-    if "compare" in values and "workload" not in values:
+    if compares(values):
         raise JobError(
             f"{file.shown} compares several jobs, and is none itself",
             hint=f"run all of them with: hpcdist submit {file.shown}",
@@ -184,6 +202,9 @@ def _merge_flags(flags: dict[str, Flag], overrides: list[tuple[str, Flag]]) -> d
 
 
 def _defaults(file: JobFile) -> dict[str, Any]:
+    if file.kind == "module":
+        name = str(file.path)
+        return {"name": name.rpartition(".")[2], "workload": "module", "module": name}
     values: dict[str, Any] = {"name": file.path.stem}
     if file.kind == "script":
         values |= {"workload": "script", "script": os.path.abspath(file.path)}
@@ -263,6 +284,8 @@ def _drop_empty_sections(values: dict[str, Any], struct: type[msgspec.Struct]) -
 
 def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
     """Settle what a struct cannot know: paths are absolute, script arguments have a script."""
+    if isinstance(job, ModuleJob):
+        return _with_file(job, file, origins, script_args)
     if isinstance(job, ScriptJob):
         from_file = origins(("script",)) == file.shown
         base = file.path.parent if from_file else Path()
@@ -279,6 +302,22 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
     return job
+
+
+def _with_file(
+    job: ModuleJob, file: JobFile, origins: _Origins, script_args: list[str]
+) -> ModuleJob:
+    """The module's file, and all of its arguments."""
+    if job.script:
+        raise JobError(
+            f"{origins(('script',))}: script is {show(job.script)}, but the workload is module",
+            hint="leave script out: the file is found by the key module",
+        )
+    shown = origins(("module",))
+    shown = shown if file.kind == "module" else f"{shown}: module {job.module}"
+    script = find_module(job.module, shown)
+    check_script(script, os.path.relpath(script))
+    return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
 
 
 def _with_absolute_paths(job: TrainingJob) -> TrainingJob:

@@ -54,7 +54,7 @@ class AllReduceSummary(Struct, frozen=True, kw_only=True):
     sizes: list[SizeFigures]
     pairs: list[PairFigures] = []
     slow_pairs: list[PairFigures] = []
-    """Below half of the median of all pairs, the slowest first."""
+    """Below half of what the best quarter of all pairs reach, the slowest first."""
 
 
 class InferenceSummary(Struct, frozen=True, kw_only=True):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
-from hpcdist.collectives.pairs import SLOW_SHARE, common_node, slow_pairs
+from hpcdist.collectives.pairs import SLOW_SHARE, common_node, slow_pairs, usual_bandwidth
 from hpcdist.inference.conclusion import conclude
 from hpcdist.inference.figures import Cell
 from hpcdist.summary.benchmark_values import (
@@ -81,14 +80,15 @@ def _bandwidth(best: SizeFigures) -> str:
 def _pair_sentences(summary: AllReduceSummary) -> list[str]:
     if not summary.pairs:
         return []
-    median = statistics.median(pair.bus_bytes_per_s for pair in summary.pairs)
+    usual = usual_bandwidth(pair.bus_bytes_per_s for pair in summary.pairs)
     if not summary.slow_pairs:
-        limit = f"{show_bytes(SLOW_SHARE * median)}/s, half of the median"
+        limit = f"{show_bytes(SLOW_SHARE * usual)}/s, half of what the best quarter reach"
         return [f"No pair of nodes is slow: all of {len(summary.pairs):,} reach {limit}."]
     listed = "; ".join(map(_pair_words, summary.slow_pairs[:_SHOWN_PAIRS]))
     more = len(summary.slow_pairs) - _SHOWN_PAIRS
     told = (
-        f"Slow pairs of nodes, below half of the median of {show_bytes(median)}/s: {listed}"
+        f"Slow pairs of nodes, below half of the {show_bytes(usual)}/s that the best quarter "
+        f"reach: {listed}"
         f"{f'; and {more:,} more' if more > 0 else ''}."
     )
     common = common_node(pair.nodes for pair in summary.slow_pairs)

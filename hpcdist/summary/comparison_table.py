@@ -13,6 +13,7 @@ from hpcdist.summary.text import (
     format_mean_sd,
     format_percent,
     shown,
+    whole_percents,
 )
 from hpcdist.summary.values import Comparison, VariantSummary
 from hpcdist.summary.variants import PARTS
@@ -66,11 +67,16 @@ def _speed_columns(comparison: Comparison) -> list[Column]:
 
 
 def _loss_columns() -> list[Column]:
+    def percents(variant: VariantSummary) -> list[int]:
+        assert variant.lost is not None
+        return whole_percents([variant.lost[part] for part in PARTS])
+
     def share(part: str) -> Callable[[VariantSummary], str]:
-        return lambda variant: format_percent(variant.lost[part] if variant.lost else None)
+        place = PARTS.index(part)
+        return lambda variant: str(percents(variant)[place]) if variant.lost else UNDEFINED
 
     def whole(variant: VariantSummary) -> str:
-        return format_percent(sum(variant.lost.values()) if variant.lost else None)
+        return str(sum(percents(variant))) if variant.lost else UNDEFINED
 
     return [
         _name_column(),

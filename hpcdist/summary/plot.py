@@ -18,6 +18,9 @@ _COLOURS = {
 }
 """Of Okabe and Ito: told apart also by those who see colours otherwise."""
 _USED = "#009e73"
+_LABELS_PER_LINE = 4
+_VISIBLE = 0.002
+"""Smaller shares of a step are thinner than a line."""
 _LABELS = {
     "data": "data wait",
     "communication": "exposed communication",
@@ -42,6 +45,9 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     names = [shown(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
+    figure.legend(
+        loc="outside upper center", ncols=_LABELS_PER_LINE, frameon=False, markerscale=0.4
+    )
     figure.savefig(path, format="png", dpi=120)
 
 
@@ -56,14 +62,18 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             mean, sd = variant.speedup.mean, variant.speedup.sd
         ideals.append((variant.ideal, place))
         axes.barh(place, mean, height=0.6, color=_USED, xerr=sd, capsize=4)
-        axes.annotate(
-            f"{mean:.2f}", (0, place), xytext=(4, 0), textcoords="offset points", va="center"
+        axes.annotate(  # beside the axes, where no bar and no error is
+            f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
+            (1, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
         )
     if ideals:
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color="black", label="ideal")
     axes.set_xlim(left=0)
     axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, markerscale=0.4)
 
 
 def _draw_steps(axes: Any, comparison: Comparison) -> None:
@@ -84,7 +94,6 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
             left += share
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of the step time (%): useful, and lost")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
 
 
 def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
@@ -97,4 +106,7 @@ def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
     used = min(1.0, variant.efficiency or 0.0)
     in_all = sum(lost.values())
     scale = (1 - used) / in_all if in_all else 0.0
-    return [("used", used), *((part, share * scale) for part, share in lost.items() if share)]
+    return [
+        ("used", used),
+        *((part, share * scale) for part, share in lost.items() if share > _VISIBLE),
+    ]

@@ -68,6 +68,19 @@ def format_percent(share: float | None, decimals: int = 0) -> str:
     return format_number(None if share is None else 100 * share, decimals)
 
 
+def whole_percents(shares: Sequence[float]) -> list[int]:
+    """Shares in whole percent that add up to their sum in whole percent.
+
+    Those whose rest weighs most are rounded up, so that none is off by 1 or more.
+    """
+    percents = [math.floor(100 * share) for share in shares]
+    missing = round(100 * math.fsum(shares)) - sum(percents)
+    by_rest = sorted(range(len(shares)), key=lambda i: percents[i] - 100 * shares[i])
+    for place in by_rest[:missing]:
+        percents[place] += 1
+    return percents
+
+
 def format_integer(value: int | None) -> str:
     """A count, or a dash where it is not known."""
     return UNDEFINED if value is None else f"{value:,}"

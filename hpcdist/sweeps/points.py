@@ -18,17 +18,7 @@ from hpcdist.errors import JobError
 from hpcdist.job.check import show
 from hpcdist.job.comparison import Comparison
 from hpcdist.job.load import Flag, parse_flag
-
-MAX_POINTS = 10_000
-"""More is taken for a mistake: every point is a run with a directory of its own."""
-
-SHORT_NAMES = {
-    "nodes": "resources.nodes",
-    "gpus": "resources.gpus",
-    "time": "resources.time_limit_min",
-    "max_restarts": "launch.max_restarts",
-}
-"""What a sweep may call a key: as the options of `hpcdist submit` do."""
+from hpcdist.job.swept import MAX_POINTS
 
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 _CLOSING = {"[": "]", "{": "}"}

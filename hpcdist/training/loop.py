@@ -63,7 +63,8 @@ class Trainer:
         self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
             model,
-            setting=job.train.channels_last,
+            # fully_shard cuts up weights only as they lie in their usual order.
+            setting=False if STRATEGIES[job.strategy].is_sharded else job.train.channels_last,
             tensor_cores=self._precision.uses_tensor_cores,
             device=self.device,
         )

@@ -48,6 +48,7 @@ def check_settings(job: TrainJob) -> None:
     """Raise JobError for the first two settings that do not go together."""
     _check_ranks(job)
     _check_pairs(job)
+    _check_memory_format(job)
     _check_blocks(job)
     check_precision(job, job.launch.device)
 
@@ -78,6 +79,15 @@ def _check_pairs(job: TrainJob) -> None:
                 f"have: {pair.reason}",
                 hint=f"leave train.{pair.key} out, or set strategy to ddp",
             )
+
+
+def _check_memory_format(job: TrainJob) -> None:
+    if job.strategy == "fsdp" and job.train.channels_last is True:
+        raise JobError(
+            "train.channels_last is true, which strategy fsdp cannot have: it cuts up weights only "
+            "as they lie in their usual order",
+            hint="leave train.channels_last out, or set strategy to ddp",
+        )
 
 
 def can_recompute(job: TrainJob) -> bool:

@@ -17,6 +17,7 @@ WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "lightning": "hpcdist.workloads.lightning",
     "script": "hpcdist.workloads.script",
+    "module": "hpcdist.workloads.module",
     "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
     "allreduce": "hpcdist.workloads.all_reduce",

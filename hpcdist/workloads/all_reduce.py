@@ -10,7 +10,16 @@ from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import Allreduce, AllreduceJob, JobSpec
 from hpcdist.units import show_binary, show_bytes
-from hpcdist.workloads.benchmark import alive, finish_step, process_group, should_stop, stop
+from hpcdist.workloads.benchmark import (
+    alive,
+    finish_step,
+    is_asked_to_stop,
+    leave,
+    process_group,
+    should_stop,
+    stop,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from hpcdist.collectives.measure import Effort, Measured
@@ -89,6 +98,21 @@ class _Place:
     free_bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the ranks of a pair tell all others."""
+
+    figures: dict[str, Any]
+    """Empty where they were told to leave before they had any."""
+    is_whole: bool
+
+
+def _told(measured: Measured | None) -> _Told:
+    if measured is None:
+        return _Told(figures={}, is_whole=False)
+    return _Told(figures=measured.to_event(), is_whole=measured.is_whole)
+
+
 class _Benchmark:
     """One rank's part."""
 
@@ -103,43 +127,62 @@ class _Benchmark:
         self._sizes = self._sizes_that_fit()
         numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
         self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
+        self._done = 0
+        self._planned = 0
 
     def run(self) -> None:
         """All sizes, then all pairs."""
         rounds = self._rounds()
-        planned = len(self._sizes) + len(rounds)
-        done = 0
+        self._planned = len(self._sizes) + len(rounds)
         for size in self._sizes:
-            self._stop_if_asked(done, planned)
-            self._measure_size(size)
-            done += 1
-            finish_step(self.context, done)
+            self._begin_next()
+            self._end(is_whole=self._measure_size(size))
         found: dict[pairs.Pair, dict[str, Any]] = {}
         for one in rounds:
-            self._stop_if_asked(done, planned)
+            self._begin_next()
             found |= self._measure_round(one)
-            done += 1
-            finish_step(self.context, done)
         # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
         # slow only if it is so a second time, alone.
         bandwidths = {pair: fields["bus_bytes_per_s"] for pair, fields in found.items()}
         for pair in pairs.slow_pairs(bandwidths):
-            self._stop_if_asked(done, planned)
+            self._planned += 1
+            self._begin_next()
             self._measure_round([pair])
 
-    def _stop_if_asked(self, done: int, planned: int) -> None:
+    def _begin_next(self) -> None:
         if should_stop(self.context):
-            raise stop(self.context, done, planned, "measurements")
+            raise self._stop()
+
+    def _end(self, *, is_whole: bool) -> None:
+        """End a measurement; all ranks say the same of it."""
+        if not is_whole:
+            leave(self.context)
+            raise self._stop()
+        self._done += 1
+        finish_step(self.context, self._done)
+
+    def _stop(self) -> SystemExit:
+        return stop(self.context, self._done, self._planned, "measurements")
 
     # Sizes.
 
-    def _measure_size(self, size: int) -> None:
+    def _measure_size(self, size: int) -> bool:
+        """Whether it was measured as often as planned."""
+        measured = self._measure(size)
+        if measured is not None and self.context.rank == 0:
+            self._tell(measured)
+        return measured is not None and measured.is_whole
+
+    def _measure(self, size: int, group: Any = None) -> Measured | None:
         from hpcdist.collectives.measure import measure_all_reduce
 
-        buffer = self._buffer[: size // NUMBER_BYTES[self.setting.dtype]]
-        measured = measure_all_reduce(buffer, self._effort(), alive=lambda: alive(self.context))
-        if self.context.rank == 0:
-            self._tell(measured)
+        return measure_all_reduce(
+            self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
+            self._effort(),
+            group=group,
+            alive=lambda: alive(self.context),
+            is_to_leave=lambda: is_asked_to_stop(self.context),
+        )
 
     def _tell(self, measured: Measured) -> None:
         fields = measured.to_event()
@@ -232,17 +275,24 @@ class _Benchmark:
         import torch.distributed as dist
 
         leaders = self._leaders()
-        own: dict[pairs.Pair, dict[str, Any]] = {}
+        own: dict[pairs.Pair, _Told] = {}
         for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
             if self.context.rank in {leaders[node] for node in pair}:
-                own[pair] = self._measure_pair(pair, group, leaders) | {"alone": len(one) == 1}
+                own[pair] = _told(self._measure(self._pair_bytes(), group))
                 dist.destroy_process_group(group)
-        found: dict[pairs.Pair, dict[str, Any]] = {}
-        for told in _exchange(self.context, own):
-            found |= told
+        told: dict[pairs.Pair, _Told] = {}
+        with waiting(self.context):
+            for others in _exchange(self.context, own):
+                told |= others
+        found = {
+            pair: self._pair_fields(pair) | {"alone": len(one) == 1} | told[pair].figures
+            for pair in one
+            if told[pair].figures
+        }
         if self.context.rank == 0:
-            for pair in one:
-                self._tell_pair(found[pair])
+            for fields in found.values():
+                self._tell_pair(fields)
+        self._end(is_whole=all(one.is_whole for one in told.values()))
         return found
 
     def _group(self, pair: pairs.Pair, leaders: list[int]) -> Any:
@@ -251,16 +301,13 @@ class _Benchmark:
 
         return dist.new_group([leaders[node] for node in pair])
 
-    def _measure_pair(self, pair: pairs.Pair, group: Any, leaders: list[int]) -> dict[str, Any]:
-        from hpcdist.collectives.measure import measure_all_reduce
+    def _pair_bytes(self) -> int:
+        return max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
 
-        fitting = [size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)]
-        buffer = self._buffer[: max(fitting) // NUMBER_BYTES[self.setting.dtype]]
-        measured = measure_all_reduce(
-            buffer, self._effort(), group=group, alive=lambda: alive(self.context)
-        )
+    def _pair_fields(self, pair: pairs.Pair) -> dict[str, Any]:
+        leaders = self._leaders()
         hosts = [self._places[leaders[node]].host for node in pair]
-        return {"nodes": list(pair), "hosts": hosts, **measured.to_event()}
+        return {"nodes": list(pair), "hosts": hosts}
 
     def _tell_pair(self, fields: dict[str, Any]) -> None:
         self.context.events.write("pair", **fields, dtype=self.setting.dtype)

@@ -51,6 +51,18 @@ def should_stop(context: RankContext) -> bool:
     return context.progress is not None and context.progress.should_stop()
 
 
+def is_asked_to_stop(context: RankContext) -> bool:
+    """Whether to cut a measurement short; ranks learn it at different moments, and those that
+    measure together have to agree."""
+    return context.progress is not None and context.progress.is_asked_to_stop()
+
+
+def leave(context: RankContext) -> None:
+    """Come to the boundary where all stop, once all ranks know that a measurement was cut short."""
+    while not should_stop(context):
+        pass
+
+
 def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit:
     """What to raise after `done` measurements of those planned, with all that is known written."""
     if context.rank == 0:

@@ -110,6 +110,7 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     dist.barrier()
     done_s = time.perf_counter()
     dist.destroy_process_group()
+    assert measured is not None  # nobody tells these ranks to leave
     fields = measured.to_event()
     return {
         "group_time_s": made_s - begin_s,

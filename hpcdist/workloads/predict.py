@@ -17,6 +17,8 @@ from hpcdist.training.model_names import check_model_name, is_torchvision
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
+    is_asked_to_stop,
+    leave,
     process_group,
     should_stop,
     stop,
@@ -126,10 +128,9 @@ class _Benchmark:
             if form.can_take(size)
         ]
         for number, (strategy, form, size) in enumerate(plan):
-            if should_stop(self.context):
+            if should_stop(self.context) or not self._measure(strategy, form, size):
                 self._conclude()
                 raise stop(self.context, number, len(plan), "measurements")
-            self._measure(strategy, form, size)
             finish_step(self.context, number + 1)
         self._conclude()
 
@@ -149,16 +150,21 @@ class _Benchmark:
         )
         return model.to(self._device).to(memory_format=memory_format), memory_format
 
-    def _measure(self, strategy: str, form: Single, size: int) -> None:
+    def _measure(self, strategy: str, form: Single, size: int) -> bool:
+        """Whether it was measured as often as planned; all ranks know."""
         import torch.distributed as dist
 
         timed = self._time(form, size) if form.takes_part else None
         outcomes: list[Timed | None] = [None] * self.context.world_size
         with waiting(self.context):
             dist.all_gather_object(outcomes, timed)
-        if self.context.rank == 0:
-            measured = outcomes if form.uses_all_ranks else [timed]
+        measured = outcomes if form.uses_all_ranks else outcomes[:1]
+        if self.context.rank == 0 and all(one is None or one.times_s for one in measured):
             self._tell(_to_cell(strategy, form.devices, size, measured))
+        is_whole = all(one is None or one.is_whole for one in measured)
+        if not is_whole:
+            leave(self.context)
+        return is_whole
 
     def _time(self, form: Single, size: int) -> Timed | None:
         from hpcdist.inference.measure import Effort, Meeting, time_form
@@ -171,7 +177,10 @@ class _Benchmark:
             form,
             form.share(self._batch(size)),
             effort,
-            meeting=Meeting(is_alone=not form.uses_all_ranks),
+            meeting=Meeting(
+                is_alone=not form.uses_all_ranks,
+                is_to_leave=lambda: is_asked_to_stop(self.context),
+            ),
             alive=lambda: alive(self.context),
         )
 

@@ -49,18 +49,20 @@ def preload(job: JobSpec) -> list[str]:
     return heavy_imports(_script(job))
 
 
-def heavy_imports(path: Path) -> list[str]:
+def heavy_imports(path: Path, *, first_on_path: Path | None = None) -> list[str]:
     """Heavy modules that a Python file imports, and what their use imports in turn.
 
-    Raises OSError, SyntaxError or ValueError where the file is no longer what it was.
+    `first_on_path` is where its imports look first; None: in its own folder. Raises OSError,
+    SyntaxError or ValueError where the file is no longer what it was.
     """
     source = path.read_bytes()
+    folder = path.parent if first_on_path is None else first_on_path
     modules = sorted(
         {
             name
             for name in _imported_names(ast.parse(source))
             if name.partition(".")[0] in PRELOADED_PACKAGES
-            and not _shadows(path.parent, name.partition(".")[0])
+            and not _shadows(folder, name.partition(".")[0])
         }
     )
     if "torch" in {name.partition(".")[0] for name in modules}:

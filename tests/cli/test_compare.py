@@ -118,3 +118,72 @@ def test_flags_hold_for_all_variants_but_those_with_a_size_of_their_own(folder):
     assert done.returncode == 0, done.stderr
     sizes = [len(list(run.glob("events/*"))) for run in folder.runs if (run / "spec.json").exists()]
     assert sizes == [1, 3]
+
+
+SWEEP = """
+description: A loop that waits longer on more ranks
+job: loop.py
+repeat: 2
+sweep:
+  gpus: [1, 2]
+set: {record.window_s: 0.02, args: ['0.004', forward_backward]}
+"""
+
+
+@pytest.fixture
+def swept(folder):
+    folder.write("jobs/scale.yaml", SWEEP)
+    return folder
+
+
+def test_a_file_that_sweeps_a_job_compares_its_points_with_the_first(swept):
+    done = swept("submit", "scale", "--local")
+    assert done.returncode == 0, done.stderr
+    name = done.stdout.split()[0]
+    order = [line.partition(": ")[2] for line in done.stderr.splitlines() if " of 4)" in line]
+    assert order == ["gpus=1 repeat=0", "gpus=2 repeat=0", "gpus=1 repeat=1", "gpus=2 repeat=1"]
+    assert "times as fast as gpus=1 on 2 ranks; ideal is 2" in " ".join(done.stdout.split())
+    sweep = swept.folder / "runs" / name
+    assert (sweep / "compare.png").exists()
+    one, two = json.loads((sweep / "compare.json").read_text())["variants"]
+    assert (one["name"], one["num_devices"]) == ("gpus=1", 1)
+    assert (two["name"], two["num_devices"]) == ("gpus=2", 2)
+
+
+def test_sweep_puts_other_values_in_the_place_of_the_files(swept):
+    options = ["--scheduler", "slurm", "--repeat", "1"]
+    rendered = swept("render", "scale", *options, "--sweep", "nodes=1,2 gpus=1,4").stdout
+    assert rendered.count("# ---- script ") == 4
+    shapes = [line for line in rendered.splitlines() if line.startswith("#SBATCH --nodes=")]
+    assert shapes == ["#SBATCH --nodes=1", "#SBATCH --nodes=2"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (SWEEP, ["--gpus", "4"], "--gpus contradicts jobs/scale.yaml: resources.gpus is 1 in"),
+        (SWEEP, ["--sweep", "gpus=2"], "jobs/scale.yaml: sweep has 1 points, must be from 2"),
+        ("job: ddp\nsweep: {}", [], "jobs/scale.yaml: sweep has no keys"),
+        ("job: ddp\nsweep: {gpus: 2}", [], "sweep.gpus is 2, must be a list of values"),
+        ("job: ddp\nsweep: {gpus: [1, 2, 1]}", [], "sweep.gpus has 1 2 times"),
+        ("job: ddp\nsweep: {gpus: [1], resources.gpus: [2]}", [], "has the same key twice"),
+        ("job: ddp\nsweep: {gpus: [1, 0]}", [], "gpus=0: resources.gpus=0: resources.gpus is 0"),
+        ("sweep: {gpus: [1, 2]}", [], "job is missing"),
+        ("job: ddp\nsweep: {gpus: [1, 2]}\ncompare: {}", [], "job is not a key that is known"),
+    ],
+    ids=["flag", "one point", "empty", "no list", "value", "key", "bad value", "job", "both"],
+)
+def test_a_mistake_in_a_file_that_sweeps_is_named_and_nothing_is_run(swept, text, options, message):
+    swept.write("jobs/scale.yaml", text)
+    done = swept("submit", "scale", "--local", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert swept.runs == []
+
+
+def test_the_shipped_sweep_takes_strategies_as_an_axis(hpcdist):
+    options = ["--repeat", "1", "--set", "train.epochs=1", "--set", "data.train_samples=64"]
+    axes = "strategy=ddp,data_parallel gpus=2"
+    done = hpcdist("submit", "speedup", "--local", *options, "--sweep", axes)
+    assert done.returncode == 0, done.stderr
+    assert "gpus=2 strategy=data_parallel: " in done.stdout

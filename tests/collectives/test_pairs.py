@@ -33,15 +33,21 @@ def test_nodes_of_one_machine_are_measured_one_pair_after_the_other():
     assert plan_rounds(["a", "b", "a", "d"]) == one_by_one(4)
 
 
-def test_pairs_below_half_of_the_median_are_slow_the_slowest_first():
+def test_pairs_below_half_of_what_the_best_quarter_reach_are_slow_the_slowest_first():
     bandwidths = dict.fromkeys(combinations(range(4), 2), 10.0)
     assert slow_pairs(bandwidths) == []
     bandwidths |= {(1, 2): 4.9, (0, 2): 1.0, (2, 3): 5.0}
-    assert slow_pairs(bandwidths) == [(0, 2)]  # half of the median is 3.75
-    bandwidths[2, 3] = 9.0
-    assert slow_pairs(bandwidths) == [(0, 2)]  # half of it is 4.75
-    bandwidths[1, 2] = 4.7
     assert slow_pairs(bandwidths) == [(0, 2), (1, 2)]
+    bandwidths[0, 1] = 1e6  # one alone is no measure for all
+    assert slow_pairs(bandwidths) == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("num_nodes", [3, 4, 5, 16])
+def test_all_pairs_of_one_slow_node_are_slow(num_nodes):
+    pairs = list(combinations(range(num_nodes), 2))
+    bandwidths = {pair: 1.0 if 1 in pair else 10.0 for pair in pairs}
+    assert common_node(slow_pairs(bandwidths)) == 1
+    assert len(slow_pairs(bandwidths)) == num_nodes - 1
 
 
 def test_of_fewer_than_three_pairs_none_is_the_odd_one():

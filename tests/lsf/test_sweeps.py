@@ -134,3 +134,11 @@ def test_where_the_profile_allows_it_lsf_ends_what_could_never_start(user):
     found = user.status(never)
     assert found["state"] == "cancelled", found
     assert "--after" in found["reason"]
+
+
+def test_a_module_is_swept_over_its_arguments(user):
+    # `user.write` has made says.py, a module of the folder that is submitted from.
+    sweep = submit_sweep(user, "-m", "says", "--sweep", "args=[a],[b]", "--wait", "--no-snapshot")
+    logs = [log(run).split() for run in sweep.runs()]
+    assert [words[:3] for words in logs] == [["says", "a", "1"], ["says", "b", "1"]]
+    assert logs[0][3] != logs[1][3], "they are tasks of one array"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from cluster_user import User
+from cluster_user import User, log
 
 HELPER = """
 import os
@@ -22,6 +22,12 @@ run = hpcdist.submit(helper.place, ("as submitted",), nodes=2, scheduler="slurm"
 pathlib.Path(helper.__file__).write_text("raise SystemExit('the file as it is now')")
 print(json.dumps({"results": run.results(timeout_s=90), "path": str(run.path)}))
 """
+MODULE = """
+import os, sys
+from .words import WORD
+print(WORD, os.environ["RANK"], sys.argv[1:])
+"""
+ON_TWO_NODES = ("--nodes", "2", "--set", "launch.device=cpu")
 LOOP = """
 import sys, time
 from hpcdist import record
@@ -59,6 +65,20 @@ def test_a_function_runs_on_its_nodes_from_the_code_as_it_was_submitted(user, tm
     spec = json.loads((tmp_path / "runs" / answer["path"] / "spec.json").read_text())
     assert spec["job"]["python_path"][0].startswith(spec["snapshot"]["folder"])
     user.cluster.wait_for_end(spec_job(tmp_path, answer["path"]))
+
+
+def test_a_module_runs_on_its_nodes_from_the_code_as_it_was_submitted(user, tmp_path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    user.write("pkg/words.py", "WORD = 'as submitted'")
+    user.write("pkg/main.py", MODULE)
+    for words in (["init", "-q"], ["add", "."]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    run = user.submit("-m", "pkg.main", "--scheduler=slurm", *ON_TWO_NODES, "--", "--lr", "0.1")
+    user.write("pkg/words.py", "raise SystemExit('the file as it is now')")
+    user.done(run)
+    for rank in range(2):
+        assert f"as submitted {rank} ['--lr', '0.1']" in log(run, rank)
 
 
 def spec_job(tmp_path, path):

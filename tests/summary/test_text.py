@@ -30,3 +30,19 @@ def test_times_are_shown_in_the_largest_unit_that_they_fill(time_s, unit):
 
 def test_numbers_of_runs_are_shown_as_ranges():
     assert text.format_ranges([1, 2, 3, 7, 9, 10]) == "1-3, 7, 9-10"
+
+
+@pytest.mark.parametrize(
+    ("shares", "percents"),
+    [
+        ([0.576, 0.145, 0.016], [58, 14, 2]),
+        ([0.405, 0.155, 0.145], [41, 15, 14]),
+        ([0.5, -0.2, 0.104], [50, -20, 10]),
+        ([-0.006, -0.006, 0.004], [0, -1, 0]),
+        ([0.0, 0.0], [0, 0]),
+        ([], []),
+    ],
+)
+def test_whole_percents_add_up_to_their_sum(shares, percents):
+    assert text.whole_percents(shares) == percents
+    assert sum(percents) == round(100 * sum(shares))

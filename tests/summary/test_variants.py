@@ -148,6 +148,38 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     assert "One run of each cannot say how sure that is" in text
 
 
+def test_repeats_that_differ_much_are_called_a_guess(add_run):
+    fast = {phase: time / 3 for phase, time in ALONE.items()}
+    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE), add_run("two", ALONE, ALONE)]
+    runs.append(add_run("one", ALONE))
+    (steady,) = conclusions(compared(*runs))
+    assert "guess" not in steady
+    (unsteady,) = conclusions(compared(*runs, add_run("one", fast)))
+    assert "The repeats differ so much that this is a guess" in unsteady
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        (
+            {"communication": 0.576, "computing": 0.145, "stragglers": 0.016},
+            "74 % is lost: 58 % exposed communication, 14 % slower computing, 2 % all else. ",
+        ),
+        (
+            {"communication": 0.5, "computing": -0.1},
+            "40 % is lost: 50 % exposed communication, less 10 % won elsewhere. ",
+        ),
+    ],
+    ids=["small losses", "won"],
+)
+def test_the_losses_that_are_told_add_up(add_run, lost, said):
+    runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE)]
+    one, two = compared(*runs).variants
+    lost = dict.fromkeys(PARTS, 0.0) | lost
+    two = structs.replace(two, lost=lost, efficiency=1 - sum(lost.values()))
+    assert said in conclusion(two, one)
+
+
 def test_the_slowest_rank_is_named_only_where_it_was_always_the_slowest(add_run):
     slow, waits = ALONE | {"forward_backward": 0.18}, ALONE | {"exposed_communication": 0.1}
     runs = [add_run("one", ALONE), add_run("two", waits, slow), add_run("two", waits, slow)]

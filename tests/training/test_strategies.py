@@ -34,6 +34,14 @@ def test_fsdp_trains_like_ddp(train_ranks, make_job, world_size, train):
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
+def test_fsdp_trains_a_convolutional_model_too(train_ranks, make_job):
+    sections = {"model": {"args": {"dropout": 0.0}}, "train": {**ONE_EPOCH, "max_steps": 4}}
+    ddp = train_ranks(make_job("ddp", **sections), 2)
+    fsdp = train_ranks(make_job("fsdp", **sections), 2)
+    assert fsdp.exit_codes == [0, 0], fsdp.log()
+    _assert_close(fsdp.weights(), ddp.weights())
+
+
 def test_clipping_changes_what_is_trained_and_is_that_of_one_process(train_ranks, make_job):
     sections = {"model": {"args": {"dropout": 0.0}}}
     free = train_ranks(make_job(**sections, train=ONE_EPOCH), 1)

@@ -3,6 +3,8 @@
 import io
 import os
 import signal
+import threading
+from contextlib import contextmanager, suppress
 
 import msgspec
 import pytest
@@ -55,6 +57,47 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
     assert "64 KiB" in file.getvalue()
 
 
+@contextmanager
+def slowed_down(pid):
+    """The process runs a seventh of the time only."""
+    over = threading.Event()
+
+    def stop_and_go():
+        with suppress(ProcessLookupError):
+            while not over.wait(0.005):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.03)
+                os.kill(pid, signal.SIGCONT)
+
+    pulse = threading.Thread(target=stop_and_go)
+    pulse.start()
+    try:
+        yield
+    finally:
+        over.set()
+        pulse.join()
+
+
+def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
+    launched = submit_job(
+        "allreduce",
+        "allreduce.iterations=10",
+        "allreduce.warmup=1",
+        "allreduce.sizes=[65536]",
+        "allreduce.pairs=true",
+        nodes=3,
+    )
+    with slowed_down(launched.pid(1)):
+        assert launched.verdict().state == "done", launched.everything_said()
+    told = to_json(summarize([launched.run], {}))[0]["all_reduce"]
+    assert {tuple(pair["nodes"]) for pair in told["slow_pairs"]} == {(0, 1), (1, 2)}
+    assert all(pair["alone"] for pair in told["slow_pairs"])
+    file = io.StringIO()
+    print_summary(summarize([launched.run], {}), Console(file=file, width=400))
+    assert "Node 1 (" in file.getvalue()
+    assert "is in all of them: look at its link first" in file.getvalue()
+
+
 def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     launched = submit_job("allreduce", "allreduce.max_time_s=0.2", *_many_sizes(), gpus=2)
     launched.wait(lambda: "bus" in launched.log(0))
@@ -67,6 +110,46 @@ def test_a_benchmark_that_is_told_to_stop_keeps_what_it_has(submit_job):
     (note,) = events_of(launched, "note")
     assert note["message"] == f"stopped when it was asked to, after {measured} of 400 measurements"
     assert len(to_json(summarize([launched.run], {}))[0]["all_reduce"]["sizes"]) == measured
+
+
+def test_a_long_measurement_is_cut_short_and_what_it_had_is_kept(submit_job):
+    # The first size takes a second at most; the second would take minutes.
+    launched = submit_job(
+        "allreduce",
+        "allreduce.sizes=[4,134217728]",
+        "allreduce.iterations=2000",
+        "allreduce.max_time_s=600",
+        "allreduce.check=false",
+        gpus=2,
+    )
+    launched.wait(lambda: "bus" in launched.log(0))
+    os.kill(launched.agent_pid(0), signal.SIGUSR2)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
+    whole, *cut_short = events_of(launched, "collective")
+    assert whole["iterations"] == 2000
+    assert all(event["iterations"] < 2000 for event in cut_short)
+    (note,) = events_of(launched, "note")
+    assert note["message"] == "stopped when it was asked to, after 1 of 2 measurements"
+
+
+def test_a_pair_that_is_measured_is_cut_short_on_all_nodes(submit_job):
+    launched = submit_job(
+        "allreduce",
+        "allreduce.sizes=[4194304]",
+        "allreduce.iterations=150",
+        "allreduce.max_time_s=600",
+        "allreduce.pairs=true",
+        nodes=3,
+    )
+    launched.wait(lambda: "nodes 0 and 1" in launched.log(0), 90)
+    os.kill(launched.agent_pid(2), signal.SIGUSR2)
+    verdict = launched.verdict(60)
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
+    (note,) = events_of(launched, "note")
+    done = int(note["message"].split("after ")[1].split(" of 4 ")[0])
+    whole = [event for event in events_of(launched, "pair") if event["iterations"] == 150]
+    assert done == 1 + len(whole) < 4
 
 
 def _many_sizes():

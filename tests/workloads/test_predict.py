@@ -1,6 +1,8 @@
 """The inference benchmark: real ranks that time a model, and what is refused beforehand."""
 
 import io
+import os
+import signal
 import statistics
 
 import msgspec
@@ -56,6 +58,25 @@ def test_batches_are_timed_under_every_strategy_and_summed_up(submit_job):
     print_summary(summary, Console(file=file, width=120))
     assert file.getvalue().startswith("inference: data_parallel (1 device)")
     assert "images/s" in file.getvalue()
+
+
+def test_a_long_measurement_is_cut_short_and_the_plot_is_drawn_of_what_there_is(submit_job):
+    launched = submit_job(
+        "inference",
+        "inference.batch_sizes=[64,8192]",
+        "inference.strategies=[single,process_per_gpu]",
+        "inference.repeats=300",
+        "inference.max_time_s=600",
+        gpus=2,
+    )
+    launched.wait(lambda: "process_per_gpu, 64 per batch" in launched.log(0))
+    os.kill(launched.agent_pid(0), signal.SIGUSR2)
+    verdict = launched.verdict()
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
+    first, second, *cut_short = cells_of(launched)
+    assert (first["repeats"], second["repeats"]) == (300, 300)
+    assert all(cell["repeats"] < 300 for cell in cut_short)
+    assert (launched.run.path / "inference.png").exists()
 
 
 def test_random_images_of_a_shape_and_another_precision(submit_job):

@@ -50,6 +50,7 @@ def test_single_with_more_than_one_rank_is_refused():
     [
         ({"strategy": "data_parallel", "resources": {"nodes": 2}}, "resources.nodes is 2: it is"),
         ({"strategy": "fsdp", "train": {"static_graph": True}}, "static_graph is true, which stra"),
+        ({"strategy": "fsdp", "train": {"channels_last": True}}, "channels_last is true, which st"),
         ({"strategy": "single", "train": {"gradient_as_bucket_view": False}}, "only ddp has buck"),
         ({"strategy": "data_parallel", "train": {"compile": True}}, "train.compile is true, which"),
         (
@@ -76,6 +77,7 @@ def test_single_with_more_than_one_rank_is_refused():
     ids=[
         "data_parallel-nodes",
         "fsdp-static-graph",
+        "fsdp-channels-last",
         "single-buckets",
         "data_parallel-compile",
         "data_parallel-recompute",

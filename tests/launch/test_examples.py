@@ -13,14 +13,14 @@ import pytest
 from hpcdist.events import read_events
 from hpcdist.summary import summarize
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDLESS = 100_000
 STOPS = {
     # Example -> package, phases that it records, what it is started with outside of hpcdist
     "ddp_digits": (
         "torch",
         {"data_wait", "forward_backward", "exposed_communication", "optimizer"},
-        ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"],
+        ["-m", "torch.distributed.run", "--nproc-per-node=1", "--standalone"],
     ),
     "lightning_digits": (
         "pytorch_lightning",
@@ -36,12 +36,12 @@ STOPS = {
 
 
 @pytest.mark.parametrize("name", STOPS)
-def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, submit, missing, tmp_path):
+def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch, missing, tmp_path):
     package, phases, started_with = STOPS[name]
     if importlib.util.find_spec(package) is None:
         missing(f"the package {package} is not installed (pip install hpcdist[test])")
     script = shutil.copy(EXAMPLES / f"{name}.py", tmp_path)
-    launched = submit(script, ENDLESS, gpus=2)
+    launched = launch(script, ENDLESS, gpus=2)
     launched.wait(lambda: has_stepped(launched.run), limit_s=90)
     os.kill(launched.agent_pid(0), signal.SIGUSR2)
     verdict = launched.verdict()

@@ -1,0 +1,73 @@
+"""The user's own module, run in every rank as `python -m package.module args` would run it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hpcdist import record
+from hpcdist.rank import RankContext
+from hpcdist.spec import JobSpec, ModuleJob
+from hpcdist.workloads.script import heavy_imports
+
+
+def check(job: JobSpec) -> None:
+    """Nothing: the module was found and compiled when the job was loaded."""
+
+
+def prepare(job: JobSpec) -> None:
+    """Nothing: what a module needs is its own business."""
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Heavy modules that the module imports, found without running it."""
+    return heavy_imports(Path(_job(job).script), first_on_path=Path.cwd())
+
+
+def run(context: RankContext) -> None:
+    """Run the module as `__main__`; its packages are imported before, as python does."""
+    job = _job(context.job)
+    sys.path.insert(0, os.getcwd())
+    sys.argv = ["-m", *job.args]  # as python has it while it looks for the module
+    spec = _find(job.module)
+    loader: Any = spec.loader
+    code = loader.get_code(spec.name)
+    assert spec.origin is not None
+    sys.argv[0] = spec.origin
+    main = types.ModuleType("__main__")
+    main.__dict__.update(
+        __builtins__=builtins,
+        __annotations__={},
+        __cached__=spec.cached,
+        __file__=spec.origin,
+        __loader__=loader,
+        __package__=spec.parent,
+        __spec__=spec,
+    )
+    sys.modules["__main__"] = main
+    try:
+        exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
+    finally:
+        record.finish()
+
+
+def _find(name: str) -> ModuleSpec:
+    """Raises ImportError where the module is no longer there."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{name}.__main__")
+    if spec is None or spec.origin is None:
+        message = f"there is no module {name} in {os.getcwd()}, nor where Python looks for packages"
+        raise ModuleNotFoundError(message, name=name)
+    return spec
+
+
+def _job(job: JobSpec) -> ModuleJob:
+    assert isinstance(job, ModuleJob)
+    return job

@@ -1,0 +1,176 @@
+"""Modules are submitted by name, and run as by python -m."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcdist as package
+from hpcdist.errors import JobError
+from hpcdist.job import load_job
+
+TELL = '''
+"""A docstring."""
+import json, sys
+from ..words import WORD
+
+if __name__ == "__main__":
+    print(json.dumps({
+        "word": WORD,
+        "doc": __doc__,
+        "file": __file__,
+        "spec": [__spec__.name, __spec__.origin, __spec__.parent],
+        "package": __package__,
+        "cached": __cached__,
+        "loader": type(__loader__).__name__,
+        "main": sys.modules["__main__"].__dict__ is globals(),
+        "imported": __spec__.name in sys.modules,
+        "argv": sys.argv,
+        "path": sys.path[0],
+    }))
+'''
+SPAWNS = """
+import multiprocessing, os
+from pkg.words import WORD
+
+def shout(mark):
+    return WORD + mark, __name__
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(*pool.apply(shout, ("!",)))
+"""
+RECORDS = """
+import os, sys
+from hpcdist import record
+
+record.start()
+for step in range(5):
+    record.step(samples=1)
+print(sys.argv[1:], os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise RuntimeError("once")
+"""
+
+
+@pytest.fixture
+def user(hpcdist):
+    hpcdist.write("pkg/__init__.py", "raise_if_imported = __import__('os').environ['RANK']")
+    hpcdist.write("pkg/words.py", "WORD = 'hello'")
+    hpcdist.write("pkg/sub/__init__.py", "")
+    hpcdist.write("pkg/sub/tell.py", TELL)
+    hpcdist.write("pkg/spawns.py", SPAWNS)
+    hpcdist.write("pkg/train.py", RECORDS)
+    return hpcdist
+
+
+def test_a_module_finds_what_python_m_would_give_it(user):
+    args = ["--lr", "0.1", "", "two words", "--"]
+    plain = subprocess.run(
+        [sys.executable, "-m", "pkg.sub.tell", *args],
+        cwd=user.folder,
+        env=user.settings()["env"] | {"RANK": "0"},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    done = user("submit", "-m", "pkg.sub.tell", "--local", "--", *args)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.partition("] ")[2]) == json.loads(plain.stdout)
+
+
+def test_processes_that_a_module_spawns_find_it(user):
+    done = user("submit", "-m", "pkg.spawns", "--local")
+    assert done.stdout == "[rank 0] hello! __mp_main__\n"
+
+
+def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
+    user.write("jobs/mine.yaml", "workload: module\nmodule: pkg.train\nargs: [a]\n")
+    done = user("submit", "mine", "--local", "--gpus", "2", "--max-restarts", "1", "--", "b")
+    assert done.returncode == 0, done.stderr
+    assert "[rank 1] ['a', 'b'] 0" in done.stdout
+    assert "[rank 1] ['a', 'b'] 1" in done.stdout
+    (run,) = json.loads(user("summary", "--json").stdout)
+    assert (run["job"], run["state"], run["world_size"]) == ("mine", "done", 2)
+    (folder,) = user.runs
+    job = json.loads((folder / "spec.json").read_text())["job"]
+    assert (job["module"], job["script"]) == ("pkg.train", str(user.folder / "pkg/train.py"))
+
+
+def test_arguments_of_a_module_can_be_swept(user):
+    done = user("submit", "-m", "pkg.train", "--local", "--sweep", "args=[a],[b,'1']")
+    assert done.returncode == 0, done.stderr
+    assert "[rank 0] ['a'] 0\n" in done.stdout
+    assert "[rank 0] ['b', '1'] 0\n" in done.stdout
+    rendered = user("render", "-m", "pkg.train", "--scheduler", "slurm", "--sweep", "args=[a],[b]")
+    assert rendered.stdout.count("#SBATCH --array=0-1") == 1
+
+
+def test_from_python_a_module_is_submitted_too(user, monkeypatch):
+    monkeypatch.chdir(user.folder)
+    run = package.submit(
+        "pkg.train", ["a"], is_module=True, scheduler="local", set={"launch.device": "cpu"}
+    )
+    assert run.wait().state == "done"
+    assert run.logs() == "['a'] 0\n"
+
+
+def test_a_snapshot_of_a_module_is_what_runs(user):
+    for command in (["init", "-q"], ["add", "pkg"]):
+        subprocess.run(["git", *command], cwd=user.folder, check=True, timeout=60)
+    done = user("submit", "-m", "pkg.sub.tell", "--local", "--snapshot")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.partition("] ")[2])
+    (spec,) = user.folder.glob("runs/*/spec.json")
+    snapshot = Path(json.loads(spec.read_text())["snapshot"]["folder"])
+    assert snapshot != user.folder
+    assert told["path"] == str(snapshot)
+    assert told["file"] == str(snapshot / "pkg/sub/tell.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("pkg.sub.tel", "there is no module pkg.sub.tel in pkg/sub", "mean pkg.sub.tell?"),
+        ("pgk.train", "there is no module pgk here", "did you mean pkg?"),
+        ("pkg", "pkg is a package without a module __main__", "pkg has spawns, sub, train, words"),
+        ("pkg.train.more", "pkg.train is a module, and no package", "did you mean pkg.train?"),
+        ("pkg/train.py", "'pkg/train.py' is not the name of a module", "it would be pkg.train"),
+        ("math", "the module math has no Python source", "a .py file"),
+        ("broken", "broken.py: line 1: ", "correct the script"),
+    ],
+)
+def test_a_module_that_cannot_be_run_is_refused_and_nothing_of_it_imported(
+    user, monkeypatch, name, message, hint
+):
+    user.write("broken.py", "if True")
+    monkeypatch.chdir(user.folder)
+    with pytest.raises(JobError) as error:
+        load_job(name, is_module=True)
+    assert message in error.value.message
+    assert hint in error.value.hint
+    assert "pkg" not in sys.modules
+
+
+def test_a_bad_name_ends_the_command_with_two_lines_and_no_run(user):
+    done = user("submit", "-m", "pkg.trian", "--local")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: -m pkg.trian: there is no module pkg.trian in pkg\nhint:")
+    assert user.runs == []
+
+
+def test_a_package_is_run_by_its_main_module(user, monkeypatch):
+    monkeypatch.chdir(user.folder)
+    main = user.write("pkg/__main__.py", "print(__name__, __package__, __spec__.name)")
+    assert Path(load_job("pkg", is_module=True).job.script) == main
+    done = user("submit", "-m", "pkg", "--local")
+    assert done.stdout == "[rank 0] __main__ pkg pkg.__main__\n"
+
+
+def test_a_job_file_of_a_module_cannot_say_its_file(user):
+    user.write("jobs/mine.yaml", "workload: module\nmodule: pkg.train\nscript: pkg/train.py\n")
+    done = user("submit", "mine", "--local")
+    assert done.returncode == 2
+    assert 'jobs/mine.yaml: script is "pkg/train.py", but the workload is module' in done.stderr
