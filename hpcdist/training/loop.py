@@ -126,7 +126,7 @@ class Trainer:
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
         self._schedule = Schedule(train=job.train)
-        self._states: memory.ModelStates | None = None
+        self._memory = memory.MemoryLog(self.context.events, self.device)
         self._identity = identity.describe(job, self.context)
         self._saver = Saver(
             self.context,
@@ -179,7 +179,7 @@ class Trainer:
                 self._stop()
                 return False
         self._timer.finish()
-        self._record_memory("end")
+        self._memory.end(step=self.position.step)
         setting = self.job.checkpoint
         if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
             self._saver.save(self.position)
@@ -223,7 +223,7 @@ class Trainer:
     def _stop(self) -> None:
         """Save where the training is, unless that was done at this very step."""
         self._timer.finish()
-        self._record_memory("end")
+        self._memory.end(step=self.position.step)
         if self._saver.saved != self.position:
             self._saver.save(self.position)
         self.context.events.write("stop", step=self.position.step, epoch=self.position.epoch)
@@ -323,28 +323,13 @@ class Trainer:
             self._clip(self.job.train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        if self._states is None:
-            self._record_memory("first_step")
+        self._memory.step(self.model, self._optimizer, step=self.position.step)
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
 
     def _clip(self, norm: float) -> None:
         """The norm is that of all parameters, also of the parts on other ranks."""
         self._scaler.unscale_(self._optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
-
-    def _record_memory(self, when: str) -> None:
-        """Gradients are there only within a step: what the first one had is told at the end too."""
-        if self._states is None:
-            if when == "end":
-                return
-            self._states = memory.measure_states(self.model, self._optimizer)
-        self.context.events.write(
-            "memory",
-            when=when,
-            step=self.position.step,
-            **asdict(self._states),
-            peak_bytes=memory.peak_bytes(self.device),
-        )
 
     # What is done between steps.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcdist.errors import JobError
-from hpcdist.spec import Train, TrainingJob, TrainJob
+from hpcdist.spec import LightningJob, Train, TrainingJob, TrainJob
+from hpcdist.training.compilers import require_compiler
 
 _WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
 
@@ -44,12 +45,21 @@ _EXCLUDED = (
 )
 
 
-def check_settings(job: TrainJob) -> None:
+def strategy_of(job: TrainingJob) -> str:
+    """How the job's model is spread, in the words of the torch loop."""
+    if isinstance(job, LightningJob) and job.strategy == "auto":
+        return "ddp" if job.resources.nodes * job.resources.gpus > 1 else "single"
+    assert isinstance(job, TrainJob | LightningJob)
+    return job.strategy
+
+
+def check_settings(job: TrainingJob) -> None:
     """Raise JobError for the first two settings that do not go together."""
-    _check_ranks(job)
+    if isinstance(job, TrainJob):
+        _check_ranks(job)
     _check_pairs(job)
     _check_blocks(job)
-    check_precision(job, job.launch.device)
+    _check_precision(job, job.launch.device)
 
 
 def _check_ranks(job: TrainJob) -> None:
@@ -68,28 +78,29 @@ def _check_ranks(job: TrainJob) -> None:
         )
 
 
-def _check_pairs(job: TrainJob) -> None:
+def _check_pairs(job: TrainingJob) -> None:
     default = Train()
+    strategy = strategy_of(job)
     for pair in _EXCLUDED:
         value = getattr(job.train, pair.key)
-        if value != getattr(default, pair.key) and job.strategy in pair.strategies:
+        if value != getattr(default, pair.key) and strategy in pair.strategies:
             raise JobError(
-                f"train.{pair.key} is {str(value).lower()}, which strategy {job.strategy} cannot "
+                f"train.{pair.key} is {str(value).lower()}, which strategy {strategy} cannot "
                 f"have: {pair.reason}",
                 hint=f"leave train.{pair.key} out, or set strategy to ddp",
             )
 
 
-def can_recompute(job: TrainJob) -> bool:
+def can_recompute(job: TrainingJob) -> bool:
     """Whether train.activation_checkpointing is possible, as far as the model's name says."""
-    return job.strategy != "data_parallel" and not _is_without_blocks(job.model.name)
+    return strategy_of(job) != "data_parallel" and not _is_without_blocks(job.model.name)
 
 
 def _is_without_blocks(name: str) -> bool:
     return name in _WITHOUT_BLOCKS or name.startswith("vgg")
 
 
-def _check_blocks(job: TrainJob) -> None:
+def _check_blocks(job: TrainingJob) -> None:
     if not job.train.activation_checkpointing:
         return
     name = job.model.name
@@ -107,8 +118,14 @@ def _check_blocks(job: TrainJob) -> None:
         )
 
 
-def check_precision(job: TrainingJob, device: str) -> None:
-    """Raise JobError for what a kind of device, cpu or cuda, cannot do."""
+def check_on_device(job: TrainingJob, device: str) -> None:
+    """Raise JobError for what ranks of this host, on a kind of device (cpu, cuda), cannot do."""
+    _check_precision(job, device)
+    if job.train.compile:
+        require_compiler(device)
+
+
+def _check_precision(job: TrainingJob, device: str) -> None:
     if job.train.precision == "tf32" and device == "cpu":
         raise JobError(
             "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",

@@ -10,7 +10,7 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_precision, check_settings
+from hpcdist.training.rules import check_on_device, check_settings
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -27,7 +27,7 @@ def check(job: JobSpec) -> None:
 def check_device(job: JobSpec, device: str) -> None:
     """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
     assert isinstance(job, TrainJob)
-    check_precision(job, device)
+    check_on_device(job, device)
 
 
 def prepare(job: JobSpec) -> None:

@@ -21,9 +21,10 @@ from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_f
 from hpcdist.training.lightning.data import JobData
 from hpcdist.training.lightning.environment import RankEnvironment
 from hpcdist.training.lightning.module import Classifier
-from hpcdist.training.lightning.options import trainer_options
+from hpcdist.training.lightning.options import make_precision, trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
+from hpcdist.training.memory import MemoryLog
 from hpcdist.training.models import build_model, count_parameters, pick_memory_format
 from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.resume import find_start
@@ -56,7 +57,6 @@ class _Fitting:
     callback: RunCallback
     trainer: Trainer
     identity: dict[str, Any]
-    timer: Any
 
     def run(self, path: Path | None) -> bool:
         """Train from the position to the end."""
@@ -71,7 +71,6 @@ class _Fitting:
             self.trainer.fit(self.module, datamodule=self.data, ckpt_path=resume)
         except Stopped:
             return False
-        self.timer.finish()
         return True
 
     def _end_epoch(self, resume: str | None) -> None:
@@ -140,18 +139,26 @@ def _prepare(
         go_on_from(state, progress)
     timer = make_timer(context, first_step=progress.position.step)
     batches = JobData(data, job, progress=progress, timer=timer, memory_format=memory_format)
-    module = Classifier(net, job, progress=progress, timer=timer, scoring=batches.scoring)
+    memory = MemoryLog(context.events, device)
+    module = Classifier(
+        net, job, progress=progress, timer=timer, memory=memory, scoring=batches.scoring
+    )
     callback = RunCallback(
         context,
         job,
         progress=progress,
         timer=timer,
+        memory=memory,
         identity=own,
         resumed_from=None if state is None else state[KEY],
     )
     trainer = Trainer(
         callbacks=[callback],
-        plugins=[RankEnvironment(context), CheckpointFiles(context, state)],
+        plugins=[
+            RankEnvironment(context),
+            CheckpointFiles(context, state),
+            make_precision(context, job),
+        ],
         **trainer_options(context, job),
     )
     return _Fitting(
@@ -163,7 +170,6 @@ def _prepare(
         callback=callback,
         trainer=trainer,
         identity=own,
-        timer=timer,
     )
 
 
