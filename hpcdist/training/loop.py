@@ -64,6 +64,7 @@ class Trainer:
         self._memory_format = pick_memory_format(
             model,
             setting=job.train.channels_last,
+            sharded=STRATEGIES[job.strategy].is_sharded,
             tensor_cores=self._precision.uses_tensor_cores,
             device=self.device,
         )

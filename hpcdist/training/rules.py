@@ -58,6 +58,7 @@ def check_settings(job: TrainingJob) -> None:
     if isinstance(job, TrainJob):
         _check_ranks(job)
     _check_pairs(job)
+    _check_memory_format(job)
     _check_blocks(job)
     _check_precision(job, job.launch.device)
 
@@ -89,6 +90,15 @@ def _check_pairs(job: TrainingJob) -> None:
                 f"have: {pair.reason}",
                 hint=f"leave train.{pair.key} out, or set strategy to ddp",
             )
+
+
+def _check_memory_format(job: TrainingJob) -> None:
+    if job.train.channels_last is True and strategy_of(job) == "fsdp":
+        raise JobError(
+            "train.channels_last is true, which strategy fsdp cannot have: FSDP2 cuts up weights "
+            "in the usual memory format only",
+            hint="leave train.channels_last out, or set strategy to ddp",
+        )
 
 
 def can_recompute(job: TrainingJob) -> bool:

@@ -34,7 +34,8 @@ def prepare(job: JobSpec) -> None:
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: Lightning takes longer than torch itself."""
     assert isinstance(job, LightningJob)
-    return ["hpcdist.training.lightning.fit", *training_modules(job)]
+    fsdp = ["torch.distributed.fsdp"] if job.strategy == "fsdp" else []
+    return ["hpcdist.training.lightning.fit", *fsdp, *training_modules(job)]
 
 
 def run(context: RankContext) -> None:

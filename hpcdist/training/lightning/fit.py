@@ -127,6 +127,7 @@ def _prepare(
     memory_format = pick_memory_format(
         net,
         setting=job.train.channels_last,
+        sharded=job.strategy == "fsdp",
         tensor_cores=precision.uses_tensor_cores,
         device=device,
     )
