@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hpcdist.errors import JobError
 from hpcdist.spec import LightningJob, Train, TrainingJob, TrainJob
-from hpcdist.training.compilers import require_compiler
 
 _WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
 
@@ -60,7 +59,7 @@ def check_settings(job: TrainingJob) -> None:
     _check_pairs(job)
     _check_memory_format(job)
     _check_blocks(job)
-    _check_precision(job, job.launch.device)
+    check_precision(job, job.launch.device)
 
 
 def _check_ranks(job: TrainJob) -> None:
@@ -128,14 +127,8 @@ def _check_blocks(job: TrainingJob) -> None:
         )
 
 
-def check_on_device(job: TrainingJob, device: str) -> None:
-    """Raise JobError for what ranks of this host, on a kind of device (cpu, cuda), cannot do."""
-    _check_precision(job, device)
-    if job.train.compile:
-        require_compiler(device)
-
-
-def _check_precision(job: TrainingJob, device: str) -> None:
+def check_precision(job: TrainingJob, device: str) -> None:
+    """Raise JobError for what a kind of device, cpu or cuda, cannot do."""
     if job.train.precision == "tf32" and device == "cpu":
         raise JobError(
             "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",

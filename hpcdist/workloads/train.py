@@ -9,8 +9,9 @@ from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
+from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_on_device, check_settings
+from hpcdist.training.rules import check_precision, check_settings
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -27,7 +28,14 @@ def check(job: JobSpec) -> None:
 def check_device(job: JobSpec, device: str) -> None:
     """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
     assert isinstance(job, TrainJob)
-    check_on_device(job, device)
+    check_precision(job, device)
+
+
+def check_host(job: JobSpec, device: str) -> None:
+    """Raise JobError for what the job needs and this host lacks."""
+    assert isinstance(job, TrainJob)
+    if job.train.compile:
+        require_compiler(device)
 
 
 def prepare(job: JobSpec) -> None:

@@ -69,6 +69,10 @@ def test_single_with_more_than_one_rank_is_refused():
             "train.activation_checkpointing and train.compile are both true",
         ),
         (
+            {"strategy": "fsdp", "train": {"channels_last": True}},
+            "channels_last is true, which strategy fsdp",
+        ),
+        (
             {"train": {"precision": "tf32"}, "launch": {"device": "cpu"}},
             "train.precision is tf32, which only GPUs have",
         ),
@@ -81,6 +85,7 @@ def test_single_with_more_than_one_rank_is_refused():
         "data_parallel-recompute",
         "no-blocks",
         "recompute-compile",
+        "fsdp-channels-last",
         "tf32-cpu",
     ],
 )
