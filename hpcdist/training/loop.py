@@ -68,9 +68,9 @@ class Trainer:
             tensor_cores=self._precision.uses_tensor_cores,
             device=self.device,
         )
-        self.model = model.to(self.device, self._precision.weights).to(
-            memory_format=self._memory_format
-        )
+        model = model.to(self._precision.weights).to(memory_format=self._memory_format)
+        # One that is cut up comes to the device in parts: it may not fit there as a whole.
+        self.model = model if STRATEGIES[job.strategy].is_sharded else model.to(self.device)
         self._take_data(data)
         batch = self._first_samples(data)
         self._choose_threads(batch)

@@ -73,15 +73,13 @@ def run(context: RankContext) -> None:
 
 
 def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:
-    import torch
-
     from hpcdist.data.catalog import load_data
+    from hpcdist.training.building import build_noted
     from hpcdist.training.loop import Trainer
-    from hpcdist.training.models import build_model, count_parameters
+    from hpcdist.training.models import count_parameters
 
     data = load_data(job.data)
-    torch.manual_seed(job.train.seed)  # the same weights in all ranks
-    model = build_model(job.model, data.image_shape, data.num_classes)
+    model = build_noted(job, data, context.events)
     trainer = Trainer(context, job, model, data)
     _write_setup(trainer, data, count_parameters(model), time.perf_counter() - begin_s)
     return trainer

@@ -16,6 +16,7 @@ from hpcdist.data.order import EpochPlan
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
 from hpcdist.training import identity
+from hpcdist.training.building import build_noted
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
 from hpcdist.training.lightning.data import JobData
@@ -25,7 +26,7 @@ from hpcdist.training.lightning.options import make_precision, trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.models import build_model, count_parameters, pick_memory_format
+from hpcdist.training.models import count_parameters, pick_memory_format
 from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.resume import find_start
 from hpcdist.training.threads import pick_num_threads
@@ -120,8 +121,7 @@ def _prepare(
     context: RankContext, job: LightningJob, data: DataSet, state: dict[str, Any] | None
 ) -> _Fitting:
     device = torch.device(context.device)
-    torch.manual_seed(job.train.seed)  # the same weights in all ranks
-    net = build_model(job.model, data.image_shape, data.num_classes)
+    net = build_noted(job, data, context.events)
     precision = PRECISIONS[job.train.precision]
     precision.begin(device)
     memory_format = pick_memory_format(
