@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpcdist.errors import JobError
 from hpcdist.spec import Model
-from hpcdist.training.model_names import is_torchvision
+from hpcdist.training.model_names import BUILT_IN_CLASSES, is_torchvision
 from hpcdist.training.own_model import build_own_model, is_own
 
 Shape = tuple[int, int, int]
@@ -137,13 +137,13 @@ class Scaled(nn.Module):
         return logits
 
 
-_OWN_CLASSES = {"fashion_cnn": FashionCNN, "mlp": MLP}
+_OWN_CLASSES = {cls.__name__: cls for cls in (FashionCNN, MLP)}
 
 
 def _build_own(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     side = model.image_size
     shape = (image_shape[0], side, side) if side else image_shape
-    net = _OWN_CLASSES[model.name](shape, num_classes, **model.args)
+    net = _OWN_CLASSES[BUILT_IN_CLASSES[model.name]](shape, num_classes, **model.args)
     return Scaled(net, side=side, rgb=False) if side else net
 
 
