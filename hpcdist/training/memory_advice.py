@@ -51,8 +51,8 @@ def advise(
     """
     rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
     found = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain)
-    kind = "" if holding.is_measured else ", once a step is done"
-    held = f"model states are {_listed(holding)}{kind}"
+    kind = "" if holding.is_measured else _LATER
+    held = f"model states are {_listed(holding, kind)}"
     if rest_bytes is not None:
         held += f", and what grows with the batch was {_gb(rest_bytes)}"
     return f"{held}; what would help: {'; '.join(option.text for option in found)}"
@@ -77,7 +77,7 @@ def advise_on_model(
         options.append("more ranks: model states shrink in proportion")
     options.append("a smaller model (model.args)")
     return (
-        f"{model}, whose states are {_listed(holding)} once a step is done; what would help: "
+        f"{model}, whose states are {_listed(holding, _LATER)}; what would help: "
         f"{'; '.join(options)}; not a smaller batch: there was none yet"
     )
 
@@ -91,18 +91,19 @@ def _advise_on_building(job: TrainingJob, model: str, num_parameters: int, holdi
         options.append(f"fewer ranks on a node: {_gb(whole_bytes)} with resources.gpus=1")
     return (
         f"{model}: each rank makes it whole in its host's memory, {_gb(whole_bytes)}{node}; its "
-        f"states are {_listed(holding)} once a step is done; what would help: "
+        f"states are {_listed(holding, _LATER)}; what would help: "
         f"{'; '.join(options)}; not a smaller batch: there was none yet"
     )
 
 
+_LATER = ", once a step is done"
 _BYTES_WHEN_BUILT = 4
 """Per parameter: models are made in fp32, whatever the precision."""
 
 
-def _listed(holding: Holding) -> str:
+def _listed(holding: Holding, when: str = "") -> str:
     return (
-        f"{_gb(holding.total_bytes)} per rank (parameters {_gb(holding.parameter_bytes)}, "
+        f"{_gb(holding.total_bytes)} per rank{when} (parameters {_gb(holding.parameter_bytes)}, "
         f"gradients {_gb(holding.gradient_bytes)}, optimizer {_gb(holding.optimizer_bytes)})"
     )
 

@@ -135,8 +135,8 @@ def test_a_model_that_cannot_be_made_is_told_by_what_the_host_must_hold():
     advice = advise_on_model(job, num_parameters=10**9, world_size=8, is_built=False)
     assert advice == (
         "the model has 1,000,000,000 parameters: each rank makes it whole in its host's memory, "
-        "4.00 GB, 16.00 GB on a node with 4 ranks; its states are 16.00 GB per rank (parameters "
-        "4.00 GB, gradients 4.00 GB, optimizer 8.00 GB) once a step is done; what would help: a "
+        "4.00 GB, 16.00 GB on a node with 4 ranks; its states are 16.00 GB per rank, once a step "
+        "is done (parameters 4.00 GB, gradients 4.00 GB, optimizer 8.00 GB); what would help: a "
         "smaller model (model.args); hosts with more memory per rank; fewer ranks on a node: "
         "4.00 GB with resources.gpus=1; not a smaller batch: there was none yet"
     )
