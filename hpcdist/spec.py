@@ -137,8 +137,8 @@ class Train(Section, frozen=True, kw_only=True):
     """Compute the inside of a model's blocks again in the backward pass instead of keeping it: less
     memory for about a third more time."""
     compile: bool = False
-    """Run the model by torch.compile, which takes a minute at the start; on CPUs it needs a C++
-    compiler."""
+    """Run the model by torch.compile, which takes a minute at the start; it needs a C++ compiler on
+    CPUs, a C compiler on GPUs, and the headers of Python."""
     gradient_as_bucket_view: bool = True
     """ddp: gradients live in the communication buckets, which saves a copy of them."""
     static_graph: bool = False
@@ -146,7 +146,7 @@ class Train(Section, frozen=True, kw_only=True):
     evaluate_every_epochs: CountOrZero = 1
     """Evaluate on the test data after so many epochs, and after the last; 0: never."""
     channels_last: Literal["auto"] | bool = "auto"
-    """Memory format of convolutional models; auto: where it is faster."""
+    """Memory format of convolutional models; auto: where it is faster; fsdp cannot have it."""
     num_threads: Count | None = None
     """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
 
@@ -271,8 +271,8 @@ class LightningJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["lightning"] = "lightning"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How the model is spread over the ranks; auto: ddp where there are several; fsdp is for GPUs
-    only."""
+    """How the model is spread over the ranks; auto: ddp where there are several; fsdp: FSDP2, by
+    Lightning's ModelParallelStrategy."""
 
 
 class OwnCodeJob(JobSpec, frozen=True, kw_only=True):

@@ -53,6 +53,8 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     """The workload returned by itself."""
     out_of_memory: bool = False
     """The kernel or the agent ended it for its memory."""
+    free_bytes: int | None = None
+    """Memory of its host that was left to it, where that was too little."""
     advice: str | None = None
     """What would help against a lack of memory."""
     stopped: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,10 +21,12 @@ def machine_id() -> str:
 
 
 def free_host_bytes() -> int:
-    """Memory that this process could still get: of its machine, and of its cgroups."""
+    """Memory that this process could still get: of its machine, of its cgroups, and of its own
+    limit (ulimit -v)."""
     import psutil
 
-    return min([int(psutil.virtual_memory().available), *_cgroup_rests()])
+    rests = [*_cgroup_rests(), *_address_space_rest()]
+    return min([int(psutil.virtual_memory().available), *rests])
 
 
 def largest_buffer(
@@ -44,6 +47,15 @@ def split_by_room(sizes: Sequence[int], largest_bytes: int) -> tuple[list[int], 
     """The sizes that fit, and those that do not, in their order."""
     fitting = [size for size in sizes if size <= largest_bytes]
     return fitting, [size for size in sizes if size > largest_bytes]
+
+
+def _address_space_rest() -> list[int]:
+    """What a limit of this process's address space leaves, where it has one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return []
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return [max(0, limit - pages * resource.getpagesize())]
 
 
 def _cgroup_rests() -> list[int]:

@@ -174,6 +174,7 @@ class Agent:
         try:
             self._choose_device()
             workloads.check_device(self.job, self._device)
+            workloads.check_host(self.job, self._device)
         except (DisagreementError, JobError) as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 

@@ -17,8 +17,8 @@ from hpcdist.launch.rank_process import ErrorReport
 from hpcdist.launch.shortage import parse_shortage
 from hpcdist.progress import RankProgress
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, TrainJob
-from hpcdist.training.memory_advice import Holding, advise, expected_holding
+from hpcdist.spec import JobSpec, TrainingJob
+from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
 from hpcdist.verdict import RankEnd
 
 _CRASH_MARK = "Fatal Python error:"
@@ -64,17 +64,18 @@ def rank_end(
         exception=report.exception if report else None,
         message=report.text if report else message,
         traceback=report.traceback if report else crash_report,
+        free_bytes=report.free_bytes if report else None,
         step=progress.step,
         finished=progress.finished,
         out_of_memory=out_of_memory is not None,
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
-    if isinstance(job, TrainJob) and is_out_of_memory(end):
+    if isinstance(job, TrainingJob) and is_out_of_memory(end):
         return msgspec.structs.replace(end, advice=_advice(run, job, order, end))
     return end
 
 
-def _advice(run: Run, job: TrainJob, order: RankOrder, end: RankEnd) -> str | None:
+def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
     """What would help, by what the rank recorded of its memory; None where it got to nothing."""
     try:
         events = read_events(run.event_file(order.rank, order.attempt)).events
@@ -88,10 +89,23 @@ def _advice(run: Run, job: TrainJob, order: RankOrder, end: RankEnd) -> str | No
     elif "setup" in newest:
         holding = expected_holding(job, newest["setup"]["parameters"], order.world_size)
     if holding is None:
-        return None
+        return _advice_on_model(job, order, newest.get("model"))
     shortage = parse_shortage(end.message or "")
     used_bytes = shortage.used_bytes if shortage else None
     return advise(job, world_size=order.world_size, holding=holding, used_bytes=used_bytes)
+
+
+def _advice_on_model(
+    job: TrainingJob, order: RankOrder, model: dict[str, Any] | None
+) -> str | None:
+    if model is None:
+        return None
+    return advise_on_model(
+        job,
+        num_parameters=model["parameters"],
+        world_size=order.world_size,
+        is_built=model["built"],
+    )
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
-from hpcdist.launch.shortage import parse_shortage, shortage_sentence
+from hpcdist.launch.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.run import rank_log
 from hpcdist.verdict import Kind, RankEnd, Verdict
 
@@ -29,9 +29,6 @@ TCPStore of torch 2.6 to 2.15)."""
 
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
-_OUT_OF_MEMORY = re.compile(
-    r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
-)
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -340,12 +337,7 @@ def _kind(end: RankEnd) -> Kind:
 
 
 def _looks_out_of_memory(end: RankEnd) -> bool:
-    if end.exception is None:
-        return False
-    name = end.exception.rpartition(".")[2]
-    if name in {"MemoryError", "OutOfMemoryError"}:
-        return True
-    return name in {"RuntimeError", "OSError"} and bool(_OUT_OF_MEMORY.search(end.message or ""))
+    return end.exception is not None and tells_of_shortage(end.exception, end.message or "")
 
 
 def _sentence(first: RankEnd, early: Sequence[int]) -> str:
@@ -381,6 +373,8 @@ def _exception(end: RankEnd) -> str:
 
 def _shortage(end: RankEnd) -> str:
     found = parse_shortage(end.message or "")
+    if found is not None and found.gpu is None and found.free_bytes is None:
+        found = msgspec.structs.replace(found, free_bytes=end.free_bytes)
     what = _exception(end) if found is None else shortage_sentence(found)
     return f"out of memory: {what}{_advice(end)}"
 

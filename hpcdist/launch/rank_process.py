@@ -29,6 +29,7 @@ from hpcdist.errors import EXIT_STOPPED
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
+from hpcdist.launch.shortage import tells_of_shortage
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
@@ -57,6 +58,8 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """The exception's message."""
     traceback: str
     time_s: float
+    free_bytes: int | None = None
+    """Memory of the host that was left to the rank, where that was too little."""
     message: dict[str, Any] = {}
 
 
@@ -143,9 +146,10 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         _write_end(context, code)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         code = _EXIT_EXCEPTION
+        free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        report = describe(error)
+        report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
         _show(error)
         _write_report(report, error_file)
         _write_end(context, code, report)
@@ -220,6 +224,19 @@ def describe(error: BaseException) -> ErrorReport:
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
         },
     )
+
+
+def _free_bytes(error: BaseException) -> int | None:
+    """Memory that is left on the host, where an exception tells that it is too little."""
+    try:
+        text = str(error)
+        if "CUDA" in text or not tells_of_shortage(exception_name(error), text):
+            return None
+        from hpcdist.collectives.room import free_host_bytes
+
+        return free_host_bytes()
+    except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
+        return None
 
 
 def _clean(text: str, most_letters: int) -> str:

@@ -26,6 +26,11 @@ _RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _GPU = re.compile(r"GPU (\d+) has a total capacity")
 
 
+_TELLS = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
+)
+
+
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     """A request for memory that failed, in bytes; None: not said."""
 
@@ -40,6 +45,14 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     """By tensors of this process."""
     reserved_bytes: int | None = None
     """Held for later tensors, in pieces too small for this one."""
+
+
+def tells_of_shortage(exception: str, message: str) -> bool:
+    """Whether an exception of this type, with its module, and message is a want of memory."""
+    name = exception.rpartition(".")[2]
+    if name in {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}:
+        return True
+    return name in {"RuntimeError", "OSError"} and bool(_TELLS.search(message))
 
 
 def parse_shortage(message: str) -> Shortage | None:
@@ -66,6 +79,8 @@ def shortage_sentence(shortage: Shortage) -> str:
         whose = "" if shortage.gpu is None else f"GPU {shortage.gpu}'s "
         free, total = _gb(shortage.free_bytes), _gb(shortage.total_bytes)
         parts.append(f"{free} of {whose}{total} were free")
+    elif shortage.free_bytes is not None:
+        parts.append(f"{_gb(shortage.free_bytes)} were left to the rank on its host")
     if shortage.allowed_bytes is not None:
         parts.append(f"this process is allowed {_gb(shortage.allowed_bytes)}")
     if shortage.used_bytes is not None:

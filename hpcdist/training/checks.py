@@ -9,12 +9,14 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.errors import JobError
 from hpcdist.spec import TrainingJob
 from hpcdist.training.checkpoint_files import resume_candidates
+from hpcdist.training.model_args import check_model_args
 from hpcdist.training.model_names import check_model_name, is_torchvision
 
 
 def check_training(job: TrainingJob) -> None:
     """Raise JobError for a model, data or a checkpoint that is not there, and for too few data."""
     check_model_name(job.model.name)
+    check_model_args(job.model)
     _check_sizes(job)
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)

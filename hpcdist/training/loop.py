@@ -63,14 +63,14 @@ class Trainer:
         self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
             model,
-            # fully_shard cuts up weights only as they lie in their usual order.
-            setting=False if STRATEGIES[job.strategy].is_sharded else job.train.channels_last,
+            setting=job.train.channels_last,
+            sharded=STRATEGIES[job.strategy].is_sharded,
             tensor_cores=self._precision.uses_tensor_cores,
             device=self.device,
         )
-        self.model = model.to(self.device, self._precision.weights).to(
-            memory_format=self._memory_format
-        )
+        model = model.to(self._precision.weights).to(memory_format=self._memory_format)
+        # One that is cut up comes to the device in parts: it may not fit there as a whole.
+        self.model = model if STRATEGIES[job.strategy].is_sharded else model.to(self.device)
         self._take_data(data)
         batch = self._first_samples(data)
         self._choose_threads(batch)
@@ -127,7 +127,7 @@ class Trainer:
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
         self._schedule = Schedule(train=job.train)
-        self._states: memory.ModelStates | None = None
+        self._memory = memory.MemoryLog(self.context.events, self.device)
         self._identity = identity.describe(job, self.context)
         self._saver = Saver(
             self.context,
@@ -180,7 +180,7 @@ class Trainer:
                 self._stop()
                 return False
         self._timer.finish()
-        self._record_memory("end")
+        self._memory.end(step=self.position.step)
         setting = self.job.checkpoint
         if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
             self._saver.save(self.position)
@@ -224,7 +224,7 @@ class Trainer:
     def _stop(self) -> None:
         """Save where the training is, unless that was done at this very step."""
         self._timer.finish()
-        self._record_memory("end")
+        self._memory.end(step=self.position.step)
         if self._saver.saved != self.position:
             self._saver.save(self.position)
         self.context.events.write("stop", step=self.position.step, epoch=self.position.epoch)
@@ -324,28 +324,13 @@ class Trainer:
             self._clip(self.job.train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        if self._states is None:
-            self._record_memory("first_step")
+        self._memory.step(self.model, self._optimizer, step=self.position.step)
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
 
     def _clip(self, norm: float) -> None:
         """The norm is that of all parameters, also of the parts on other ranks."""
         self._scaler.unscale_(self._optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
-
-    def _record_memory(self, when: str) -> None:
-        """Gradients are there only within a step: what the first one had is told at the end too."""
-        if self._states is None:
-            if when == "end":
-                return
-            self._states = memory.measure_states(self.model, self._optimizer)
-        self.context.events.write(
-            "memory",
-            when=when,
-            step=self.position.step,
-            **asdict(self._states),
-            peak_bytes=memory.peak_bytes(self.device),
-        )
 
     # What is done between steps.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
+
+from hpcdist.events import EventWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,36 @@ def peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class MemoryLog:
+    """Records what a training holds: after the first step of an attempt, and at its end."""
+
+    def __init__(self, events: EventWriter, device: torch.device) -> None:
+        self._events = events
+        self._device = device
+        self._states: ModelStates | None = None
+
+    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int) -> None:
+        """An optimizer step is done, and its gradients are still there; only the first counts."""
+        if self._states is None:
+            self._states = measure_states(model, optimizer)
+            self._write("first_step", step)
+
+    def end(self, *, step: int) -> None:
+        """No step follows: what the first one held is told again, with the peak by now."""
+        if self._states is not None:
+            self._write("end", step)
+
+    def _write(self, when: str, step: int) -> None:
+        assert self._states is not None
+        self._events.write(
+            "memory",
+            when=when,
+            step=step,
+            **asdict(self._states),
+            peak_bytes=peak_bytes(self._device),
+        )
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

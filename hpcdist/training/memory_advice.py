@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpcdist.spec import TrainJob
-from hpcdist.training.rules import can_recompute
+from hpcdist.spec import TrainingJob
+from hpcdist.training.rules import can_recompute, strategy_of
 
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 """Numbers that an optimizer keeps for each parameter."""
@@ -28,10 +28,10 @@ class Holding:
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
-def expected_holding(job: TrainJob, num_parameters: int, world_size: int) -> Holding:
+def expected_holding(job: TrainingJob, num_parameters: int, world_size: int) -> Holding:
     """What the first step would bring about."""
     size = 2 if job.train.precision == "bf16-true" else 4
-    own = num_parameters * size // (world_size if job.strategy == "fsdp" else 1)
+    own = num_parameters * size // (world_size if strategy_of(job) == "fsdp" else 1)
     has_moments = job.train.optimizer != "sgd" or job.train.momentum > 0
     number = _MOMENTS[job.train.optimizer] if has_moments else 0
     return Holding(
@@ -43,7 +43,7 @@ def expected_holding(job: TrainJob, num_parameters: int, world_size: int) -> Hol
 
 
 def advise(
-    job: TrainJob, *, world_size: int, holding: Holding, used_bytes: int | None = None
+    job: TrainingJob, *, world_size: int, holding: Holding, used_bytes: int | None = None
 ) -> str:
     """What a rank held, and what would make that less, the greatest gain first.
 
@@ -51,15 +51,61 @@ def advise(
     """
     rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
     found = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain)
-    kind = "" if holding.is_measured else ", once a step is done"
-    held = (
-        f"model states are {_gb(holding.total_bytes)} per rank{kind} (parameters "
-        f"{_gb(holding.parameter_bytes)}, gradients {_gb(holding.gradient_bytes)}, optimizer "
-        f"{_gb(holding.optimizer_bytes)})"
-    )
+    kind = "" if holding.is_measured else _LATER
+    held = f"model states are {_listed(holding, kind)}"
     if rest_bytes is not None:
         held += f", and what grows with the batch was {_gb(rest_bytes)}"
     return f"{held}; what would help: {'; '.join(option.text for option in found)}"
+
+
+def advise_on_model(
+    job: TrainingJob, *, num_parameters: int, world_size: int, is_built: bool
+) -> str:
+    """What a model needs that did not fit before its first batch, and what would make that less.
+
+    `is_built`: it was made on the host, and what failed is to bring it to its device.
+    """
+    holding = expected_holding(job, num_parameters, world_size)
+    model = f"the model has {num_parameters:,} parameters"
+    if not is_built:
+        return _advise_on_building(job, model, num_parameters, holding)
+    options = [] if strategy_of(job) == "fsdp" else [_fsdp(holding, world_size).text]
+    if job.train.precision != "bf16-true":
+        half = holding.total_bytes / 2
+        options.append(f"train.precision=bf16-true, with model states of {_gb(half)} per rank")
+    if strategy_of(job) == "fsdp":
+        options.append("more ranks: model states shrink in proportion")
+    options.append("a smaller model (model.args)")
+    return (
+        f"{model}, whose states are {_listed(holding, _LATER)}; what would help: "
+        f"{'; '.join(options)}; not a smaller batch: there was none yet"
+    )
+
+
+def _advise_on_building(job: TrainingJob, model: str, num_parameters: int, holding: Holding) -> str:
+    whole_bytes = num_parameters * _BYTES_WHEN_BUILT
+    ranks = job.ranks_per_node
+    node = f", {_gb(whole_bytes * ranks)} on a node with {ranks} ranks" if ranks > 1 else ""
+    options = ["a smaller model (model.args)", f"hosts with more memory{node and ' per rank'}"]
+    if ranks > 1:
+        options.append(f"fewer ranks on a node: {_gb(whole_bytes)} with resources.gpus=1")
+    return (
+        f"{model}: each rank makes it whole in its host's memory, {_gb(whole_bytes)}{node}; its "
+        f"states are {_listed(holding, _LATER)}; what would help: "
+        f"{'; '.join(options)}; not a smaller batch: there was none yet"
+    )
+
+
+_LATER = ", once a step is done"
+_BYTES_WHEN_BUILT = 4
+"""Per parameter: models are made in fp32, whatever the precision."""
+
+
+def _listed(holding: Holding, when: str = "") -> str:
+    return (
+        f"{_gb(holding.total_bytes)} per rank{when} (parameters {_gb(holding.parameter_bytes)}, "
+        f"gradients {_gb(holding.gradient_bytes)}, optimizer {_gb(holding.optimizer_bytes)})"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +116,7 @@ class _Option:
 
 
 def _options(
-    job: TrainJob, world_size: int, holding: Holding, rest_bytes: int | None
+    job: TrainingJob, world_size: int, holding: Holding, rest_bytes: int | None
 ) -> Iterator[_Option]:
     train = job.train
     # Where it is not known, what grows with the batch is what was too much.
@@ -93,7 +139,7 @@ def _options(
             text="train.activation_checkpointing=true, for about a third more time",
             gain=guess * 0.4,
         )
-    yield _more_ranks(holding) if job.strategy == "fsdp" else _fsdp(holding, world_size)
+    yield _more_ranks(holding) if strategy_of(job) == "fsdp" else _fsdp(holding, world_size)
 
 
 def _fsdp(holding: Holding, world_size: int) -> _Option:

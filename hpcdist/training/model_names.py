@@ -11,7 +11,9 @@ from hpcdist.errors import JobError
 from hpcdist.nearest import nearest_first
 from hpcdist.training.own_model import check_own_model, is_own
 
-OWN_MODELS = ("fashion_cnn", "mlp")
+BUILT_IN_CLASSES = {"fashion_cnn": "FashionCNN", "mlp": "MLP"}
+"""model.name -> class in hpcdist.training.models."""
+OWN_MODELS = tuple(BUILT_IN_CLASSES)
 
 _REGISTERED = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)\(", re.MULTILINE)
 _SHOWN = 8

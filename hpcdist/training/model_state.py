@@ -18,15 +18,26 @@ _OPTIMIZER = "optimizer."
 def take_over(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Go on with the weights (`model`) and moments (`optimizer`) of a state; whole tensors are cut
     up where the model's are: then all ranks must call this."""
-    own = model.state_dict()
-    weights = {name: _like(value, own.get(name)) for name, value in state["model"].items()}
-    model.load_state_dict(weights)
-    parameters = _trained(optimizer)
-    moments = {
-        index: {key: _like(value, parameters[index]) for key, value in entries.items()}
-        for index, entries in state["optimizer"]["state"].items()
-    }
+    model.load_state_dict(weights_like(model, state["model"]))
+    moments = moments_like(optimizer, state["optimizer"]["state"])
     restore_optimizer(optimizer, {**state["optimizer"], "state": moments})
+
+
+def weights_like(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights by name, cut up where the model's are: then all ranks must call this."""
+    own = model.state_dict()
+    return {name: _like(value, own.get(name)) for name, value in weights.items()}
+
+
+def moments_like(
+    optimizer: torch.optim.Optimizer, moments: dict[int, dict[str, Any]]
+) -> dict[int, dict[str, Any]]:
+    """An optimizer's state by the number of its parameter, cut up where the parameters are."""
+    parameters = _trained(optimizer)
+    return {
+        index: {key: _like(value, parameters[index]) for key, value in entries.items()}
+        for index, entries in moments.items()
+    }
 
 
 def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -96,6 +107,12 @@ def _names(
         for name, parameter in model.named_parameters()
         if id(parameter) in trained
     )
+
+
+def whole(value: Any) -> Any:
+    """The value, gathered from all ranks where it is cut up: then all must call this."""
+    gather = getattr(value, "full_tensor", None)  # of DTensor, whose import costs time
+    return value if gather is None else gather()
 
 
 def _like(value: Any, own: Tensor | None) -> Any:

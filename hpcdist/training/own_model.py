@@ -18,6 +18,9 @@ from hpcdist.nearest import nearest_first
 if TYPE_CHECKING:
     from torch import nn
 
+GIVEN = ("image_shape", "num_classes")
+"""Arguments that a model is given where it takes them."""
+
 _SHOWN = 8
 
 
@@ -44,8 +47,19 @@ def check_own_model(name: str) -> None:
             "the installed packages",
             hint="submit from the folder that holds it, or put that on PYTHONPATH",
         )
-    if spec.origin is not None and spec.origin.endswith(".py"):
-        _check_class(name, Path(spec.origin), class_name)
+    if (source := _source(spec)) is not None:
+        _check_class(name, source, class_name)
+
+
+def find_source(module: str) -> Path | None:
+    """The file of a module that can be found from here, where it is written in Python."""
+    spec = _find(module)
+    return None if spec is None else _source(spec)
+
+
+def _source(spec: ModuleSpec) -> Path | None:
+    is_python = spec.origin is not None and spec.origin.endswith(".py")
+    return Path(spec.origin) if spec.origin is not None and is_python else None
 
 
 def build_own_model(
@@ -58,7 +72,7 @@ def build_own_model(
     if os.getcwd() not in sys.path:  # a command's own folder is first there, not the user's
         sys.path.insert(0, os.getcwd())
     cls = getattr(importlib.import_module(module), class_name)
-    known = {"image_shape": image_shape, "num_classes": num_classes}
+    known = dict(zip(GIVEN, (image_shape, num_classes), strict=True))
     taken = inspect.signature(cls).parameters
     model = cls(**{key: value for key, value in known.items() if key in taken} | args)
     if not isinstance(model, nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcdist.errors import JobError
-from hpcdist.spec import Train, TrainingJob, TrainJob
+from hpcdist.spec import LightningJob, Train, TrainingJob, TrainJob
 
 _WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
 
@@ -44,9 +44,18 @@ _EXCLUDED = (
 )
 
 
-def check_settings(job: TrainJob) -> None:
+def strategy_of(job: TrainingJob) -> str:
+    """How the job's model is spread, in the words of the torch loop."""
+    if isinstance(job, LightningJob) and job.strategy == "auto":
+        return "ddp" if job.resources.nodes * job.resources.gpus > 1 else "single"
+    assert isinstance(job, TrainJob | LightningJob)
+    return job.strategy
+
+
+def check_settings(job: TrainingJob) -> None:
     """Raise JobError for the first two settings that do not go together."""
-    _check_ranks(job)
+    if isinstance(job, TrainJob):
+        _check_ranks(job)
     _check_pairs(job)
     _check_memory_format(job)
     _check_blocks(job)
@@ -69,37 +78,38 @@ def _check_ranks(job: TrainJob) -> None:
         )
 
 
-def _check_pairs(job: TrainJob) -> None:
+def _check_pairs(job: TrainingJob) -> None:
     default = Train()
+    strategy = strategy_of(job)
     for pair in _EXCLUDED:
         value = getattr(job.train, pair.key)
-        if value != getattr(default, pair.key) and job.strategy in pair.strategies:
+        if value != getattr(default, pair.key) and strategy in pair.strategies:
             raise JobError(
-                f"train.{pair.key} is {str(value).lower()}, which strategy {job.strategy} cannot "
+                f"train.{pair.key} is {str(value).lower()}, which strategy {strategy} cannot "
                 f"have: {pair.reason}",
                 hint=f"leave train.{pair.key} out, or set strategy to ddp",
             )
 
 
-def _check_memory_format(job: TrainJob) -> None:
-    if job.strategy == "fsdp" and job.train.channels_last is True:
+def _check_memory_format(job: TrainingJob) -> None:
+    if job.train.channels_last is True and strategy_of(job) == "fsdp":
         raise JobError(
-            "train.channels_last is true, which strategy fsdp cannot have: it cuts up weights only "
-            "as they lie in their usual order",
+            "train.channels_last is true, which strategy fsdp cannot have: FSDP2 cuts up weights "
+            "in the usual memory format only",
             hint="leave train.channels_last out, or set strategy to ddp",
         )
 
 
-def can_recompute(job: TrainJob) -> bool:
+def can_recompute(job: TrainingJob) -> bool:
     """Whether train.activation_checkpointing is possible, as far as the model's name says."""
-    return job.strategy != "data_parallel" and not _is_without_blocks(job.model.name)
+    return strategy_of(job) != "data_parallel" and not _is_without_blocks(job.model.name)
 
 
 def _is_without_blocks(name: str) -> bool:
     return name in _WITHOUT_BLOCKS or name.startswith("vgg")
 
 
-def _check_blocks(job: TrainJob) -> None:
+def _check_blocks(job: TrainingJob) -> None:
     if not job.train.activation_checkpointing:
         return
     name = job.model.name

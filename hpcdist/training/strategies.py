@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hpcdist.spec import Train
 from hpcdist.training.blocks import find_blocks
 from hpcdist.training.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _SYNC_ARGUMENT = (
     "forward_sync_buffers"
@@ -152,22 +155,28 @@ class Fsdp(Ddp):
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:
         """The model itself, its parameters cut up."""
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(place.device.type, (dist.get_world_size(),))
-        for block in find_blocks(model):
-            if sum(parameter.numel() for parameter in block.parameters()) >= _LEAST_BLOCK:
-                fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        cut_up(model, init_device_mesh(place.device.type, (dist.get_world_size(),)))
         return model
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
         """Within it gradients stay whole, and on this rank."""
-        return _unsynchronized(wrapped)
+        return unsynchronized(wrapped)
+
+
+def cut_up(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Cut up the parameters of a model over the ranks of a mesh, block by block (fully_shard)."""
+    from torch.distributed.fsdp import fully_shard
+
+    for block in find_blocks(model):
+        if sum(parameter.numel() for parameter in block.parameters()) >= _LEAST_BLOCK:
+            fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
 
 
 @contextmanager
-def _unsynchronized(wrapped: Any) -> Iterator[None]:
+def unsynchronized(wrapped: Any) -> Iterator[None]:
+    """Within it, the gradients of a model that was cut up stay whole, and on this rank."""
     wrapped.set_requires_gradient_sync(False)
     try:
         yield

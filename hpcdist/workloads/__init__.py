@@ -44,6 +44,14 @@ def check_device(job: JobSpec, device: str) -> None:
         checking(job, device)
 
 
+def check_host(job: JobSpec, device: str) -> None:
+    """Raise JobError for what this host lacks, where ranks are about to start on it: a module
+    offers it where it can."""
+    checking = getattr(_module(job), "check_host", None)
+    if checking is not None:
+        checking(job, device)
+
+
 def prepare(job: JobSpec) -> None:
     """Do what must be done once, before any rank starts: downloads, for example."""
     _module(job).prepare(job)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import time
 
-from hpcdist.errors import EXIT_STOPPED, JobError
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, LightningJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
+from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_precision
+from hpcdist.training.rules import check_precision, check_settings
 
 
 def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, LightningJob)
-    if job.strategy == "fsdp" and job.launch.device == "cpu":
-        raise JobError(
-            "strategy is fsdp, but launch.device is cpu: Lightning's fsdp is for GPUs only",
-            hint="set strategy to ddp, or launch.device to cuda",
-        )
-    _check_options(job)
+    check_settings(job)
     check_training(job)
 
 
@@ -30,20 +26,11 @@ def check_device(job: JobSpec, device: str) -> None:
     check_precision(job, device)
 
 
-def _check_options(job: LightningJob) -> None:
-    check_precision(job, job.launch.device)
-    for key in ("activation_checkpointing", "compile"):
-        if getattr(job.train, key):
-            raise JobError(
-                f"train.{key} is true, which the Lightning trainer does not have",
-                hint="leave it out, or submit the job ddp",
-            )
-    if job.train.clip_norm is not None and job.train.precision == "fp16-mixed":
-        raise JobError(
-            f"train.clip_norm is {job.train.clip_norm:g} and train.precision is fp16-mixed: "
-            "Lightning does not clip where the optimizer undoes the scaling of gradients itself",
-            hint="use bf16-mixed, or submit the job ddp",
-        )
+def check_host(job: JobSpec, device: str) -> None:
+    """Raise JobError for what the job needs and this host lacks."""
+    assert isinstance(job, LightningJob)
+    if job.train.compile:
+        require_compiler(device)
 
 
 def prepare(job: JobSpec) -> None:
@@ -55,7 +42,8 @@ def prepare(job: JobSpec) -> None:
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: Lightning takes longer than torch itself."""
     assert isinstance(job, LightningJob)
-    return ["hpcdist.training.lightning.fit", *training_modules(job)]
+    fsdp = ["torch.distributed.fsdp"] if job.strategy == "fsdp" else []
+    return ["hpcdist.training.lightning.fit", *fsdp, *training_modules(job)]
 
 
 def run(context: RankContext) -> None:

@@ -13,6 +13,7 @@ from hpcdist.inference.conclusion import conclude
 from hpcdist.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
 from hpcdist.rank import RankContext
 from hpcdist.spec import Inference, InferenceJob, JobSpec
+from hpcdist.training.model_args import check_model_args
 from hpcdist.training.model_names import check_model_name, is_torchvision
 from hpcdist.workloads.benchmark import (
     alive,
@@ -39,6 +40,7 @@ def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, InferenceJob)
     check_model_name(job.model.name)
+    check_model_args(job.model)
     _check_lists(job.inference)
     num_ranks = job.resources.nodes * job.resources.gpus
     largest = max(job.inference.batch_sizes)

@@ -9,6 +9,7 @@ from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
+from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
 from hpcdist.training.rules import check_precision, check_settings
 
@@ -28,6 +29,13 @@ def check_device(job: JobSpec, device: str) -> None:
     """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
     assert isinstance(job, TrainJob)
     check_precision(job, device)
+
+
+def check_host(job: JobSpec, device: str) -> None:
+    """Raise JobError for what the job needs and this host lacks."""
+    assert isinstance(job, TrainJob)
+    if job.train.compile:
+        require_compiler(device)
 
 
 def prepare(job: JobSpec) -> None:
@@ -65,15 +73,13 @@ def run(context: RankContext) -> None:
 
 
 def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:
-    import torch
-
     from hpcdist.data.catalog import load_data
+    from hpcdist.training.building import build_noted
     from hpcdist.training.loop import Trainer
-    from hpcdist.training.models import build_model, count_parameters
+    from hpcdist.training.models import count_parameters
 
     data = load_data(job.data)
-    torch.manual_seed(job.train.seed)  # the same weights in all ranks
-    model = build_model(job.model, data.image_shape, data.num_classes)
+    model = build_noted(job, data, context.events)
     trainer = Trainer(context, job, model, data)
     _write_setup(trainer, data, count_parameters(model), time.perf_counter() - begin_s)
     return trainer

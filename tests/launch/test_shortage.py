@@ -3,13 +3,16 @@
 import msgspec
 import pytest
 
+from hpcdist import submission
+from hpcdist.job import load_job
 from hpcdist.launch.failure import decide
-from hpcdist.launch.shortage import Shortage, parse_shortage, shortage_sentence
+from hpcdist.launch.shortage import Shortage, parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.spec import TrainJob
-from hpcdist.training.memory_advice import Holding, advise, expected_holding
+from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
 from hpcdist.verdict import RankEnd
 
 GIB = 1 << 30
+LIMIT_S = 60.0
 MIB = 1 << 20
 
 ON_A_GPU = (
@@ -125,6 +128,85 @@ def test_what_a_job_has_already_is_not_advised():
     assert (
         advise(job, world_size=4, holding=holding).partition("help: ")[2].startswith("more ranks")
     )
+
+
+def test_a_model_that_cannot_be_made_is_told_by_what_the_host_must_hold():
+    job = _job(resources={"nodes": 2, "gpus": 4}, model={"name": "mlp"})
+    advice = advise_on_model(job, num_parameters=10**9, world_size=8, is_built=False)
+    assert advice == (
+        "the model has 1,000,000,000 parameters: each rank makes it whole in its host's memory, "
+        "4.00 GB, 16.00 GB on a node with 4 ranks; its states are 16.00 GB per rank, once a step "
+        "is done (parameters 4.00 GB, gradients 4.00 GB, optimizer 8.00 GB); what would help: a "
+        "smaller model (model.args); hosts with more memory per rank; fewer ranks on a node: "
+        "4.00 GB with resources.gpus=1; not a smaller batch: there was none yet"
+    )
+
+
+def test_a_model_that_does_not_fit_on_its_device_is_told_what_fsdp_would_leave():
+    job = _job(resources={"gpus": 4}, model={"name": "mlp"})
+    advice = advise_on_model(job, num_parameters=10**9, world_size=4, is_built=True)
+    assert "help: strategy=fsdp on 4 ranks, with model states of 4.00 GB per rank; train.prec" in (
+        advice
+    )
+    assert "train.precision=bf16-true, with model states of 8.00 GB per rank" in advice
+    cut_up = _job(strategy="fsdp", model={"name": "mlp"})
+    advice = advise_on_model(cut_up, num_parameters=10**9, world_size=4, is_built=True)
+    assert "states are 4.00 GB per rank" in advice
+    assert "more ranks" in advice
+    assert "strategy=fsdp" not in advice
+
+
+def test_what_was_left_on_the_host_is_told_and_numpys_error_is_one():
+    assert tells_of_shortage("numpy._core._exceptions._ArrayMemoryError", OF_NUMPY)
+    end = RankEnd(
+        rank=0,
+        local_rank=0,
+        node=0,
+        host="h",
+        time_s=1.0,
+        exit_code=1,
+        exception="RuntimeError",
+        message=ON_THE_HOST,
+        free_bytes=3_000_000_000,
+    )
+    verdict = decide([end], attempt=0, restarts=0)
+    assert verdict.message.endswith(
+        "out of memory: 400.00 GB were asked for, 3.00 GB were left to the rank on its host"
+    )
+
+
+HUNGRY = """
+import resource
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width):
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), hard))
+        super().__init__(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 10))
+"""
+"""Leaves itself 1 GiB (RLIMIT_AS)."""
+
+
+@pytest.mark.parametrize("workload", ["ddp", "lightning"])
+def test_a_model_for_which_there_is_no_memory_ends_with_figures(
+    tmp_path, monkeypatch, launched_run, workload
+):
+    (tmp_path / "hungry.py").write_text(HUNGRY)
+    monkeypatch.chdir(tmp_path)
+    model = ("model.name=hungry:Net", "model.args.width=5000000")
+    loaded = load_job(workload, overrides=["launch.device=cpu", *model])
+    plan = submission.plan_submission(loaded, scheduler="local")
+    run = submission.submit(plan, runs=tmp_path / "runs", command=["hpcdist"]).run
+    launched = launched_run(run)
+    try:
+        verdict = launched.verdict(LIMIT_S)
+    finally:
+        launched.kill_agents()
+    assert verdict.kind == "out_of_memory", launched.everything_said()
+    assert "out of memory: 1.28 GB were asked for, " in verdict.message
+    assert "the model has 375,000,010 parameters: each rank makes it whole" in verdict.message
 
 
 def _job(**sections):

@@ -144,6 +144,7 @@ def _run_ranks(
     stop_after=None,
     overtaken=False,
     keep_gradients=False,
+    limit_s=LIMIT_S,
 ):
     """Fork the ranks and wait for them; `overtaken`: a newer attempt has begun; `stop_after`: so
     many steps of this attempt, as an agent would ask."""
@@ -203,7 +204,7 @@ def _run_ranks(
     for process in processes:
         process.start()
     try:
-        _wait(processes)
+        _wait(processes, limit_s)
     finally:
         for process in [*processes, store]:
             process.kill()
@@ -243,9 +244,9 @@ def _start_store(fork):
     return process, reading.recv()
 
 
-def _wait(processes):
+def _wait(processes, limit_s):
     """Until all have ended; survivors of one that failed wait for it in vain, and are ended."""
-    deadline = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + limit_s
     first_failure_s = None
     while time.monotonic() < deadline and any(process.is_alive() for process in processes):
         connection.wait([process.sentinel for process in processes if process.is_alive()], 1.0)

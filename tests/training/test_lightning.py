@@ -4,6 +4,10 @@ import pytest
 import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 
+from hpcdist import files
+from hpcdist.spec import job_to_dict
+from hpcdist.summary import summarize
+
 STEPS = 7  # of an epoch of 203 samples on 2 ranks of 16
 
 
@@ -23,14 +27,21 @@ def scores(training, attempt=0):
     return [tuple(e[key] for key in keys) for e in training.events("evaluate", attempt=attempt)]
 
 
+SHUFFLENET = {
+    "model": {"name": "shufflenet_v2_x0_5"},
+    "data": {"train_samples": 40, "test_samples": 20},
+}
 SETTINGS = {
     "ddp": {},
     "accumulation": {"train": {"accumulate": 2, "schedule": "cosine"}},
     "bf16-mixed": {"train": {"precision": "bf16-mixed"}},
-    "batch norm": {
-        "model": {"name": "shufflenet_v2_x0_5"},
-        "data": {"train_samples": 40, "test_samples": 20},
-        "train": {"epochs": 1},
+    "fp16-mixed, clipped": {"train": {"precision": "fp16-mixed", "clip_norm": 0.1}},
+    "bf16-true, clipped": {"train": {"precision": "bf16-true", "clip_norm": 0.1}},
+    "clipped": {"train": {"clip_norm": 0.1, "accumulate": 2}},
+    "batch norm": {**SHUFFLENET, "train": {"epochs": 1}},
+    "recomputed": {**SHUFFLENET, "train": {"epochs": 1, "activation_checkpointing": True}},
+    "ddp's options": {
+        "train": {"static_graph": True, "gradient_as_bucket_view": False, "accumulate": 2}
     },
     "max_steps": {"train": {"max_steps": 9, "optimizer": "sgd", "warmup_steps": 3}},
     "workers": {"data": {"workers": 1}},
@@ -44,7 +55,7 @@ def test_two_ranks_reach_the_very_weights_of_the_torch_loop(
 ):
     by_loop = train_ranks(make_job(**setting), 2)
     by_lightning = train_ranks(lightning_job(**setting), 2)
-    assert by_lightning.exit_codes == [0, 0], by_lightning.log()
+    assert by_lightning.exit_codes == by_loop.exit_codes == [0, 0], by_lightning.log()
     assert_same_weights(by_lightning, by_loop)
     assert scores(by_lightning) == scores(by_loop)
     for rank in range(2):
@@ -60,6 +71,95 @@ def test_other_numbers_of_ranks_reach_them_too(train_ranks, make_job, lightning_
     by_lightning = train_ranks(lightning_job(), world_size)
     assert_same_weights(by_lightning, by_loop)
     assert scores(by_lightning) == scores(by_loop)
+
+
+OF_FSDP = {
+    "several blocks": {},
+    "accumulated and clipped": {"train": {"accumulate": 2, "clip_norm": 0.1, "epochs": 1}},
+    "fp16-mixed": {
+        "train": {"precision": "fp16-mixed", "optimizer": "sgd", "clip_norm": 1.0, "epochs": 1}
+    },
+    "bf16-true": {"train": {"precision": "bf16-true", "epochs": 1}},
+    "recomputed": {**SHUFFLENET, "train": {"epochs": 1, "activation_checkpointing": True}},
+}
+SEVERAL_BLOCKS = {"model": {"name": "mlp", "args": {"hidden": [1100, 64]}}}
+
+
+@pytest.mark.parametrize("setting", OF_FSDP.values(), ids=OF_FSDP)
+def test_fsdp_reaches_the_very_weights_of_the_torch_loop_and_holds_as_little(
+    train_ranks, make_job, lightning_job, setting
+):
+    sections = {**SEVERAL_BLOCKS, **setting}
+    by_loop = train_ranks(make_job("fsdp", **sections), 2)
+    by_lightning = train_ranks(lightning_job("fsdp", **sections), 2)
+    assert by_lightning.exit_codes == by_loop.exit_codes == [0, 0], by_lightning.log()
+    assert_same_weights(by_lightning, by_loop)
+    assert scores(by_lightning) == scores(by_loop)
+    for rank in range(2):
+        assert held(by_lightning, rank) == held(by_loop, rank)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fsdp"])
+def test_memory_is_that_of_the_torch_loop_in_the_summary_too(
+    train_ranks, make_job, lightning_job, strategy
+):
+    sections = {**SEVERAL_BLOCKS, "train": {"max_steps": 2}}
+    expected = train_ranks(make_job("ddp" if strategy == "auto" else "fsdp", **sections), 2)
+    job = lightning_job(strategy, **sections)
+    done = train_ranks(job, 2)
+    for rank in range(2):
+        assert [event["when"] for event in done.events("memory", rank)] == ["first_step", "end"]
+        assert held(done, rank) == held(expected, rank)
+    files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
+    [run] = summarize([done.run], {}).runs
+    assert run.model_states.total_bytes == sum(held(done, 0)[0])
+    assert done.events("memory")[-1]["peak_bytes"] > run.model_states.total_bytes
+
+
+def held(training, rank):
+    keys = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+    return [tuple(event[key] for key in keys) for event in training.events("memory", rank)]
+
+
+def test_fsdp_goes_on_from_its_checkpoint_and_from_one_of_ddp(train_ranks, lightning_job):
+    job = lightning_job("fsdp", **SEVERAL_BLOCKS)
+    whole = train_ranks(job, 2)
+    stopped = train_ranks(job, 2, stop_after=3)
+    assert stopped.exit_codes == [75, 75], stopped.log()
+    resumed = train_ranks(job, 2, run=stopped.run, attempt=1)
+    assert resumed.exit_codes == [0, 0], resumed.log(attempt=1)
+    assert resumed.events("resume", attempt=1)[0]["exact"]
+    assert_same_weights(resumed, whole)
+    half = {**SEVERAL_BLOCKS, "train": {"epochs": 1}}
+    by_ddp = train_ranks(lightning_job("ddp", **half), 2)
+    after_ddp = train_ranks(
+        lightning_job("fsdp", **SEVERAL_BLOCKS, checkpoint={"resume": str(by_ddp.run.path)}), 2
+    )
+    assert after_ddp.exit_codes == [0, 0], after_ddp.log()
+    found, expected = after_ddp.weights(), whole.weights()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fsdp"])
+def test_a_model_with_other_outputs_than_classes_is_refused_before_training(
+    train_ranks, lightning_job, strategy, tmp_path, monkeypatch
+):
+    (tmp_path / "seven.py").write_text(SEVEN)
+    monkeypatch.chdir(tmp_path)
+    refused = train_ranks(lightning_job(strategy, model={"name": "seven:Net"}), 2)
+    assert refused.exit_codes == [1, 1]
+    assert "for 2 images of 10 classes the model gives (2, 7)" in refused.log()
+    assert refused.events("steps") == []
+
+
+SEVEN = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 7))
+"""
 
 
 def test_it_records_what_the_torch_loop_records(train_ranks, lightning_job):

@@ -4,8 +4,9 @@ import sys
 import msgspec
 import pytest
 
+from hpcdist import workloads
 from hpcdist.errors import JobError
-from hpcdist.spec import TrainJob
+from hpcdist.spec import InferenceJob, LightningJob, TrainJob
 from hpcdist.training.model_names import torchvision_models
 from hpcdist.workloads import train
 
@@ -70,6 +71,10 @@ def test_single_with_more_than_one_rank_is_refused():
             "train.activation_checkpointing and train.compile are both true",
         ),
         (
+            {"strategy": "fsdp", "train": {"channels_last": True}},
+            "channels_last is true, which strategy fsdp",
+        ),
+        (
             {"train": {"precision": "tf32"}, "launch": {"device": "cpu"}},
             "train.precision is tf32, which only GPUs have",
         ),
@@ -83,6 +88,7 @@ def test_single_with_more_than_one_rank_is_refused():
         "data_parallel-recompute",
         "no-blocks",
         "recompute-compile",
+        "fsdp-channels-last",
         "tf32-cpu",
     ],
 )
@@ -136,6 +142,126 @@ def test_a_model_of_the_users_is_looked_for_without_running_its_module(
         train.check(_job(model={"name": name}))
     assert error.value.hint
     assert said != "has no Nett" or error.value.hint.startswith("it has: Net, ")
+
+
+NETS = """
+import dataclasses
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes, width, *, depth=2, heads):
+        raise RuntimeError("made")
+
+def make(width=3):
+    return Net(10, width, heads=1)
+
+class Open(nn.Module):
+    def __init__(self, width, **options):
+        pass
+
+class Derived(Net):
+    def __init__(self, width):
+        pass
+
+@dataclasses.dataclass
+class Decorated:
+    width: int
+
+class Silent(nn.Module):
+    pass
+
+class Twice(nn.Module):
+    def __init__(self):
+        pass
+
+Twice = make
+
+class None_(nn.Module):
+    def __init__(self, image_shape):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (("nets:Net", {"width": 3, "heads": 1}), None),
+        (("nets:Net", {"num_classes": 7, "width": 3, "heads": 1}), None),
+        (
+            ("nets:Net", {"width": 3, "head": 1}),
+            (
+                "model.args has head, which nets:Net does not take",
+                "it takes, the nearest first: heads, depth,",
+            ),
+        ),
+        (
+            ("nets:Net", {"depth": 3}),
+            (
+                "model.args has no width, which nets:Net needs",
+                "add --set model.args.width=VALUE; it needs: width, heads",
+            ),
+        ),
+        (("nets:make", {"width": 3}), None),
+        (("nets:make", {"wide": 3}), ("model.args has wide", "it takes, the nearest first: width")),
+        (("nets:Open", {"anything": 3}), None),
+        (("nets:Derived", {"anything": 3}), None),
+        (("nets:Decorated", {"anything": 3}), None),
+        (("nets:Silent", {"anything": 3}), None),
+        (("nets:Twice", {"anything": 3}), None),
+        (("nets:None_", {}), None),
+        (
+            ("mlp", {"hiden": [3]}),
+            ("model.args has hiden, which mlp does not take", "first: hidden, dropout"),
+        ),
+        (("fashion_cnn", {"channels": [8], "hidden": 9, "dropout": 0.1}), None),
+        (("fashion_cnn", {"num_classes": 7}), ("model.args has num_classes", "it takes")),
+        (("resnet18", {"zero_init_residual": True}), None),
+    ],
+)
+@pytest.mark.parametrize("workload", [TrainJob, LightningJob, InferenceJob])
+def test_arguments_that_a_model_does_not_take_are_told_without_running_its_module(
+    tmp_path, monkeypatch, workload, model, expected
+):
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    name, args = model
+    job = msgspec.convert({"name": "x", "model": {"name": name, "args": args}}, workload)
+    if expected is None:
+        workloads.check(job)
+        return
+    said, hint = expected
+    with pytest.raises(JobError, match=said) as error:
+        workloads.check(job)
+    assert hint in error.value.hint
+
+
+def test_fewer_samples_than_ranks_are_refused():
+    with pytest.raises(JobError, match="with 4 ranks 4 samples per step, but digits trains on 3"):
+        train.check(
+            _job(
+                resources={"nodes": 2, "gpus": 2},
+                data={"train_samples": 3},
+                train={"batch_size": 1},
+            )
+        )
+
+
+def test_the_lightning_job_is_refused_what_the_torch_loop_is_refused():
+    sections = {"train": {"activation_checkpointing": True}}
+    with pytest.raises(JobError, match="fashion_cnn has no blocks"):
+        workloads.check(_lightning(**sections))
+    ddps = {"train": {"static_graph": True}}
+    workloads.check(_lightning(**ddps, resources={"gpus": 2}))
+    with pytest.raises(JobError, match="which strategy single cannot have: only ddp has it"):
+        workloads.check(_lightning(**ddps))
+    with pytest.raises(JobError, match="which strategy fsdp cannot have: only ddp has it"):
+        workloads.check(_lightning(**ddps, strategy="fsdp", resources={"gpus": 2}))
+    with pytest.raises(JobError, match=r"train\.precision is tf32, which only"):
+        workloads.check(_lightning(train={"precision": "tf32"}, launch={"device": "cpu"}))
+
+
+def _lightning(**sections):
+    return msgspec.convert({"name": "test", **sections}, LightningJob)
 
 
 def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_largest_possible():

@@ -20,6 +20,7 @@ from hpcdist.training.lightning.data import TrainBatch
 from hpcdist.training.lightning.module import Classifier
 from hpcdist.training.lightning.preparing import prepare_ranks, settings_of, take_over
 from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.memory import MemoryLog
 from hpcdist.training.saving import gather, note_saved
 from hpcdist.training.timing import GpuTimer, HostTimer
 
@@ -40,6 +41,7 @@ class RunCallback(Callback):
         *,
         progress: Progress,
         timer: HostTimer | GpuTimer,
+        memory: MemoryLog,
         identity: dict[str, Any],
         resumed_from: dict[str, Any] | None,
     ) -> None:
@@ -48,6 +50,7 @@ class RunCallback(Callback):
         self._job = job
         self._progress = progress
         self._timer = timer
+        self._memory = memory
         self._identity = identity
         self._resumed_from = resumed_from
         self._saved: Position | None = None
@@ -123,8 +126,16 @@ class RunCallback(Callback):
             self._save(trainer)
             self._timer.mark("checkpoint")
 
-    def _stop(self, trainer: Trainer) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Record the last window, and what was held."""
+        self._finish()
+
+    def _finish(self) -> None:
         self._timer.finish()
+        self._memory.end(step=self._progress.position.step)
+
+    def _stop(self, trainer: Trainer) -> None:
+        self._finish()
         if self._saved != self._progress.position:
             self._save(trainer)
         position = self._progress.position

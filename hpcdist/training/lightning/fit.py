@@ -16,15 +16,17 @@ from hpcdist.data.order import EpochPlan
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
 from hpcdist.training import identity
+from hpcdist.training.building import build_noted
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
 from hpcdist.training.lightning.data import JobData
 from hpcdist.training.lightning.environment import RankEnvironment
 from hpcdist.training.lightning.module import Classifier
-from hpcdist.training.lightning.options import trainer_options
+from hpcdist.training.lightning.options import make_precision, trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
-from hpcdist.training.models import build_model, count_parameters, pick_memory_format
+from hpcdist.training.memory import MemoryLog
+from hpcdist.training.models import count_parameters, pick_memory_format
 from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.resume import find_start
 from hpcdist.training.threads import pick_num_threads
@@ -56,7 +58,6 @@ class _Fitting:
     callback: RunCallback
     trainer: Trainer
     identity: dict[str, Any]
-    timer: Any
 
     def run(self, path: Path | None) -> bool:
         """Train from the position to the end."""
@@ -71,7 +72,6 @@ class _Fitting:
             self.trainer.fit(self.module, datamodule=self.data, ckpt_path=resume)
         except Stopped:
             return False
-        self.timer.finish()
         return True
 
     def _end_epoch(self, resume: str | None) -> None:
@@ -121,13 +121,13 @@ def _prepare(
     context: RankContext, job: LightningJob, data: DataSet, state: dict[str, Any] | None
 ) -> _Fitting:
     device = torch.device(context.device)
-    torch.manual_seed(job.train.seed)  # the same weights in all ranks
-    net = build_model(job.model, data.image_shape, data.num_classes)
+    net = build_noted(job, data, context.events)
     precision = PRECISIONS[job.train.precision]
     precision.begin(device)
     memory_format = pick_memory_format(
         net,
         setting=job.train.channels_last,
+        sharded=job.strategy == "fsdp",
         tensor_cores=precision.uses_tensor_cores,
         device=device,
     )
@@ -140,18 +140,26 @@ def _prepare(
         go_on_from(state, progress)
     timer = make_timer(context, first_step=progress.position.step)
     batches = JobData(data, job, progress=progress, timer=timer, memory_format=memory_format)
-    module = Classifier(net, job, progress=progress, timer=timer, scoring=batches.scoring)
+    memory = MemoryLog(context.events, device)
+    module = Classifier(
+        net, job, progress=progress, timer=timer, memory=memory, scoring=batches.scoring
+    )
     callback = RunCallback(
         context,
         job,
         progress=progress,
         timer=timer,
+        memory=memory,
         identity=own,
         resumed_from=None if state is None else state[KEY],
     )
     trainer = Trainer(
         callbacks=[callback],
-        plugins=[RankEnvironment(context), CheckpointFiles(context, state)],
+        plugins=[
+            RankEnvironment(context),
+            CheckpointFiles(context, state),
+            make_precision(context, job),
+        ],
         **trainer_options(context, job),
     )
     return _Fitting(
@@ -163,7 +171,6 @@ def _prepare(
         callback=callback,
         trainer=trainer,
         identity=own,
-        timer=timer,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +10,15 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from hpcdist.spec import TrainingJob
+from hpcdist.spec import LightningJob
+from hpcdist.training.blocks import recompute_blocks
+from hpcdist.training.compilation import compile_module
 from hpcdist.training.evaluation import Score, Scoring
 from hpcdist.training.lightning.data import TestBatch, TrainBatch
 from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.memory import MemoryLog
 from hpcdist.training.optimization import Schedule, build_optimizer, set_rate
+from hpcdist.training.strategies import cut_up
 from hpcdist.training.timing import GpuTimer, HostTimer
 
 
@@ -27,10 +32,11 @@ class Classifier(LightningModule):
     def __init__(
         self,
         net: nn.Module,
-        job: TrainingJob,
+        job: LightningJob,
         *,
         progress: Progress,
         timer: HostTimer | GpuTimer,
+        memory: MemoryLog,
         scoring: Scoring,
     ) -> None:
         super().__init__()
@@ -42,10 +48,29 @@ class Classifier(LightningModule):
         self.times_communication = False
         """Whether the timer is told of the last gradient: then the rest is communication."""
         self._train = job.train
+        self._is_sharded = job.strategy == "fsdp"
+        self._is_built = False
+        self._call: Callable[[Tensor], Tensor] = net.__call__
         self._schedule = Schedule(train=job.train)
         self._progress = progress
         self._timer = timer
+        self._memory = memory
         self._scoring = scoring
+
+    def configure_model(self) -> None:
+        """Spread the model as the job says; Lightning calls this in each of its stages."""
+        if self._is_built:
+            return
+        self._is_built = True
+        if self._train.activation_checkpointing:
+            recompute_blocks(self.net)
+        if self._is_sharded:
+            mesh = self.device_mesh
+            assert mesh is not None
+            cut_up(self.net, mesh["data_parallel"])
+        if self._train.compile:
+            # A bound method: a module would be a part of this one, and its weights there twice.
+            self._call = compile_module(self.net, self._progress.device).__call__
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [samples, classes] of images [samples, channels, height, width]."""
@@ -54,7 +79,7 @@ class Classifier(LightningModule):
 
     def training_step(self, batch: TrainBatch, _batch_idx: int) -> Tensor:
         """The share of this batch in the mean loss of its optimizer step."""
-        logits, labels = self.net(batch.images), batch.labels
+        logits, labels = self._call(batch.images).float(), batch.labels
         if batch.num_samples < len(labels):
             logits, labels = logits[: batch.num_samples], labels[: batch.num_samples]
         loss_sum = F.cross_entropy(logits, labels, reduction="sum")
@@ -72,7 +97,8 @@ class Classifier(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The job's optimizer."""
-        return build_optimizer(self, self._train)
+        self._optimizer = build_optimizer(self, self._train)
+        return self._optimizer
 
     def optimizer_step(self, *arguments: Any, **options: Any) -> None:
         """Set the learning rate as the torch loop does, and step."""
@@ -82,7 +108,23 @@ class Classifier(LightningModule):
         for optimizer in self.trainer.optimizers:
             set_rate(optimizer, rate)
         super().optimizer_step(*arguments, **options)
+        # Lightning frees the gradients before the next backward pass: they are still there.
+        self._memory.step(self, self._optimizer, step=position.step)
         self._timer.mark("optimizer")
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *_: Any,  # Lightning's own settings of it
+        **__: Any,
+    ) -> None:
+        """Clip as the torch loop does, also what the optimizer in its fused form would unscale."""
+        if self._train.clip_norm is None:
+            return
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(optimizer)  # others Lightning has unscaled before
+        nn.utils.clip_grad_norm_(self.net.parameters(), self._train.clip_norm)
 
     def optimizer_zero_grad(
         self,

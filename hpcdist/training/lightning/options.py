@@ -5,23 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, Strategy
+from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, Precision
+from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch.distributed.constants import default_pg_timeout
 
-from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
-from hpcdist.training.lightning.environment import RankEnvironment
+from hpcdist.training.lightning.sharded import ShardedStrategy
 from hpcdist.training.strategies import NO_BUFFER_SYNC
-
-PRECISIONS = {
-    "fp32": "32-true",
-    "tf32": "32-true",  # and torch is told to multiply so
-    "bf16-mixed": "bf16-mixed",
-    "fp16-mixed": "16-mixed",
-    "bf16-true": "bf16-true",
-}
-"""train.precision -> Lightning's name."""
 
 _TIMEOUT: timedelta = default_pg_timeout
 
@@ -34,14 +25,12 @@ def trainer_options(context: RankContext, job: LightningJob) -> dict[str, Any]:
     checkpoint that can go on in the midst of an epoch.
     """
     return {
-        "accelerator": "cuda" if context.device.startswith("cuda") else "cpu",
+        "accelerator": _accelerator(context),
         "devices": context.local_world_size,
         "num_nodes": context.num_nodes,
         "strategy": make_strategy(context, job),
-        "precision": PRECISIONS[job.train.precision],
         "max_epochs": job.train.epochs,
         "accumulate_grad_batches": job.train.accumulate,
-        "gradient_clip_val": job.train.clip_norm,
         "default_root_dir": context.run.path,
         "logger": False,
         "enable_checkpointing": False,
@@ -52,12 +41,28 @@ def trainer_options(context: RankContext, job: LightningJob) -> dict[str, Any]:
     }
 
 
+def make_precision(context: RankContext, job: LightningJob) -> Precision:
+    """Lightning's plugin for the job's precision.
+
+    By its name alone the Trainer would take bf16-mixed for fp16-mixed on CPUs, and refuse
+    fp16-mixed with fsdp.
+    """
+    match job.train.precision:
+        case "bf16-mixed":
+            return MixedPrecision("bf16-mixed", _accelerator(context))
+        case "fp16-mixed":
+            return MixedPrecision("16-mixed", _accelerator(context))
+        case "bf16-true":
+            return HalfPrecision("bf16-true")
+        case _:  # for tf32, torch is told how to multiply
+            return Precision()
+
+
 def make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
-    """Lightning's strategy with what the torch loop gives DistributedDataParallel."""
+    """Lightning's strategy with what the torch loop gives its own."""
     if job.strategy == "fsdp":
-        require_gpus(context.device, "this run's device")
-        return FSDPStrategy(
-            cluster_environment=RankEnvironment(context), process_group_backend=context.backend
+        return ShardedStrategy(
+            world_size=context.world_size, backend=context.backend, timeout=_TIMEOUT
         )
     if context.world_size == 1 and job.strategy == "auto":
         return "auto"
@@ -69,10 +74,5 @@ def make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
     return DDPStrategy(process_group_backend=context.backend, timeout=_TIMEOUT, **options)
 
 
-def require_gpus(device: str, origin: str) -> None:
-    """JobError where fsdp is to run on CPUs."""
-    if device == "cpu":
-        raise JobError(
-            f"strategy is fsdp, but {origin} is cpu: Lightning's fsdp is for GPUs only",
-            hint="set strategy to ddp, or ask for GPUs",
-        )
+def _accelerator(context: RankContext) -> str:
+    return "cuda" if context.device.startswith("cuda") else "cpu"

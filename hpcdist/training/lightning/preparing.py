@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytorch_lightning import Trainer
-from pytorch_lightning.strategies import FSDPStrategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -39,11 +38,8 @@ def take_over(optimizers: Sequence[Optimizer], settings: Settings) -> None:
 def prepare_ranks(trainer: Trainer, module: Classifier, timer: HostTimer | GpuTimer) -> None:
     """Have the order of ddp's buckets settled, and the timer told of the last gradient.
 
-    fsdp's parameters are pieces of one whose gradient tells nobody when it is ready: there, all of
-    the backward pass is one phase.
+    With fsdp ranks talk throughout the backward pass, and all of it is one phase.
     """
-    if isinstance(trainer.strategy, FSDPStrategy):
-        return
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, nn.Module)
     batch = _first_batch(trainer)

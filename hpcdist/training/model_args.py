@@ -1,0 +1,55 @@
+"""Whether model.args fit the model, as far as its source says: where the job is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcdist.errors import JobError
+from hpcdist.nearest import nearest_first
+from hpcdist.spec import Model
+from hpcdist.training.model_names import BUILT_IN_CLASSES
+from hpcdist.training.own_model import GIVEN, find_source, is_own
+from hpcdist.training.signatures import Signature, read_signature
+
+
+def check_model_args(model: Model) -> None:
+    """Raise JobError for an argument that the model does not take, or needs and is not given."""
+    own = is_own(model.name)
+    signature = _users(model.name) if own else _built_in(model.name)
+    if signature is None:
+        return
+    # A user's class may be given other values than the data have; our own may not.
+    names = [name for name in signature.names if own or name not in GIVEN]
+    for name in model.args:
+        if name not in names:
+            raise _unknown(model.name, name, names)
+    missing = [name for name in signature.required if name not in {*GIVEN, *model.args}]
+    if missing:
+        raise JobError(
+            f"model.args has no {missing[0]}, which {model.name} needs",
+            hint=f"add --set model.args.{missing[0]}=VALUE; it needs: {', '.join(missing)}",
+        )
+
+
+def _unknown(model: str, name: str, names: list[str]) -> JobError:
+    if not names:
+        return JobError(
+            f"model.args has {name}, but {model} takes no arguments", hint="leave it out"
+        )
+    near = nearest_first(name, names)
+    return JobError(
+        f"model.args has {name}, which {model} does not take",
+        hint=f"it takes, the nearest first: {', '.join(near)}",
+    )
+
+
+def _users(name: str) -> Signature | None:
+    module, _, class_name = name.partition(":")
+    source = find_source(module)
+    return None if source is None else read_signature(source, class_name)
+
+
+def _built_in(name: str) -> Signature | None:
+    if name not in BUILT_IN_CLASSES:
+        return None  # torchvision's pass on what they are given
+    return read_signature(Path(__file__).with_name("models.py"), BUILT_IN_CLASSES[name])

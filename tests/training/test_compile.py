@@ -1,0 +1,66 @@
+"""torch.compile: trained with, and told beforehand where it cannot work."""
+
+import pytest
+import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
+import torch
+
+from hpcdist import workloads
+from hpcdist.errors import JobError
+from hpcdist.training import compilers
+
+COMPILING_LIMIT_S = 300
+
+
+def test_compiled_models_train_like_others_by_both_trainers(
+    train_ranks, make_job, tmp_path, monkeypatch
+):
+    kernels = tmp_path / "kernels"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
+    sections = {"model": {"name": "mlp", "args": {"hidden": [8]}}}
+    train = {"max_steps": 3, "lr": 0.01}
+    plain = train_ranks(make_job("single", **sections, train=train), 1)
+    assert not kernels.exists()
+    train["compile"] = True
+    by_loop = train_ranks(make_job("single", **sections, train=train), 1, limit_s=COMPILING_LIMIT_S)
+    assert by_loop.exit_codes == [0], by_loop.log()
+    assert list(kernels.rglob("*.so"))
+    by_lightning = train_ranks(
+        make_job("auto", "lightning", **sections, train=train), 1, limit_s=COMPILING_LIMIT_S
+    )
+    assert by_lightning.exit_codes == [0], by_lightning.log()
+    for name, expected in plain.weights().items():
+        torch.testing.assert_close(by_loop.weights()[name], expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(by_lightning.weights()[name], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("cpu", r"has no C\+\+ compiler: g\+\+"), ("cuda", "has no C compiler: gcc or clang")],
+)
+def test_a_host_without_a_compiler_is_told_before_its_ranks_start(
+    make_job, tmp_path, monkeypatch, device, said
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    for workload in ("train", "lightning"):
+        with pytest.raises(JobError, match=said) as error:
+            workloads.check_host(make_job("ddp", workload, train={"compile": True}), device)
+        assert "leave train.compile out" in error.value.hint
+        workloads.check_host(make_job("ddp", workload), device)
+
+
+def test_a_compiler_that_a_variable_names_is_the_one_that_counts(make_job, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    with pytest.raises(JobError, match=r"compiler: no-such-compiler \(variable CXX\)"):
+        workloads.check_host(make_job(train={"compile": True}), "cpu")
+
+
+def test_a_python_without_headers_is_told_with_the_path(make_job, tmp_path, monkeypatch):
+    compiler = tmp_path / "g++"
+    compiler.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda _name: str(tmp_path))
+    with pytest.raises(JobError, match=f"no headers of its Python: {tmp_path}/Python.h"):
+        workloads.check_host(make_job(train={"compile": True}), "cpu")
