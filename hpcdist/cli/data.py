@@ -59,7 +59,7 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
     LFW's files, a few people with many images and many with one or two. The same numbers and seed
     make the same files. Without --make: those that jobs use where data.root is not set, which are
-    kept in ~/.cache/hpcdist.
+    kept in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
     """
     from hpcdist.data.images.made_faces import Plan
 
