@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+IGNORED_LABEL = -100
+"""The label of what is no sample: torch's losses leave it out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
