@@ -83,10 +83,16 @@ def _lay_out(shown: Sequence[Shown], *, per_sample: int) -> _Layout:
     pixels = next((sample.after for sample in shown if sample.after is not None), None)
     height, width = (_LEAST_SIDE, _LEAST_SIDE) if pixels is None else pixels.shape[:2]
     tile = _scaled(width, height)
-    columns = math.ceil(math.sqrt(len(shown) * (tile[1] + _LINE) / (tile[0] * per_sample)))
-    columns = max(1, min(columns, len(shown)))
+    even = math.sqrt(len(shown) * (tile[1] + _LINE) / (tile[0] * per_sample))
+    columns = _columns(len(shown), even)
     rows = math.ceil(len(shown) / columns)
     return _Layout(tile=tile, per_sample=per_sample, columns=columns, rows=rows)
+
+
+def _columns(number: int, even: float) -> int:
+    """Near to what makes the page square, with the last row as full as can be."""
+    choices = {max(1, min(math.floor(even) + step, number)) for step in (-1, 0, 1, 2)}
+    return min(choices, key=lambda columns: (-number % columns, abs(columns - even)))
 
 
 def _scaled(width: int, height: int) -> tuple[int, int]:
