@@ -102,7 +102,6 @@ def _make_faces(folder: Path, plan: Any) -> None:
 
 
 @data.command
-@click.argument("name")
 @data_set_options
 @json_option
 def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:

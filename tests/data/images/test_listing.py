@@ -94,13 +94,22 @@ def test_links_that_lead_in_a_circle_end(write_classes, folder_at):
     (root / "ant/up").symlink_to(root)
     (root / "ant/here").symlink_to(".")
     (root / "itself").symlink_to("itself")
-    (root / "bee/itself.jpg").symlink_to("itself.jpg")
-    (root / "bee/gone.jpg").symlink_to("nowhere.jpg")
     parts = find_images(folder_at(root))
     assert parts.train.classes == ("ant", "bee")
-    assert [path for path in all_paths(parts) if path.startswith("bee/")] == [
-        f"bee/bee_000{number}.jpg" for number in (1, 2, 3)
+    assert all_paths(parts) == [
+        f"{name}/{name}_000{number}.jpg" for name in ("ant", "bee") for number in (1, 2, 3)
     ]
+
+
+def test_links_to_missing_files_are_listed_and_pipes_are_not(write_classes, folder_at):
+    root = write_classes({"ant": 1})
+    (root / "ant/gone.jpg").symlink_to("nowhere.jpg")
+    (root / "ant/itself.jpg").symlink_to("itself.jpg")
+    os.mkfifo(root / "ant/pipe.jpg")
+    (root / "ant/to_pipe.jpg").symlink_to("pipe.jpg")
+    (root / "ant/folder.jpg").mkdir()
+    names = ["ant/ant_0001.jpg", "ant/gone.jpg", "ant/itself.jpg"]
+    assert all_paths(find_images(folder_at(root))) == names
 
 
 def test_a_link_to_a_folder_elsewhere_is_followed(write_classes, folder_at):
