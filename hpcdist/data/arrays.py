@@ -16,7 +16,7 @@ class Samples:
     """Images and their labels, on one device."""
 
     images: Tensor
-    """float32, [samples, channels, height, width], normalised."""
+    """[samples, channels, height, width]: float32, normalised; or uint8, as they are handed over."""
     labels: Tensor
     """int64, [samples]."""
 
