@@ -12,6 +12,7 @@ from PIL import Image
 
 from hpcdist.data.catalog import check_data, download_data, find_data_set, find_images
 from hpcdist.data.images.made_faces import Plan, make_faces
+from hpcdist.data.images.made_once import make_once
 from hpcdist.errors import JobError
 from hpcdist.spec import Data
 
@@ -308,3 +309,23 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
     with pytest.raises(JobError, match="cannot be made: Not a directory") as error:
         find_images(Data(name="faces"))
     assert "HPCDIST_CACHE" in error.value.hint
+
+
+def test_what_a_killed_process_left_a_day_ago_is_removed(tmp_path):
+    old, new = (tmp_path / f".made.{name}.aside" for name in ("old", "new"))
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "half").touch()
+    os.utime(old, (0, 0))
+    make_once(tmp_path / "made", lambda folder: (folder / "whole").touch())
+    assert sorted(os.listdir(tmp_path)) == [".made.new.aside", "made"]
+
+
+def test_what_fails_while_it_is_made_leaves_nothing(tmp_path):
+    def fail(folder):
+        (folder / "half").touch()
+        raise JobError("no photographs")
+
+    with pytest.raises(JobError, match="no photographs"):
+        make_once(tmp_path / "made", fail)
+    assert os.listdir(tmp_path) == []
