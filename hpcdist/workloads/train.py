@@ -65,20 +65,24 @@ def run(context: RankContext) -> None:
         torch.cuda.set_device(context.device)
     needs_group = STRATEGIES[job.strategy].uses_group
     with process_group(context, needed=needs_group) as has_group:
-        trainer = _make_trainer(context, job, begin_s)
+        trainer = _make_trainer(context, job, begin_s, has_group=has_group)
         _resume(trainer, has_group=has_group)
         is_done = trainer.train()
     if not is_done:
         raise SystemExit(EXIT_STOPPED)
 
 
-def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:
+def _make_trainer(
+    context: RankContext, job: TrainJob, begin_s: float, *, has_group: bool
+) -> Trainer:
     from hpcdist.data.catalog import load_data
     from hpcdist.training.building import build_noted
+    from hpcdist.training.decoded import share_decoded
     from hpcdist.training.loop import Trainer
     from hpcdist.training.models import count_parameters
 
-    data = load_data(job.data)
+    data = load_data(job.data, seed=job.train.seed)
+    share_decoded(data, context, job, has_group=has_group)
     model = build_noted(job, data, context.events)
     trainer = Trainer(context, job, model, data)
     _write_setup(trainer, data, count_parameters(model), time.perf_counter() - begin_s)
