@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.events import SCHEMA_VERSION, EventFile, read_events
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.run import Run
+from hpcdist.summary.event_file import DecodedFile, decode_file
 from hpcdist.summary.records import (
     EVENT_TYPES,
     AttemptRecord,
@@ -88,15 +89,14 @@ def read_ranks(run: Run) -> Iterator[RankRecord]:
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     """What one event file holds."""
-    found: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
     try:
-        file = read_events(path)
+        file = decode_file(path)
     except OSError as error:
+        file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         faults = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        num_odd = _sort_events(file.events, found)
-        is_newer = any(start.schema > SCHEMA_VERSION for start in found["start"])
-        faults = _faults(file, num_odd=num_odd, is_newer=is_newer)
+        faults = _faults(file)
+    found = file.found
     return RankRecord(
         rank=rank,
         attempt=attempt,
@@ -123,26 +123,14 @@ def shown_path(path: Path) -> str:
         return str(path)
 
 
-def _sort_events(events: list[dict[str, Any]], found: dict[str, list[Any]]) -> int:
-    """Put each event to its kind; the number of those whose fields are not as they should be."""
-    num_odd = 0
-    for event in events:
-        kind = event["event"]
-        if kind in EVENT_TYPES:
-            try:
-                found[kind].append(msgspec.convert(event, EVENT_TYPES[kind], str_keys=True))
-            except msgspec.ValidationError:
-                num_odd += 1
-    return num_odd
-
-
-def _faults(file: EventFile, *, num_odd: int, is_newer: bool) -> list[str]:
-    torn = f"{_count(file.torn_lines, 'torn line')} skipped"
-    odd = f"{_count(num_odd, 'event')} skipped, fields are missing or of the wrong type"
+def _faults(file: DecodedFile) -> list[str]:
+    torn = f"{_count(file.num_torn, 'torn line')} skipped"
+    odd = f"{_count(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
+    is_newer = any(start.schema > SCHEMA_VERSION for start in file.found["start"])
     faults = {
-        "skipped, it is empty": not file.events and not file.torn_lines,
-        torn: file.torn_lines > 0,
-        odd: num_odd > 0,
+        "skipped, it is empty": file.is_empty,
+        torn: file.num_torn > 0,
+        odd: file.num_odd > 0,
         "written by a newer hpcdist, only what this one knows was read": is_newer,
     }
     return [fault for fault, is_so in faults.items() if is_so]

@@ -78,8 +78,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
     """Figures of one rank in one attempt."""
     measured = timing.drop_warm_up(record.windows)
     totals = StepTotals()
-    for window in measured:
-        totals.add(window)
+    totals.add(measured)
     return RankFigures(
         rank=record.rank,
         attempt=record.attempt,

@@ -43,7 +43,7 @@ class Resume(Struct, frozen=True, kw_only=True):
     epoch: Count | None = None
 
 
-class Totals(Struct, frozen=True, kw_only=True):
+class Totals(Struct, frozen=True, kw_only=True, gc=False):
     """Times of a window's steps, summed up."""
 
     sum: Seconds
@@ -52,7 +52,13 @@ class Totals(Struct, frozen=True, kw_only=True):
     max: Seconds
 
 
-class Window(Struct, frozen=True, kw_only=True):
+class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
+    """Time of a window's steps that went into one phase."""
+
+    sum: Seconds
+
+
+class Window(Struct, frozen=True, kw_only=True, gc=False):
     """A window of steps of one rank."""
 
     time_s: Seconds | None = None
@@ -62,7 +68,7 @@ class Window(Struct, frozen=True, kw_only=True):
     samples: Count
     wall_s: Seconds
     step_time_s: Totals
-    phases_s: dict[str, Totals] = {}
+    phases_s: dict[str, PhaseTime] = {}
     histogram: dict[Bucket, Count] = {}
     epoch: int | None = None
     loss: float | None = None
