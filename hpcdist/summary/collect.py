@@ -1,7 +1,7 @@
 """Reading what a run directory holds, whatever state it is in: values out, and what was skipped.
 
-Torn, empty, missing and foreign files never stop a summary: each is left out and told in one
-sentence. A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
+Torn, empty, missing and foreign files never stop a summary: each is left out and told as a fault.
+A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hpcdist.summary.event_file import DecodedFile, decode_file
 from hpcdist.summary.records import (
     EVENT_TYPES,
     AttemptRecord,
+    Fault,
     JobFacts,
     RankRecord,
     RunRecord,
@@ -41,15 +42,16 @@ def foreign_entries(folder: Path) -> list[Run]:
     ]
 
 
-def read_run(run: Run) -> RunRecord | str:
-    """What a run directory says of itself; a sentence where it is none."""
+def read_run(run: Run) -> RunRecord | Fault:
+    """What a run directory says of itself; a fault where it is none."""
     spec = run.read_spec()
     if spec is None:
-        return f"{shown_path(run.path)}: skipped, {_why_no_spec(run)}"
+        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = msgspec.convert(spec.get("job"), JobFacts)
     except msgspec.ValidationError as error:
-        return f"{shown_path(run.spec_file)}: run skipped, its job is not as expected: {error}"
+        text = f"run skipped, its job is not as expected: {error}"
+        return Fault(path=run.spec_file.name, text=text)
     sweep = _mapping(spec.get("sweep"))
     variant = _text(sweep.get("variant"))
     submission, torn_submission = _read_small(run.submission_file, run.read_submission)
@@ -65,7 +67,7 @@ def read_run(run: Run) -> RunRecord | str:
         verdict=verdict,
         newest_attempt=_newest_attempt(run),
         attempts=_attempts(run),
-        skipped=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
+        faults=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
     )
 
 
@@ -111,16 +113,18 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         collectives=found["collective"],
         pairs=found["pair"],
         cells=found["inference"],
-        skipped=[f"{shown_path(path)}: {fault}" for fault in faults],
+        faults=[Fault(path=f"{path.parent.name}/{path.name}", text=text) for text in faults],
     )
 
 
-def shown_path(path: Path) -> str:
-    """A path as the user would type it: relative to the working directory where it is below."""
+def sentence(run: Run, fault: Fault) -> str:
+    """A fault, with the path as the user would type it: relative to the working directory where it
+    is below."""
+    path = run.path / fault.path
     try:
-        return str(path.relative_to(Path.cwd()))
+        return f"{path.relative_to(Path.cwd())}: {fault.text}"
     except ValueError:
-        return str(path)
+        return f"{path}: {fault.text}"
 
 
 def _faults(file: DecodedFile) -> list[str]:
@@ -144,12 +148,13 @@ def _why_no_spec(run: Run) -> str:
     return "spec.json is torn or cannot be read"
 
 
-def _read_small(path: Path, read: Any) -> tuple[Any, list[str]]:
+def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
     # Asked in this order, a file that is written between the two is not taken for a torn one.
     is_there = os.path.exists(path)
     value = read()
     torn = is_there and value is None
-    return value, [f"{shown_path(path)}: skipped, it is torn or cannot be read"] if torn else []
+    fault = Fault(path=path.name, text="skipped, it is torn or cannot be read")
+    return value, [fault] if torn else []
 
 
 def _newest_attempt(run: Run) -> int:
@@ -173,14 +178,14 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
     )
 
 
-def _foreign_event_files(run: Run) -> list[str]:
+def _foreign_event_files(run: Run) -> list[Fault]:
     try:
         names = set(os.listdir(run.events_folder))
     except OSError as error:
-        return [f"{shown_path(run.events_folder)}: no events, {error.strerror}"]
+        return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
     foreign = names - {path.name for _, _, path in run.event_files()}
     return [
-        f"{shown_path(run.events_folder / name)}: skipped, not an event file"
+        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
         for name in sorted(foreign)
     ]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from hpcdist.recording import PHASES
@@ -101,10 +103,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
     )
 
 
-def measure_run(
-    record: RunRecord, ranks: Sequence[RankFigures], state: State | None
-) -> MeasuredRun:
-    """Figures of a run; `state` is the scheduler's word, which a verdict overrules.
+def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
+    """Figures of a run; its state is that of its verdict.
 
     Steps that were done again after a restart count as work (throughput, step time) and once as
     progress (steps, epochs): progress is what the newest attempt that stepped says.
@@ -123,7 +123,7 @@ def measure_run(
         scheduler=record.scheduler,
         comparison=record.comparison,
         variant=record.variant,
-        state=record.verdict.state if record.verdict else state,
+        state=record.verdict.state if record.verdict else None,
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=world_size,
@@ -157,6 +157,14 @@ def measure_run(
         comparison=record.comparison,
         variant=record.variant,
     )
+
+
+def place_run(measured: MeasuredRun, path: Path, state: State | None) -> MeasuredRun:
+    """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
+    overrules."""
+    found = measured.summary
+    summary = msgspec.structs.replace(found, path=str(path), state=found.state or state)
+    return msgspec.structs.replace(measured, summary=summary)
 
 
 # One rank.

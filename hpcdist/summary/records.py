@@ -157,6 +157,15 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads; others are no concern of it."""
 
 
+class Fault(Struct, frozen=True, kw_only=True):
+    """Something of a run that could not be read."""
+
+    path: str
+    """Relative to the run directory; `.` is the directory itself."""
+    text: str
+    """What was left out and why: the end of a sentence that begins with the path."""
+
+
 class RankRecord(Struct, frozen=True, kw_only=True):
     """What one rank recorded in one attempt."""
 
@@ -173,8 +182,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     pairs: list[NodePair] = []
     cells: list[Cell] = []
-    skipped: list[str]
-    """What could not be read, one sentence each."""
+    faults: list[Fault]
 
 
 class JobResources(Struct, frozen=True, kw_only=True):
@@ -217,4 +225,4 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     newest_attempt: int
     """-1 before the first."""
     attempts: dict[int, AttemptRecord]
-    skipped: list[str]
+    faults: list[Fault]

@@ -98,6 +98,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
     run: str
     """Run id."""
+    path: str | None = None
+    """Its directory."""
     job: str
     scheduler: str | None = None
     comparison: str | None = None
