@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
+from hpcdist.cli.options import json_option, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
 def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: bool) -> None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs. Runs of one job that differ only in nodes and GPUs are compared with
-    each other; the table says why others are not. The variants of a comparison are compared with
-    its first one, with a picture in its folder.
+    Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs of
+    one job that differ only in nodes and GPUs are compared with each other; the table says why
+    others are not. The variants of a comparison are compared with its first one, with a picture in
+    its folder.
 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.
     """
     from hpcdist.states import run_states
-    from hpcdist.summary import foreign_entries, print_summary, summarize, to_json
+    from hpcdist.summary import print_summary, summarize, to_json
+    from hpcdist.summary.search import search_named
 
-    found = named_runs(runs, run_names)
-    foreign = [] if run_names else foreign_entries(runs)
+    found, foreign = search_named(runs, run_names)
     result = summarize(
         [*found, *foreign],
         run_states(found, warn=note),

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from hpcdist.run import Run
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
-from hpcdist.summary.collect import foreign_entries
 from hpcdist.summary.found import find_measurements
+from hpcdist.summary.search import search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 from hpcdist.verdict import State
 
@@ -28,8 +28,8 @@ __all__ = [
     "RunSummary",
     "Summary",
     "SummaryCache",
-    "foreign_entries",
     "print_summary",
+    "search_runs",
     "summarize",
     "to_json",
 ]

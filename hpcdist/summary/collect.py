@@ -24,22 +24,6 @@ from hpcdist.summary.records import (
     RankRecord,
     RunRecord,
 )
-from hpcdist.sweeps.folder import is_sweep
-
-
-def foreign_entries(folder: Path) -> list[Run]:
-    """Entries of a folder of runs that hold no run, nor are a sweep's; a summary tells that it
-    skipped them."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    visible = (folder / name for name in names if not name.startswith("."))
-    return [
-        Run(path)
-        for path in visible
-        if not os.path.isfile(path / "spec.json") and not is_sweep(path)
-    ]
 
 
 def read_run(run: Run) -> RunRecord | Fault:
