@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: bool) -> None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs of
-    one job that differ only in nodes and GPUs are compared with each other; the table says why
-    others are not. The variants of a comparison are compared with its first one, with a picture in
-    its folder.
+    Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs
+    of one job that differ only in nodes and GPUs are compared with each other; the table says why
+    others are not. The variants of a comparison are compared with its first one, with a picture
+    in its folder.
 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.

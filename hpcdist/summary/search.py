@@ -1,4 +1,4 @@
-"""Finding run directories: in a folder of runs, in folders below it, and in those that are named."""
+"""Finding run directories: in a folder of runs, in folders below it, and in folders named."""
 
 from __future__ import annotations
 
