@@ -31,7 +31,7 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.
     """
-    from hpcdist.states import run_states
+    from hpcdist.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize, to_json
     from hpcdist.summary.search import search_named
 
@@ -39,6 +39,7 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: 
     result = summarize(
         [*found, *foreign],
         run_states(found, warn=note),
+        accounting=run_accounting(found, warn=note),
         cache=None if no_cache else _cache(),
         num_workers=None,
         warn=note,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcdist.run import Run
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
 from hpcdist.summary.found import find_measurements
@@ -39,13 +40,15 @@ def summarize(
     runs: Sequence[Run],
     states: Mapping[str, State],
     *,
+    accounting: Mapping[str, Accounting] | None = None,
     cache: SummaryCache | None = None,
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
 ) -> Summary:
     """Runs in figures, in the order given; what is no run is skipped and told.
 
-    `states` holds, by run id, the scheduler's word on runs that have no verdict. With a cache, only
+    `states` holds, by run id, the scheduler's word on runs that have no verdict, and `accounting`
+    what it has on their jobs. With a cache, only
     runs that changed are read. `num_workers` processes are forked for it where there is much to
     read; None is one per CPU. `warn` is told where the cache cannot be written.
     """
@@ -55,7 +58,14 @@ def summarize(
     for run, measurement in zip(runs, found, strict=True):
         skipped += [collect.sentence(run, fault) for fault in measurement.faults]
         if measurement.run is not None:
-            measured.append(metrics.place_run(measurement.run, run.path, states.get(run.id)))
+            measured.append(
+                metrics.place_run(
+                    measurement.run,
+                    run.path,
+                    state=states.get(run.id),
+                    accounting=(accounting or {}).get(run.id),
+                )
+            )
     summaries, groups, comparisons = scaling.compare(measured)
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 

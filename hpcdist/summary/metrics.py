@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.recording import PHASES
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import timing
 from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
@@ -159,11 +160,15 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
     )
 
 
-def place_run(measured: MeasuredRun, path: Path, state: State | None) -> MeasuredRun:
+def place_run(
+    measured: MeasuredRun, path: Path, *, state: State | None, accounting: Accounting | None
+) -> MeasuredRun:
     """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
     overrules."""
     found = measured.summary
-    summary = msgspec.structs.replace(found, path=str(path), state=found.state or state)
+    summary = msgspec.structs.replace(
+        found, path=str(path), state=found.state or state, accounting=accounting
+    )
     return msgspec.structs.replace(measured, summary=summary)
 
 
