@@ -77,8 +77,9 @@ def row(kind: str, readings: list[Reading], num_runs: int, num_bytes: int) -> st
     target = f", target {_TARGETS_S[kind]:g} s" if num_runs == 1000 else ""
     cpu_s = min(reading.cpu_s for reading in readings)
     return (
-        f"| {num_runs:,} | {num_bytes / 1e6:,.0f} | {kind}{target} | {least_s:.2f} | {largest_s:.2f} "
-        f"| {cpu_s:.2f} | {1e3 * least_s / num_runs:.2f} | {peak_mb:.0f} |"
+        f"| {num_runs:,} | {num_bytes / 1e6:,.0f} | {kind}{target} "
+        f"| {least_s:.2f} | {largest_s:.2f} | {cpu_s:.2f} "
+        f"| {1e3 * least_s / num_runs:.2f} | {peak_mb:.0f} |"
     )
 
 

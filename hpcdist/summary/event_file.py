@@ -1,16 +1,18 @@
-"""One event file, each line decoded straight to what the summary reads of it.
+"""One event file, decoded straight to what the summary reads of it.
 
-Our writer names the kind first in a line, so that the kind is known before anything is decoded, and
-what the summary does not read is never built. Lines in which that fails are decoded twice: foreign
-order of keys, kinds that are no concern of the summary, torn lines.
+Whole stretches of lines are decoded at once, as events whose kind tells their type. Where that
+fails, for a torn line or an event of another version, the lines of the stretch are decoded one by
+one, and what cannot be read is counted.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
+import operator
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,11 +20,15 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.events import decode_event
-from hpcdist.summary.records import EVENT_TYPES
+from hpcdist.summary.records import EVENT_TYPES, OTHER_KINDS
 
-_BEGINNING = b'{"event":"'
-_BUFFER_BYTES = 1 << 18
-_DECODERS = {kind: msgspec.json.Decoder(type_).decode for kind, type_ in EVENT_TYPES.items()}
+_STRETCH_BYTES = 1 << 20
+_OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]
+_TAGGED = {
+    type_: kind for kind, type_ in EVENT_TYPES.items() if type_.__struct_config__.tag is not None
+}
+_ANY: Any = functools.reduce(operator.or_, [*_TAGGED, *_OTHERS])
+_decode_lines = msgspec.json.Decoder(_ANY).decode_lines
 _FAILURES = (msgspec.DecodeError, UnicodeDecodeError)
 
 
@@ -47,37 +53,46 @@ class DecodedFile(Struct, kw_only=True):
 def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
-    ways: dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any], None]]] = {
-        _BEGINNING + kind.encode() + b'"': (_DECODERS[kind], result.found[kind].append)
-        for kind in EVENT_TYPES
-    }
-    begun = len(_BEGINNING)
     with _open(path) as file:
-        for line in file:
-            way = ways.get(line[: line.find(b'"', begun) + 1])
-            if way is None:
-                _decode_slowly(line, result)
-                continue
-            decode, append = way
+        for lines in _stretches(file):
             try:
-                append(decode(line))
+                events = _decode_lines(lines)
             except _FAILURES:
-                _decode_slowly(line, result)
+                for line in lines.split(b"\n"):
+                    _decode_line(line, result)
+            else:
+                _sort(events, result)
     return result
+
+
+def _stretches(file: BinaryIO) -> Iterator[bytes]:
+    """The file in pieces of whole lines."""
+    while lines := file.read(_STRETCH_BYTES):
+        yield lines if len(lines) < _STRETCH_BYTES else lines + file.readline()
+
+
+def _sort(events: list[Any], result: DecodedFile) -> None:
+    """Put each event to its kind."""
+    appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
+    for event in events:
+        append = appends.get(event.__class__)
+        if append is None:
+            result.num_others += 1
+        else:
+            append(event)
 
 
 def _open(path: Path) -> BinaryIO:
     """A pipe by that name would block its reader for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    file = os.fdopen(descriptor, "rb", buffering=_BUFFER_BYTES)
+    file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is no regular file")
     return file
 
 
-def _decode_slowly(line: bytes, result: DecodedFile) -> None:
-    """By what the line holds as JSON, whatever the order of its keys."""
+def _decode_line(line: bytes, result: DecodedFile) -> None:
     if not line.strip():
         return
     event = decode_event(line)

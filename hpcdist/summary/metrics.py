@@ -86,7 +86,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         rank=record.rank,
         attempt=record.attempt,
         start=record.starts[-1] if record.starts else Start(),
-        spans=[timing.to_span(window) for window in measured],
+        spans=timing.to_spans(measured),
         totals=totals,
         first_step=_first_step(record),
         last_step=_last_step(record),

@@ -21,7 +21,7 @@ PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Bucket = Annotated[int, Meta(ge=-2_000, le=2_000)]
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     """First event of a rank: where it runs."""
 
     schema: int = SCHEMA_VERSION
@@ -36,7 +36,7 @@ class Start(Struct, frozen=True, kw_only=True):
     backend: str | None = None
 
 
-class Resume(Struct, frozen=True, kw_only=True):
+class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training goes on from a checkpoint."""
 
     step: Count
@@ -58,7 +58,7 @@ class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
     sum: Seconds
 
 
-class Window(Struct, frozen=True, kw_only=True, gc=False):
+class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
     """A window of steps of one rank."""
 
     time_s: Seconds | None = None
@@ -74,7 +74,7 @@ class Window(Struct, frozen=True, kw_only=True, gc=False):
     loss: float | None = None
 
 
-class Evaluation(Struct, frozen=True, kw_only=True):
+class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
     """An evaluation over the test data."""
 
     step: Count | None = None
@@ -83,20 +83,20 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
 
 
-class Epoch(Struct, frozen=True, kw_only=True):
+class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
     """An epoch is done."""
 
     epoch: Count
     """Finished epochs."""
 
 
-class Note(Struct, frozen=True, kw_only=True):
+class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
     """Something that a reader of the summary should know."""
 
     message: str
 
 
-class Memory(Struct, frozen=True, kw_only=True):
+class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
     """What a model holds in one rank, and the most memory so far."""
 
     parameter_bytes: Count
@@ -105,7 +105,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     peak_bytes: Count | None = None
 
 
-class End(Struct, frozen=True, kw_only=True):
+class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     """Last event of a rank."""
 
     time_s: Seconds | None = None
@@ -114,7 +114,7 @@ class End(Struct, frozen=True, kw_only=True):
     max_cuda_bytes: Count | None = None
 
 
-class Collective(Struct, frozen=True, kw_only=True):
+class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
     """All-reduces of one size over all ranks; without a size where an older version wrote it."""
 
     bytes: Count = 0
@@ -130,7 +130,7 @@ class Collective(Struct, frozen=True, kw_only=True):
     checked: bool = False
 
 
-class NodePair(Struct, frozen=True, kw_only=True):
+class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
     """All-reduces between two nodes."""
 
     nodes: tuple[int, int]
@@ -154,7 +154,11 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "inference": Cell,
     "end": End,
 }
-"""Events that the summary reads; others are no concern of it."""
+"""Events that the summary reads. Their tags are their kinds; `Cell` has none, as it stands in the
+summary as it is, and a tag would stand there too."""
+
+OTHER_KINDS = ("setup", "checkpoint", "stop", "place")
+"""Events of ours that are no concern of the summary; there may be more."""
 
 
 class Fault(Struct, frozen=True, kw_only=True):

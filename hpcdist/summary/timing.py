@@ -86,27 +86,29 @@ def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
         return filled
     times_s = [window.wall_s / window.steps for window in filled]
     limit = max(1, len(filled) // _WARM_UP_SHARE)
-    ranges = _ranges_of_the_rest(times_s)
-    for index in range(1, limit):
-        low_s, high_s = ranges[index]
-        if low_s <= times_s[index] <= high_s:
-            return filled[index:]
-    return filled[limit:]
+    return filled[_first_typical(times_s, limit) :]
 
 
-def _ranges_of_the_rest(values: Sequence[float]) -> list[tuple[float, float]]:
-    """For each value the smallest and the largest of those after it."""
-    ranges = []
-    low, high = math.inf, -math.inf
-    for value in reversed(values):
-        ranges.append((low, high))
-        low, high = min(low, value), max(high, value)
-    return ranges[::-1]
+def _first_typical(times_s: Sequence[float], limit: int) -> int:
+    """Index of the first time, from the second on, that is in the range of all after it; at most
+    `limit`."""
+    found = limit
+    low_s, high_s = min(times_s[limit:]), max(times_s[limit:])
+    for index in range(limit - 1, 0, -1):
+        time_s = times_s[index]
+        if low_s <= time_s <= high_s:
+            found = index
+        low_s, high_s = min(low_s, time_s), max(high_s, time_s)
+    return found
 
 
-def to_span(window: Window) -> Span:
-    """The stretch of steps that a window covers."""
-    return Span(window.step - window.steps, window.step, window.wall_s, window.samples)
+def to_spans(windows: Iterable[Window]) -> list[Span]:
+    """The stretches of steps that windows cover."""
+    make = Span._make  # half the time of Span()
+    return [
+        make((window.step - window.steps, window.step, window.wall_s, window.samples))
+        for window in windows
+    ]
 
 
 def mean_rate(spans: Sequence[Span]) -> float:
