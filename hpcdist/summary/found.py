@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from hpcdist.run import Run
 from hpcdist.summary.cache import SummaryCache, is_settled
@@ -13,6 +15,7 @@ from hpcdist.summary.measuring import (
     Measurement,
     choose_num_workers,
     decode,
+    encode_conditions,
     measure_all,
 )
 
@@ -47,7 +50,19 @@ def find_measurements(
             new.append((*asked[index], content))
     if cache is not None:
         _keep(cache, new, runs, warn)
-    return [measurement for measurement in found if measurement is not None]
+    shared: dict[bytes, dict[str, Any]] = {}
+    return [_share(measurement, shared) for measurement in found if measurement is not None]
+
+
+def _share(measurement: Measurement, shared: dict[bytes, dict[str, Any]]) -> Measurement:
+    """With the conditions of an equal run: they are the larger part of one, and mostly alike."""
+    run = measurement.run
+    if run is None or (key := encode_conditions(run)) is None:
+        return measurement
+    conditions = shared.setdefault(key, run.conditions)
+    return msgspec.structs.replace(
+        measurement, run=msgspec.structs.replace(run, conditions=conditions)
+    )
 
 
 def _look_up(asked: _Asked, cache: SummaryCache | None) -> Measurement | None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -55,8 +56,17 @@ def measure(run: Run) -> Measurement:
 def encode(measurement: Measurement) -> bytes | None:
     """As bytes; None for what only Python can hold: names that are no text, numbers beyond 64
     bits."""
+    return _encoded(measurement)
+
+
+def encode_conditions(run: MeasuredRun) -> bytes | None:
+    """Equal for equal conditions; None as above."""
+    return _encoded(run.conditions)
+
+
+def _encoded(value: Any) -> bytes | None:
     try:
-        return _encoder.encode(measurement)
+        return _encoder.encode(value)
     except (OverflowError, UnicodeError):
         return None
 
