@@ -36,7 +36,8 @@ def find_measurements(
     # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
     asked = [_Asked(run, take_fingerprint(run)) for run in runs]
-    found = [_look_up(each, cache) for each in asked]
+    shared: dict[bytes, dict[str, Any]] = {}
+    found = [_share(_look_up(each, cache), shared) for each in asked]
     missing = [index for index, measurement in enumerate(found) if measurement is None]
     if num_workers is None:
         event_bytes = sum(asked[index].fingerprint.event_bytes for index in missing)
@@ -45,19 +46,20 @@ def find_measurements(
     measured = measure_all([runs[index] for index in missing], num_workers=num_workers)
     for index, content in zip(missing, measured, strict=True):
         measurement = content if isinstance(content, Measurement) else decode(content)
-        found[index] = measurement
+        found[index] = _share(measurement, shared)
         if isinstance(content, bytes) and _may_be_kept(measurement, asked[index], now_s):
             new.append((*asked[index], content))
     if cache is not None:
         _keep(cache, new, runs, warn)
-    shared: dict[bytes, dict[str, Any]] = {}
-    return [_share(measurement, shared) for measurement in found if measurement is not None]
+    return [measurement for measurement in found if measurement is not None]
 
 
-def _share(measurement: Measurement, shared: dict[bytes, dict[str, Any]]) -> Measurement:
+def _share(
+    measurement: Measurement | None, shared: dict[bytes, dict[str, Any]]
+) -> Measurement | None:
     """With the conditions of an equal run: they are the larger part of one, and mostly alike."""
-    run = measurement.run
-    if run is None or (key := encode_conditions(run)) is None:
+    run = measurement.run if measurement else None
+    if measurement is None or run is None or (key := encode_conditions(run)) is None:
         return measurement
     conditions = shared.setdefault(key, run.conditions)
     return msgspec.structs.replace(
