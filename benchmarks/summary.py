@@ -1,40 +1,85 @@
-"""Time and memory of `hpcdist summary` over 1,000 runs of 8 ranks with 100 windows each.
+"""Time and memory of `hpcdist summary` over 100, 1,000 and 10,000 runs of 8 ranks with 100 windows.
 
-For information: there is no peer, and no target.
+Cold: no figures are kept from before, and all events are read, out of the page cache. Warm: all
+figures are kept. There is no peer; the targets are seconds, for 1,000 runs on 2 CPUs.
 """
 
 from __future__ import annotations
 
 import resource
+import shutil
 import tempfile
+import time
 from pathlib import Path
+from typing import NamedTuple
 
-from cli import time_command
-from commands import HPCDIST
+from commands import HPCDIST, run_command, user_environment
 from made_runs import make_runs
-from sidebyside import Spread, option_parser, print_machine
+from sidebyside import option_parser, print_machine
+
+_TARGETS_S = {"cold": 3.0, "warm": 0.5}  # for 1,000 runs
+_SETTLE_S = 2.5  # what changed a moment ago is not kept
+
+
+class Reading(NamedTuple):
+    """One `hpcdist summary`."""
+
+    wall_s: float
+    cpu_s: float
+    """With its workers."""
 
 
 def main() -> None:
-    parser = option_parser(__doc__, pairs=2)
-    parser.add_argument("--runs", type=int, default=1000, help="default: %(default)s")
+    parser = option_parser(__doc__, pairs=3)
+    parser.add_argument("--runs", type=int, nargs="+", default=[100, 1000, 10000], metavar="N")
     parser.add_argument("--ranks", type=int, default=8, help="default: %(default)s")
     parser.add_argument("--windows", type=int, default=100, help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        runs = Path(name) / "runs"
-        make_runs(runs, num_runs=options.runs, num_ranks=options.ranks, num_windows=options.windows)
-        num_bytes = sum(path.stat().st_size for path in runs.glob("*/events/*.jsonl"))
-        command = [HPCDIST, "summary", "--runs", str(runs)]
-        times_s = Spread.of(
-            [time_command(command, runs)["time"] / 1e3 for _ in range(options.pairs)]
-        )
+    columns = "| least (s) | largest (s) | CPU (s) | ms per run | memory (MB) |"
+    print(f"\n| runs | events (MB) | summary {columns}")
+    print("|--:|--:|---|--:|--:|--:|--:|--:|")
+    for num_runs in sorted(options.runs):
+        with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+            measure(Path(name), num_runs, options.ranks, options.windows, options.pairs)
+
+
+def measure(folder: Path, num_runs: int, num_ranks: int, num_windows: int, times: int) -> None:
+    """Print the rows of one number of runs."""
+    runs = folder / "runs"
+    make_runs(runs, num_runs=num_runs, num_ranks=num_ranks, num_windows=num_windows)
+    num_bytes = sum(path.stat().st_size for path in runs.glob("*/events/*.jsonl"))
+    time.sleep(_SETTLE_S)
+    cache = folder / "cache"
+    for kind in ("cold", "warm"):
+        readings = []
+        for _ in range(times):
+            if kind == "cold":
+                shutil.rmtree(cache, ignore_errors=True)
+            readings.append(summarize(runs, cache))
+        print(row(kind, readings, num_runs, num_bytes))
+
+
+def summarize(runs: Path, cache: Path) -> Reading:
+    """Run the command once."""
+    before, begin_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    environment = user_environment() | {"XDG_CACHE_HOME": str(cache)}
+    run_command([HPCDIST, "summary", "--runs", str(runs)], runs.parent, environment)
+    wall_s, after = time.monotonic() - begin_s, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return Reading(wall_s, cpu_s)
+
+
+def row(kind: str, readings: list[Reading], num_runs: int, num_bytes: int) -> str:
+    """A line of the table; the memory is the largest so far of any process, workers included."""
+    least_s, largest_s = (found(reading.wall_s for reading in readings) for found in (min, max))
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
-    print(
-        f"\nsummary of {options.runs:,} runs x {options.ranks} ranks x {options.windows} windows, "
-        f"{num_bytes / 1e6:,.0f} MB of events: {times_s.least:.1f} to {times_s.largest:.1f} s, "
-        f"{num_bytes / 1e6 / times_s.least:.0f} MB/s at best, peak memory {peak_mb:.0f} MB"
+    target = f", target {_TARGETS_S[kind]:g} s" if num_runs == 1000 else ""
+    cpu_s = min(reading.cpu_s for reading in readings)
+    return (
+        f"| {num_runs:,} | {num_bytes / 1e6:,.0f} | {kind}{target} "
+        f"| {least_s:.2f} | {largest_s:.2f} | {cpu_s:.2f} "
+        f"| {1e3 * least_s / num_runs:.2f} | {peak_mb:.0f} |"
     )
 
 

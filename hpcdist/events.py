@@ -66,7 +66,7 @@ def read_events(path: Path) -> EventFile:
     """Read one event file; lines that are torn or not events are counted and left out."""
     result = EventFile()
     for line in _lines(path):
-        event = _decode(line)
+        event = decode_event(line)
         if event is None:
             result.torn_lines += 1
         else:
@@ -81,7 +81,8 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _decode(line: bytes) -> dict[str, Any] | None:
+def decode_event(line: bytes) -> dict[str, Any] | None:
+    """The event of one line; None where it is torn, or no event."""
     try:
         event = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

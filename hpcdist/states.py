@@ -1,4 +1,5 @@
-"""What state runs are in, and when they have ended: the verdict, else what the scheduler says."""
+"""What state runs are in, and when they have ended: the verdict, else what the scheduler says; and
+what it accounts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import msgspec
 
 from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.run import Run
-from hpcdist.schedulers import Condition, load_scheduler
+from hpcdist.schedulers import SCHEDULERS, Condition, load_scheduler
+from hpcdist.schedulers.accounting import Accounting, AccountingScheduler
 from hpcdist.submitted import scheduler_of
 from hpcdist.verdict import State, Verdict
 
@@ -55,6 +57,30 @@ def run_conditions(
     for scheduler, theirs in by_scheduler.items():
         conditions |= _ask(scheduler, theirs, warn)
     return conditions
+
+
+def run_accounting(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, Accounting]:
+    """What schedulers' accounting has on runs, by run id, where they keep books and answer; else
+    `warn` is told why. Each scheduler is asked once."""
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        name = scheduler_of(run)
+        if name in SCHEDULERS and name != "local":  # which keeps no books
+            by_scheduler[name].append(run)
+    found: dict[str, Accounting] = {}
+    for name, theirs in by_scheduler.items():
+        scheduler = load_scheduler(name)
+        try:
+            if isinstance(scheduler, AccountingScheduler):
+                found |= scheduler.accounting(theirs)
+        except SchedulerError as error:
+            if warn is not None:
+                warn(
+                    f"waiting times, and what else {name} accounts, are not known: {error.message}"
+                )
+    return found
 
 
 def end_verdict(run: Run, condition: Condition) -> Verdict:

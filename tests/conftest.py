@@ -94,9 +94,10 @@ def nothing_left_behind():
 
 
 @pytest.fixture(autouse=True)
-def no_cluster_profiles(monkeypatch, tmp_path_factory):
-    """Tests know none of the profiles of the user who runs them."""
+def no_files_of_the_user(monkeypatch, tmp_path_factory):
+    """Tests know none of the profiles of the user who runs them, and leave nothing in the cache."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
 
 

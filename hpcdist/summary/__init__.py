@@ -1,19 +1,23 @@
 """From the events of runs to figures and tables.
 
-One way through: collect (files to records), metrics and timing (records to a `RunSummary` per run),
-scaling (which runs compare, speed-up) and variants (what a comparison says), then report (tables)
-and plot. What comes before those two and after collect is pure; nothing here imports torch or
-numpy but matplotlib for plot, and only report and the tables import rich.
+One way through: collect and event_file (files to records), metrics and timing (records to a
+`RunSummary` per run), scaling (which runs compare, speed-up) and variants (what a comparison says),
+then report (tables) and plot. The first two are spread over processes by measuring, and left out
+for runs that cache knows. What comes after collect and before report is pure; nothing here imports
+torch or numpy but matplotlib for plot, and only report and the tables import rich.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcdist.run import Run
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
-from hpcdist.summary.collect import foreign_entries
+from hpcdist.summary.cache import SummaryCache
+from hpcdist.summary.found import find_measurements
+from hpcdist.summary.search import search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 from hpcdist.verdict import State
 
@@ -24,31 +28,44 @@ __all__ = [
     "Group",
     "RunSummary",
     "Summary",
-    "foreign_entries",
+    "SummaryCache",
     "print_summary",
+    "search_runs",
     "summarize",
     "to_json",
 ]
 
 
-def summarize(runs: Sequence[Run], states: Mapping[str, State]) -> Summary:
+def summarize(
+    runs: Sequence[Run],
+    states: Mapping[str, State],
+    *,
+    accounting: Mapping[str, Accounting] | None = None,
+    cache: SummaryCache | None = None,
+    num_workers: int | None = 1,
+    warn: Callable[[str], None] | None = None,
+) -> Summary:
     """Runs in figures, in the order given; what is no run is skipped and told.
 
-    `states` holds, by run id, the scheduler's word on runs that have no verdict.
+    `states` holds, by run id, the scheduler's word on runs that have no verdict, and `accounting`
+    what it has on their jobs. With a cache, only
+    runs that changed are read. `num_workers` processes are forked for it where there is much to
+    read; None is one per CPU. `warn` is told where the cache cannot be written.
     """
+    found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
     measured: list[metrics.MeasuredRun] = []
     skipped: list[str] = []
-    for run in runs:
-        record = collect.read_run(run)
-        if isinstance(record, str):
-            skipped.append(record)
-            continue
-        skipped += record.skipped
-        ranks = []
-        for rank_record in collect.read_ranks(run):
-            skipped += rank_record.skipped
-            ranks.append(metrics.measure_rank(rank_record))
-        measured.append(metrics.measure_run(record, ranks, states.get(run.id)))
+    for run, measurement in zip(runs, found, strict=True):
+        skipped += [collect.sentence(run, fault) for fault in measurement.faults]
+        if measurement.run is not None:
+            measured.append(
+                metrics.place_run(
+                    measurement.run,
+                    run.path,
+                    state=states.get(run.id),
+                    accounting=(accounting or {}).get(run.id),
+                )
+            )
     summaries, groups, comparisons = scaling.compare(measured)
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 

@@ -1,7 +1,7 @@
 """Reading what a run directory holds, whatever state it is in: values out, and what was skipped.
 
-Torn, empty, missing and foreign files never stop a summary: each is left out and told in one
-sentence. A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
+Torn, empty, missing and foreign files never stop a summary: each is left out and told as a fault.
+A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
 """
 
 from __future__ import annotations
@@ -13,42 +13,29 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.events import SCHEMA_VERSION, EventFile, read_events
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.run import Run
+from hpcdist.summary.event_file import DecodedFile, decode_file
 from hpcdist.summary.records import (
     EVENT_TYPES,
     AttemptRecord,
+    Fault,
     JobFacts,
     RankRecord,
     RunRecord,
 )
-from hpcdist.sweeps.folder import is_sweep
 
 
-def foreign_entries(folder: Path) -> list[Run]:
-    """Entries of a folder of runs that hold no run, nor are a sweep's; a summary tells that it
-    skipped them."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    visible = (folder / name for name in names if not name.startswith("."))
-    return [
-        Run(path)
-        for path in visible
-        if not os.path.isfile(path / "spec.json") and not is_sweep(path)
-    ]
-
-
-def read_run(run: Run) -> RunRecord | str:
-    """What a run directory says of itself; a sentence where it is none."""
+def read_run(run: Run) -> RunRecord | Fault:
+    """What a run directory says of itself; a fault where it is none."""
     spec = run.read_spec()
     if spec is None:
-        return f"{shown_path(run.path)}: skipped, {_why_no_spec(run)}"
+        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = msgspec.convert(spec.get("job"), JobFacts)
     except msgspec.ValidationError as error:
-        return f"{shown_path(run.spec_file)}: run skipped, its job is not as expected: {error}"
+        text = f"run skipped, its job is not as expected: {error}"
+        return Fault(path=run.spec_file.name, text=text)
     sweep = _mapping(spec.get("sweep"))
     variant = _text(sweep.get("variant"))
     submission, torn_submission = _read_small(run.submission_file, run.read_submission)
@@ -64,7 +51,7 @@ def read_run(run: Run) -> RunRecord | str:
         verdict=verdict,
         newest_attempt=_newest_attempt(run),
         attempts=_attempts(run),
-        skipped=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
+        faults=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
     )
 
 
@@ -88,15 +75,14 @@ def read_ranks(run: Run) -> Iterator[RankRecord]:
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     """What one event file holds."""
-    found: dict[str, list[Any]] = {kind: [] for kind in EVENT_TYPES}
     try:
-        file = read_events(path)
+        file = decode_file(path)
     except OSError as error:
+        file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
         faults = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        num_odd = _sort_events(file.events, found)
-        is_newer = any(start.schema > SCHEMA_VERSION for start in found["start"])
-        faults = _faults(file, num_odd=num_odd, is_newer=is_newer)
+        faults = _faults(file)
+    found = file.found
     return RankRecord(
         rank=rank,
         attempt=attempt,
@@ -111,38 +97,28 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         collectives=found["collective"],
         pairs=found["pair"],
         cells=found["inference"],
-        skipped=[f"{shown_path(path)}: {fault}" for fault in faults],
+        faults=[Fault(path=f"{path.parent.name}/{path.name}", text=text) for text in faults],
     )
 
 
-def shown_path(path: Path) -> str:
-    """A path as the user would type it: relative to the working directory where it is below."""
+def sentence(run: Run, fault: Fault) -> str:
+    """A fault, with the path as the user would type it: relative to the working directory where it
+    is below."""
+    path = run.path / fault.path
     try:
-        return str(path.relative_to(Path.cwd()))
+        return f"{path.relative_to(Path.cwd())}: {fault.text}"
     except ValueError:
-        return str(path)
+        return f"{path}: {fault.text}"
 
 
-def _sort_events(events: list[dict[str, Any]], found: dict[str, list[Any]]) -> int:
-    """Put each event to its kind; the number of those whose fields are not as they should be."""
-    num_odd = 0
-    for event in events:
-        kind = event["event"]
-        if kind in EVENT_TYPES:
-            try:
-                found[kind].append(msgspec.convert(event, EVENT_TYPES[kind], str_keys=True))
-            except msgspec.ValidationError:
-                num_odd += 1
-    return num_odd
-
-
-def _faults(file: EventFile, *, num_odd: int, is_newer: bool) -> list[str]:
-    torn = f"{_count(file.torn_lines, 'torn line')} skipped"
-    odd = f"{_count(num_odd, 'event')} skipped, fields are missing or of the wrong type"
+def _faults(file: DecodedFile) -> list[str]:
+    torn = f"{_count(file.num_torn, 'torn line')} skipped"
+    odd = f"{_count(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
+    is_newer = any(start.schema > SCHEMA_VERSION for start in file.found["start"])
     faults = {
-        "skipped, it is empty": not file.events and not file.torn_lines,
-        torn: file.torn_lines > 0,
-        odd: num_odd > 0,
+        "skipped, it is empty": file.is_empty,
+        torn: file.num_torn > 0,
+        odd: file.num_odd > 0,
         "written by a newer hpcdist, only what this one knows was read": is_newer,
     }
     return [fault for fault, is_so in faults.items() if is_so]
@@ -156,12 +132,13 @@ def _why_no_spec(run: Run) -> str:
     return "spec.json is torn or cannot be read"
 
 
-def _read_small(path: Path, read: Any) -> tuple[Any, list[str]]:
+def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
     # Asked in this order, a file that is written between the two is not taken for a torn one.
     is_there = os.path.exists(path)
     value = read()
     torn = is_there and value is None
-    return value, [f"{shown_path(path)}: skipped, it is torn or cannot be read"] if torn else []
+    fault = Fault(path=path.name, text="skipped, it is torn or cannot be read")
+    return value, [fault] if torn else []
 
 
 def _newest_attempt(run: Run) -> int:
@@ -185,14 +162,14 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
     )
 
 
-def _foreign_event_files(run: Run) -> list[str]:
+def _foreign_event_files(run: Run) -> list[Fault]:
     try:
         names = set(os.listdir(run.events_folder))
     except OSError as error:
-        return [f"{shown_path(run.events_folder)}: no events, {error.strerror}"]
+        return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
     foreign = names - {path.name for _, _, path in run.event_files()}
     return [
-        f"{shown_path(run.events_folder / name)}: skipped, not an event file"
+        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
         for name in sorted(foreign)
     ]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from hpcdist.recording import PHASES
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import timing
 from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
@@ -78,13 +81,12 @@ def measure_rank(record: RankRecord) -> RankFigures:
     """Figures of one rank in one attempt."""
     measured = timing.drop_warm_up(record.windows)
     totals = StepTotals()
-    for window in measured:
-        totals.add(window)
+    totals.add(measured)
     return RankFigures(
         rank=record.rank,
         attempt=record.attempt,
         start=record.starts[-1] if record.starts else Start(),
-        spans=[timing.to_span(window) for window in measured],
+        spans=timing.to_spans(measured),
         totals=totals,
         first_step=_first_step(record),
         last_step=_last_step(record),
@@ -102,10 +104,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
     )
 
 
-def measure_run(
-    record: RunRecord, ranks: Sequence[RankFigures], state: State | None
-) -> MeasuredRun:
-    """Figures of a run; `state` is the scheduler's word, which a verdict overrules.
+def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
+    """Figures of a run; its state is that of its verdict.
 
     Steps that were done again after a restart count as work (throughput, step time) and once as
     progress (steps, epochs): progress is what the newest attempt that stepped says.
@@ -124,7 +124,7 @@ def measure_run(
         scheduler=record.scheduler,
         comparison=record.comparison,
         variant=record.variant,
-        state=record.verdict.state if record.verdict else state,
+        state=record.verdict.state if record.verdict else None,
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=world_size,
@@ -158,6 +158,18 @@ def measure_run(
         comparison=record.comparison,
         variant=record.variant,
     )
+
+
+def place_run(
+    measured: MeasuredRun, path: Path, *, state: State | None, accounting: Accounting | None
+) -> MeasuredRun:
+    """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
+    overrules."""
+    found = measured.summary
+    summary = msgspec.structs.replace(
+        found, path=str(path), state=found.state or state, accounting=accounting
+    )
+    return msgspec.structs.replace(measured, summary=summary)
 
 
 # One rank.

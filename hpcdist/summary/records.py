@@ -21,7 +21,7 @@ PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Bucket = Annotated[int, Meta(ge=-2_000, le=2_000)]
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     """First event of a rank: where it runs."""
 
     schema: int = SCHEMA_VERSION
@@ -36,14 +36,14 @@ class Start(Struct, frozen=True, kw_only=True):
     backend: str | None = None
 
 
-class Resume(Struct, frozen=True, kw_only=True):
+class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
     """Training goes on from a checkpoint."""
 
     step: Count
     epoch: Count | None = None
 
 
-class Totals(Struct, frozen=True, kw_only=True):
+class Totals(Struct, frozen=True, kw_only=True, gc=False):
     """Times of a window's steps, summed up."""
 
     sum: Seconds
@@ -52,7 +52,13 @@ class Totals(Struct, frozen=True, kw_only=True):
     max: Seconds
 
 
-class Window(Struct, frozen=True, kw_only=True):
+class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
+    """Time of a window's steps that went into one phase."""
+
+    sum: Seconds
+
+
+class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
     """A window of steps of one rank."""
 
     time_s: Seconds | None = None
@@ -62,13 +68,13 @@ class Window(Struct, frozen=True, kw_only=True):
     samples: Count
     wall_s: Seconds
     step_time_s: Totals
-    phases_s: dict[str, Totals] = {}
+    phases_s: dict[str, PhaseTime] = {}
     histogram: dict[Bucket, Count] = {}
     epoch: int | None = None
     loss: float | None = None
 
 
-class Evaluation(Struct, frozen=True, kw_only=True):
+class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
     """An evaluation over the test data."""
 
     step: Count | None = None
@@ -77,20 +83,20 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     accuracy: float | None = None
 
 
-class Epoch(Struct, frozen=True, kw_only=True):
+class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
     """An epoch is done."""
 
     epoch: Count
     """Finished epochs."""
 
 
-class Note(Struct, frozen=True, kw_only=True):
+class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
     """Something that a reader of the summary should know."""
 
     message: str
 
 
-class Memory(Struct, frozen=True, kw_only=True):
+class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
     """What a model holds in one rank, and the most memory so far."""
 
     parameter_bytes: Count
@@ -99,7 +105,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     peak_bytes: Count | None = None
 
 
-class End(Struct, frozen=True, kw_only=True):
+class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     """Last event of a rank."""
 
     time_s: Seconds | None = None
@@ -108,7 +114,7 @@ class End(Struct, frozen=True, kw_only=True):
     max_cuda_bytes: Count | None = None
 
 
-class Collective(Struct, frozen=True, kw_only=True):
+class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
     """All-reduces of one size over all ranks; without a size where an older version wrote it."""
 
     bytes: Count = 0
@@ -124,7 +130,7 @@ class Collective(Struct, frozen=True, kw_only=True):
     checked: bool = False
 
 
-class NodePair(Struct, frozen=True, kw_only=True):
+class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
     """All-reduces between two nodes."""
 
     nodes: tuple[int, int]
@@ -148,7 +154,20 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "inference": Cell,
     "end": End,
 }
-"""Events that the summary reads; others are no concern of it."""
+"""Events that the summary reads. Their tags are their kinds; `Cell` has none, as it stands in the
+summary as it is, and a tag would stand there too."""
+
+OTHER_KINDS = ("setup", "checkpoint", "stop", "place")
+"""Events of ours that are no concern of the summary; there may be more."""
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """Something of a run that could not be read."""
+
+    path: str
+    """Relative to the run directory; `.` is the directory itself."""
+    text: str
+    """What was left out and why: the end of a sentence that begins with the path."""
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
@@ -167,8 +186,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     pairs: list[NodePair] = []
     cells: list[Cell] = []
-    skipped: list[str]
-    """What could not be read, one sentence each."""
+    faults: list[Fault]
 
 
 class JobResources(Struct, frozen=True, kw_only=True):
@@ -211,4 +229,4 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     newest_attempt: int
     """-1 before the first."""
     attempts: dict[int, AttemptRecord]
-    skipped: list[str]
+    faults: list[Fault]

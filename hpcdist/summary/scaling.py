@@ -7,6 +7,7 @@ version, the scheduler and the kind of device must be equal, except what changes
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,6 +98,7 @@ def compared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in conditions.items() if not _may_differ(key)}
 
 
+@functools.cache  # thousands of runs have the same keys
 def _may_differ(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
 

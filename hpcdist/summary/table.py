@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcdist.summary.benchmark_table import PlainTable, benchmark_tables
+from hpcdist.summary.grid import Grid
 from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.remarks import is_baseline, is_benchmark, remarks
 from hpcdist.summary.text import (
@@ -225,21 +226,14 @@ def _state(row: Row) -> Text:
     return Text(state or UNDEFINED, style=_STATE_STYLES.get(state or "", "yellow"))
 
 
-def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Table:
+def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Grid:
     """One line for each row, from the cells of the columns."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(
-            Text(column.header),
-            justify="right" if column.is_number else "left",
-            vertical="bottom",
-            no_wrap=column.is_number,
-            overflow="fold",
-        )
+    grid = Grid(
+        [column.header for column in columns], are_numbers=[column.is_number for column in columns]
+    )
     for row in rows:
-        cells = (column.cell(row) for column in columns)
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
-    return table
+        grid.add_row([column.cell(row) for column in columns])
+    return grid
 
 
 def _print_plain(console: Console, plain: PlainTable) -> None:

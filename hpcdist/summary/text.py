@@ -13,6 +13,8 @@ _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def shown(text: str) -> str:
     """Text of others on one line, without codes that would act on the terminal."""
     line = " ".join(text.split())
+    if line.isprintable():
+        return line
     return "".join(char if char.isprintable() else _escaped(char) for char in line)
 
 

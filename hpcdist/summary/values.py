@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
 from hpcdist.verdict import Kind, State
 
@@ -98,6 +99,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
     run: str
     """Run id."""
+    path: str | None = None
+    """Its directory."""
     job: str
     scheduler: str | None = None
     comparison: str | None = None
@@ -152,6 +155,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     verdict: VerdictSummary | None = None
     notes: list[str] = []
     """What the ranks wanted known."""
+    accounting: Accounting | None = None
+    """What the scheduler has on its job; None where it keeps no books, or not of this one."""
 
 
 class Group(Struct, frozen=True, kw_only=True):

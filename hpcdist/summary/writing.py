@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist import files
 from hpcdist.run import Run
-from hpcdist.states import run_states
+from hpcdist.states import run_accounting, run_states
 from hpcdist.summary import Summary, print_summary, summarize, to_json
 
 PICTURE = "compare.png"
@@ -20,7 +20,7 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
     """Write summary.txt and summary.json into `folder`; returns the text."""
     from hpcdist.summary.table import make_console
 
-    summary = summarize(runs, run_states(runs))
+    summary = summarize(runs, run_states(runs), accounting=run_accounting(runs))
     text = io.StringIO()
     print_summary(summary, make_console(text))
     files.write_whole(folder / "summary.txt", text.getvalue())

@@ -28,7 +28,7 @@ def _write(folder: Path, text):
 
 
 @pytest.fixture
-def profiles(tmp_path, monkeypatch, no_cluster_profiles):
+def profiles(tmp_path, monkeypatch, no_files_of_the_user):
     found = Profiles(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -6,7 +6,7 @@ import pytest
 
 from hpcdist import files
 from hpcdist.run import Run
-from hpcdist.summary import foreign_entries, summarize
+from hpcdist.summary import search_runs, summarize
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_folders_and_files_that_are_no_runs_are_told_and_the_rest_is_shown(stepp
     (runs / "old-results").mkdir()
     (runs / "notes.txt").write_text("mine")
     (runs / ".cache").mkdir()
-    foreign = foreign_entries(runs)
+    foreign = search_runs(runs).foreign
     summary = summarize([stepped_run, *foreign], {})
     assert [run.run for run in summary.runs] == ["one"]
     assert summary.skipped == [
@@ -111,7 +111,7 @@ def test_folders_and_files_that_are_no_runs_are_told_and_the_rest_is_shown(stepp
 
 
 def test_a_folder_of_runs_that_is_not_there_has_no_foreign_entries(tmp_path):
-    assert foreign_entries(tmp_path / "nowhere") == []
+    assert search_runs(tmp_path / "nowhere") == ([], [])
     assert summarize([Run(tmp_path / "nowhere")], {}).skipped == [
         f"{tmp_path / 'nowhere'}: skipped, there is nothing"
     ]

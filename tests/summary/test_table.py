@@ -7,7 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from hpcdist.summary import foreign_entries, print_summary, summarize
+from hpcdist.summary import print_summary, search_runs, summarize
 from hpcdist.verdict import Verdict
 
 KILLED = Verdict(
@@ -198,7 +198,7 @@ def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
 
 def test_nothing_to_summarize_is_said(tmp_path):
     (tmp_path / "thing").mkdir()
-    text = printed(summarize(foreign_entries(tmp_path), {}), width=200)
+    text = printed(summarize(search_runs(tmp_path).foreign, {}), width=200)
     assert text.startswith("There is no run to summarize.\n")
     assert f"{tmp_path / 'thing'}: skipped, not a run" in text
 

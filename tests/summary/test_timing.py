@@ -115,8 +115,7 @@ def test_step_times_are_those_of_all_steps(events):
     steps = [[rng.lognormvariate(-4, 0.3) for _ in range(40)] for _ in range(5)]
     totals = StepTotals()
     for index, times_s in enumerate(steps, 1):
-        (window,) = windows_of([events.window(step=40 * index, times_s=times_s, samples=1)])
-        totals.add(window)
+        totals.add(windows_of([events.window(step=40 * index, times_s=times_s, samples=1)]))
     every = sorted(time_s for times_s in steps for time_s in times_s)
     time = timing.step_time(totals)
     assert time is not None
@@ -128,7 +127,7 @@ def test_step_times_are_those_of_all_steps(events):
 
 def test_percentiles_of_equal_steps_are_that_time_exactly(events):
     totals = StepTotals()
-    totals.add(*windows_of([events.window(step=7, times_s=[0.0123] * 7, samples=1)]))
+    totals.add(windows_of([events.window(step=7, times_s=[0.0123] * 7, samples=1)]))
     time = timing.step_time(totals)
     assert time is not None
     assert (time.p50, time.p95) == (0.0123, 0.0123)
@@ -137,7 +136,7 @@ def test_percentiles_of_equal_steps_are_that_time_exactly(events):
 
 def test_a_single_step_has_no_spread(events):
     totals = StepTotals()
-    totals.add(*windows_of([events.window(step=1, times_s=[0.5], samples=8)]))
+    totals.add(windows_of([events.window(step=1, times_s=[0.5], samples=8)]))
     time = timing.step_time(totals)
     assert time is not None
     assert time.sd is None

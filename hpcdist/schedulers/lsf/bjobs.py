@@ -14,7 +14,7 @@ from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
 from hpcdist.schedulers.lsf.forms import FIRST_FORM, Form, next_form, read_ends, read_pending
 from hpcdist.schedulers.lsf.jobs import LsfJob
 
-__all__ = ["LsfJob", "ask_jobs", "bkill", "brequeue"]
+__all__ = ["LsfJob", "ask_jobs", "bkill", "brequeue", "chosen_numbers"]
 
 _LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
 _NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
@@ -35,11 +35,9 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[LsfJob]:
 
     Raises SchedulerError.
     """
-    chosen = _chosen(job_ids)
-    if job_ids and not chosen:
+    chosen = chosen_numbers(job_ids)
+    if chosen is None:
         return []
-    if sum(len(number) + 1 for number in chosen) > _LONGEST_ARGUMENTS:
-        chosen = []
     jobs = _ask(chosen)
     told = _fields_told()
     if "pend_reason" not in told:
@@ -71,6 +69,15 @@ def brequeue(job_id: str, *, timeout_s: float) -> None:
     done = call_lsf(["brequeue", job_id], timeout_s=timeout_s)
     if done.returncode != 0:
         raise failure(done)
+
+
+def chosen_numbers(job_ids: Collection[str]) -> list[str] | None:
+    """What bjobs is given to answer about these jobs: none, where all are wanted or there are too
+    many for a command line; None where not one is an id of LSF's."""
+    chosen = _chosen(job_ids)
+    if job_ids and not chosen:
+        return None
+    return [] if sum(len(number) + 1 for number in chosen) > _LONGEST_ARGUMENTS else chosen
 
 
 def _chosen(job_ids: Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.known import (
     JobIndex,
@@ -26,6 +28,7 @@ from hpcdist.schedulers.lsf.ids import array_id, lsf_id
 from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
 from hpcdist.schedulers.lsf.request import request_of
 from hpcdist.schedulers.lsf.script import job_script
+from hpcdist.schedulers.lsf.usage import ask_usage
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import cancelled_verdict
 
@@ -107,6 +110,18 @@ class LsfScheduler:
         submissions = {run.id: run.read_submission() for run in runs}
         known = JobIndex(ask_jobs(_asked(submissions.values())))
         return {run.id: _condition(run, submissions[run.id], known) for run in runs}
+
+    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
+        """One bjobs for all of them; nothing where LSF is not here.
+
+        Raises SchedulerError where it does not answer.
+        """
+        submissions = {run.id: found for run in runs if (found := run.read_submission())}
+        if not submissions or shutil.which("bjobs") is None:
+            return {}
+        jobs = {name: job_key(found) for name, found in submissions.items()}
+        known = ask_usage([job_id for job_id, _ in jobs.values()])
+        return {name: known[job] for name, job in jobs.items() if job in known}
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have LSF end the jobs, and wait until they have ended.

@@ -95,7 +95,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
     rows = (line.split("|", 4) for line in text.splitlines())
     return [
         QueuedJob(
-            job_id=row[0], state=row[1], reason=row[2], start_s=_unix_time(row[3]), name=row[4]
+            job_id=row[0], state=row[1], reason=row[2], start_s=unix_time(row[3]), name=row[4]
         )
         for row in rows
         if len(row) == 5
@@ -153,7 +153,7 @@ def _accounted_reason(state: str, reason: str) -> str:
     return "DependencyNeverSatisfied" if removed else reason
 
 
-def _unix_time(text: str) -> float | None:
+def unix_time(text: str) -> float | None:
     """2026-11-21T13:36:39 in this machine's time zone, as Slurm prints it; N/A where not known."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))

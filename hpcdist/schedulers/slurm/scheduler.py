@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,9 @@ from hpcdist.errors import SchedulerError
 from hpcdist.launch.node import LaunchPlan, NodePlan
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node
+from hpcdist.schedulers.command import CommandFailedError
 from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
@@ -35,6 +39,7 @@ from hpcdist.schedulers.slurm.explanation import explanation
 from hpcdist.schedulers.slurm.limits import ask_max_array_size
 from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
+from hpcdist.schedulers.slurm.usage import ask_usage
 from hpcdist.spec import JobSpec
 from hpcdist.verdict import cancelled_verdict
 
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
 _GONE_LIMIT_S = 180.0
 """KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
 _ACTIVE = ("pending", "running")
+_NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
 class SlurmScheduler:
@@ -161,6 +167,24 @@ class SlurmScheduler:
                 submissions[run.id] = submission
         missing = [run for run in runs if run.id in submissions]
         return found | _from_accounting(missing, submissions)
+
+    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
+        """One sacct for all of them; nothing where there is none, or it keeps no books.
+
+        Raises SchedulerError where it does not answer.
+        """
+        submissions = {run.id: found for run in runs if (found := run.read_submission())}
+        if not submissions or shutil.which("sacct") is None:
+            return {}
+        jobs = {name: job_key(found) for name, found in submissions.items()}
+        since_s = min(map(submitted_s, submissions.values()))
+        try:
+            known = ask_usage([job_id for job_id, _ in jobs.values()], since_s=since_s)
+        except CommandFailedError as error:
+            if _NO_BOOKS.search(error.said):
+                return {}
+            raise
+        return {name: known[job] for name, job in jobs.items() if job in known}
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have Slurm end the jobs, and wait until their processes are gone.

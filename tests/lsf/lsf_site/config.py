@@ -38,7 +38,7 @@ _OLD_FIELDS = (
 _NEW_FIELDS = (
     *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
     *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
-    "estimated_start_time",
+    *("estimated_start_time", "pend_time", "max_mem"),
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",

@@ -41,6 +41,8 @@ _WIDTHS = {
     "ngpus": 10,
     "pid": 20,
     "pgid": 10,
+    "pend_time": 12,
+    "max_mem": 15,
 }
 
 
@@ -93,6 +95,10 @@ def _time_left(job):
     return f"{int(seconds // 3600)}:{int(seconds % 3600 // 60)} L"
 
 
+def _pend_time(job):
+    return round((job.start_s or time.time()) - job.submit_s)
+
+
 def _finish_time(job):
     if job.end_s is not None:
         return f"{short_time(job.end_s)}"
@@ -134,4 +140,6 @@ _VALUES = {
     "ngpus": lambda job, _: sum(len(place.gpus) for place in job.places) or None,
     "pid": lambda job, _: job.pid,
     "pgid": lambda job, _: job.pid,
+    "pend_time": lambda job, _: _pend_time(job),
+    "max_mem": lambda job, _: "256 Mbytes" if job.start_s else None,
 }

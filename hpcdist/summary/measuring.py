@@ -1,0 +1,135 @@
+"""From run directories to measured runs: in this process, or spread over the CPUs.
+
+A worker reads one run at a time and gives its figures back as bytes, as the cache keeps them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.death_signal import die_with_parent
+from hpcdist.run import Run
+from hpcdist.summary import collect, metrics
+from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.records import Fault
+
+_MOST_WORKERS = 16  # on a login node there are others, and one file system
+_RUNS_AT_ONCE = 8  # given to a worker
+_BYTES_PER_WORKER = 8_000_000  # read in the time in which one starts
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """What a run directory gives, whatever is asked of it later."""
+
+    run: MeasuredRun | None
+    """None where it is no run; without verdict its state is None."""
+    faults: list[Fault]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Measurement)
+
+
+def measure(run: Run) -> Measurement:
+    """Read a run directory, rank by rank."""
+    record = collect.read_run(run)
+    if isinstance(record, Fault):
+        return Measurement(run=None, faults=[record])
+    faults = [*record.faults]
+    ranks = []
+    for rank_record in collect.read_ranks(run):
+        faults += rank_record.faults
+        ranks.append(metrics.measure_rank(rank_record))
+    return Measurement(run=metrics.measure_run(record, ranks), faults=faults)
+
+
+def encode(measurement: Measurement) -> bytes | None:
+    """As bytes; None for what only Python can hold: names that are no text, numbers beyond 64
+    bits."""
+    return _encoded(measurement)
+
+
+def encode_conditions(run: MeasuredRun) -> bytes | None:
+    """Equal for equal conditions; None as above."""
+    return _encoded(run.conditions)
+
+
+def _encoded(value: Any) -> bytes | None:
+    try:
+        return _encoder.encode(value)
+    except (OverflowError, UnicodeError):
+        return None
+
+
+def decode(content: bytes | msgspec.Raw) -> Measurement | None:
+    """What was encoded; None for other bytes."""
+    try:
+        return _decoder.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Measurement]:
+    """What each of the runs gives, in their order; as bytes where that can be.
+
+    With several workers this process is forked, unless it has other threads.
+    """
+    num_done = 0
+    if num_workers > 1 and threading.active_count() == 1:
+        with closing(_measure_spread(runs, num_workers)) as measured:
+            for run, content in zip(runs, measured, strict=False):
+                yield measure(run) if content is None else content
+                num_done += 1
+    for run in runs[num_done:]:
+        measurement = measure(run)
+        yield encode(measurement) or measurement
+
+
+def choose_num_workers(num_bytes: int) -> int:
+    """How many processes are worth it for so many bytes of events: one for each CPU that may be
+    used, but none where starting them takes as long as reading."""
+    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS, 1 + num_bytes // _BYTES_PER_WORKER)
+
+
+def _measure_spread(runs: Sequence[Run], num_workers: int) -> Generator[bytes | None, None, None]:
+    """Ends early where a worker is killed, or none can be started."""
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    paths = [str(run.path) for run in runs]
+    try:
+        executor = ProcessPoolExecutor(
+            num_workers,
+            mp_context=get_context("fork"),
+            initializer=_begin_work,
+            initargs=(os.getpid(),),
+        )
+    except OSError:  # no semaphores: a machine without /dev/shm
+        return
+    try:
+        yield from executor.map(_measure_path, paths, chunksize=_RUNS_AT_ONCE)
+    except (BrokenProcessPool, OSError):
+        return
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _begin_work(parent_pid: int) -> None:
+    """The parent answers Ctrl-C, and ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(parent_pid)
+    gc.freeze()  # what is there from before the fork stays
+
+
+def _measure_path(path: str) -> bytes | None:
+    return encode(measure(Run(Path(path))))

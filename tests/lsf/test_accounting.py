@@ -1,0 +1,50 @@
+"""What LSF's books add to a summary."""
+
+import json
+
+import pytest
+from cluster_user import User
+from lsf_site.config import IBM, OLDEST, STRICT
+
+from hpcdist.schedulers.lsf.usage import parse_seconds, parse_size
+
+
+@pytest.mark.parametrize("engine", [IBM, STRICT, OLDEST])
+def test_a_summary_has_what_the_engine_tells_of_a_job(lsf_like, tmp_path, engine):
+    hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
+    user = User(lsf_like(engine=engine, hosts=hosts), tmp_path)
+    run = user.submit("check", "--nodes", 2, "--set", "launch.device=cpu", "--scheduler", "lsf")
+    assert user.verdict(run).kind == "done"
+
+    def ended():
+        (found,) = json.loads(user("summary", "--json").stdout)
+        books = found["accounting"]
+        return (found,) if books is None or books["end_s"] else None
+
+    books = user.cluster.wait_for(ended)[0]["accounting"]
+    if engine == OLDEST:  # knows no -o
+        assert books is None
+        return
+    assert (books["job_id"], books["state"]) == (run.read_submission()["job_id"], "DONE")
+    assert (books["exit_code"], len(books["nodes"])) == (0, 2)
+    assert books["elapsed_s"] >= 0
+    assert books["end_s"] >= books["start_s"] >= books["submit_s"]
+    knows_more = engine == IBM
+    assert (books["queue_wait_s"] is not None) == knows_more
+    assert books["max_rss_bytes"] == (256 * 2**20 if knows_more else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("12 second(s)", 12), ("7", 7), ("01:00:02", 3602), ("-", None), ("", None)],
+)
+def test_lengths_of_time_come_in_several_forms(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512 Mbytes", 2**29), ("1.5 Gbytes", 3 * 2**29), ("3K", 3072), ("2 MB", 2**21), ("-", None)],
+)
+def test_sizes_come_in_several_forms(text, size):
+    assert parse_size(text) == size

@@ -1,0 +1,48 @@
+"""What Slurm's accounting adds to a summary."""
+
+import json
+
+
+def test_a_summary_has_the_waiting_time_and_the_memory_of_each_job(slurm, submit_to, hpcdist):
+    runs = [
+        submit_to(slurm, "check", f"--nodes={nodes}", "--set", "launch.device=cpu")
+        for nodes in (1, 2)
+    ]
+    for run in runs:
+        assert run.verdict(60).kind == "done"
+    folder = f"--runs={runs[0].run.path.parent}"
+
+    def summary():
+        found = json.loads(hpcdist(slurm, "summary", "--json", folder).stdout)
+        books = [one["accounting"] for one in found]
+        # slurmdbd is told some seconds after the end.
+        return books if all(book and book["end_s"] for book in books) else None
+
+    one, two = runs[0].wait(summary, 30)
+    assert (len(one["nodes"]), len(two["nodes"])) == (1, 2)
+    assert set(two["nodes"]) <= {f"127.0.1.{number}" for number in range(1, 5)}
+    for run, book in zip(runs, (one, two), strict=True):
+        assert book["job_id"] == run.run.read_submission()["job_id"]
+        assert (book["state"], book["exit_code"], book["signal"]) == ("COMPLETED", 0, None)
+        assert book["elapsed_s"] == book["end_s"] - book["start_s"] > 0
+        assert book["queue_wait_s"] == book["start_s"] - book["submit_s"] >= 0
+        assert book["energy_j"] is None
+
+
+def test_a_cluster_whose_accounting_does_not_answer_is_told_and_summarized(
+    slurm, submit_to, hpcdist, tmp_path
+):
+    run = submit_to(slurm, "check", "--set", "launch.device=cpu")
+    run.verdict(60)
+    shim = tmp_path / "bin" / "sacct"
+    shim.parent.mkdir()
+    shim.write_text("#!/bin/sh\necho 'sacct: error: Problem talking to the database' >&2\nexit 1\n")
+    shim.chmod(0o755)
+    done = slurm.run(
+        *("sh", "-c", 'PATH="$0:$PATH" exec "$@"', str(shim.parent)),
+        *("python", "-m", "hpcdist", "summary", "--json", f"--runs={run.run.path.parent}"),
+        cwd=tmp_path,
+    )
+    assert json.loads(done.stdout)[0]["accounting"] is None
+    assert "waiting times, and what else slurm accounts, are not known" in done.stderr
+    assert "Problem talking to the database" in done.stderr
