@@ -157,7 +157,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; `Cell` has none, as it stands in the
 summary as it is, and a tag would stand there too."""
 
-OTHER_KINDS = ("setup", "checkpoint", "stop", "place")
+OTHER_KINDS = ("model", "setup", "checkpoint", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 
