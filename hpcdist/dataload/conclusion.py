@@ -1,0 +1,233 @@
+"""What the figures of loading mean: how many workers, what is the bottleneck, what would help; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpcdist.dataload.combinations import in_job, varied
+from hpcdist.dataload.figures import PARTS, LoadingCell, Setting, StepTime
+from hpcdist.dataload.series import (
+    Series,
+    alternatives,
+    best_by_transform,
+    recommended,
+    slowest_node,
+)
+
+_TELLING_SHARE = 0.25
+"""Of the work per image; of parts below it is not spoken."""
+
+_BUSY = 0.8  # of the CPUs: then only less work per image helps
+_MUCH = 1.2  # times another time: then it is told
+_AXES = ("workers", "transform", "batch_size", "root")
+"""Keys that are compared otherwise, or that are no choice."""
+
+
+def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[str]:
+    """Sentences on the figures, those of the slowest node where there are several."""
+    if not cells:
+        return []
+    node = slowest_node(cells)
+    own = [cell for cell in cells if cell.node == node]
+    best = best_by_transform(own)
+    chosen = [recommended(series) for series in best.values()]
+    dearest = max(chosen, key=_work_s)
+    told = [*_on_nodes(cells, node)]
+    told += [_on_workers(transform, series) for transform, series in best.items()]
+    told += [_on_bottleneck(cell, steps, named=len(chosen) > 1) for cell in chosen]
+    told += _on_parts(dearest)
+    told += _on_choices(dearest, own)
+    told += _on_first_pass(dearest)
+    return told
+
+
+def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
+    """Only where nodes differ."""
+    others = [cell for cell in cells if cell.node != node]
+    if not others:
+        return
+    slow = max((cell for cell in cells if cell.node == node), key=_rate)
+    fast = max(others, key=_rate)
+    ratio = _rate(fast) / _rate(slow)
+    if ratio >= _MUCH:
+        yield (
+            f"Node {node} ({slow.host}) loads {_rate(slow):,.0f} images/s at its best, node "
+            f"{fast.node} ({fast.host}) {ratio:.2f} times as many: all that follows is about the "
+            "slower one, which the others would wait for."
+        )
+
+
+def _on_workers(transform: str, series: Series) -> str:
+    cell = recommended(series)
+    workers = cell.setting.workers
+    head = f"{transform}: {_workers(workers)} {_load(workers)} {_rate(cell):,.0f} images/s, "
+    text = f"{head}{_ms(cell.mean_time_s)} per batch of {cell.setting.batch_size:,}"
+    alone = series[0]
+    if workers and not alone.setting.workers:
+        text += f", {alone.mean_time_s / cell.mean_time_s:.2f} times as many as without workers"
+    return f"{text}.{_on_more(cell, series)}"
+
+
+def _on_more(cell: LoadingCell, series: Series) -> str:
+    """Of more workers: what they gain, or that nobody tried."""
+    more = [other for other in series if other.setting.workers > cell.setting.workers]
+    cpus = cell.cpus / cell.ranks
+    told = f"the {_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {_cpus(cpus)}"
+    if more:
+        most = more[-1]
+        return (
+            f" More gain nothing on {told}: {_workers(most.setting.workers)} "
+            f"{_load(most.setting.workers)} {_rate(most) / _rate(cell):.2f} times as many."
+        )
+    if cell.setting.workers < int(cpus):
+        return (
+            f" More were not tried, and {told} may have room for them: "
+            f"data.workers={cell.setting.workers * 2 or 1}."
+        )
+    return f" {told[:1].upper()}{told[1:]} {'are' if cpus > 1 else 'is'} in use then."
+
+
+def _on_bottleneck(cell: LoadingCell, steps: Sequence[StepTime], *, named: bool) -> str:
+    setting = cell.setting
+    what = f"With {setting.transform}, loading" if named else "Loading"
+    step = next((step for step in steps if step.batch_size == setting.batch_size), None)
+    if step is None:
+        return (
+            f"{what} keeps up with training steps of {_ms(cell.mean_time_s)} or more per batch of "
+            f"{setting.batch_size:,}; model.name or dataload.step_time_s has it compared with yours."
+        )
+    whose = f"a step of {step.model}" if step.model else "a training step"
+    if cell.mean_time_s <= step.mean_time_s:
+        text = (
+            f"{what} is not the bottleneck, the model is: {whose} takes {_ms(step.mean_time_s)}, "
+            f"a batch {_ms(cell.mean_time_s)}, ready before it is wanted."
+        )
+    else:
+        idle = 1 - step.mean_time_s / cell.mean_time_s
+        text = (
+            f"{what} is the bottleneck: {whose} takes {_ms(step.mean_time_s)}, a batch "
+            f"{_ms(cell.mean_time_s)}, so that the model waits {idle:.0%} of the time."
+        )
+    return text + (_SHARED_CPUS if step.on_cpus else "")
+
+
+_SHARED_CPUS = " Both were measured alone, but want the same CPUs: together each takes longer."
+
+
+def _on_parts(cell: LoadingCell) -> Iterator[str]:
+    """Where the time of an image goes, and what would save some of it."""
+    total_s = _work_s(cell)
+    if not total_s:
+        return
+    setting = cell.setting
+    parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
+    listed = ", ".join(f"{_NAMES[name]} {part / total_s:.0%}" for name, part in parts.items())
+    yield f"An image takes {_ms(total_s)} of work with {setting.transform}: {listed}."
+    busy = _rate(cell) * (total_s - parts.get("read", 0.0)) / cell.cpus
+    if busy >= _BUSY:
+        yield (
+            f"The {_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
+            "work per image, or more CPUs (resources.cpus_per_gpu), would load faster."
+        )
+    for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
+        if part_s >= _TELLING_SHARE * total_s:
+            yield from _would_help(name, setting, parts, total_s)
+
+
+def _would_help(
+    name: str, setting: Setting, parts: dict[str, float], total_s: float
+) -> Iterator[str]:
+    def most(*saved: str) -> str:
+        left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
+        return f"at most {total_s / left_s:.1f} times as fast" if left_s > 0 else "much faster"
+
+    if name in {"read", "decode"} and setting.cache is False:
+        yield (
+            f"data.cache=auto would save reading and decoding from the second epoch on, where the "
+            f"decoded images fit in memory: {most('read', 'decode')}."
+        )
+    if name == "read":
+        reads = "more than its" if setting.reads else "data.reads=16, so many"
+        yield (
+            f"Reading waits for the storage: {reads} reads at once in each worker, workers beyond "
+            f"the number of CPUs, or a copy on a disk of the node: {most('read')}."
+        )
+    if name == "decode":
+        yield _LESS_DECODING[setting.decoder]
+    if name == "transform":
+        yield f"Cheaper transforms would help: without any, {most('transform')}."
+    if name in {"collate", "hand_over"} and setting.handover == "float32":
+        yield "data.handover=uint8 hands a quarter of the bytes over."
+
+
+_LESS_DECODING = {
+    "pil": "data.decoder=exact decodes to the same pixels in less time.",
+    "exact": "data.decoder=fast decodes in less time, with data.size below that of the files much "
+    "less; its pixels differ a little.",
+    "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
+}
+
+_NAMES = {
+    "read": "reading",
+    "decode": "decoding",
+    "transform": "transform",
+    "collate": "collate",
+    "hand_over": "hand-over",
+}
+
+
+def _on_choices(cell: LoadingCell, cells: Sequence[LoadingCell]) -> Iterator[str]:
+    """What was gained by the keys that were compared, all else being equal."""
+    for key in varied([other.setting for other in cells]):
+        if key in _AXES:
+            continue
+        same = sorted([cell, *alternatives(cell, cells, key)], key=_rate)
+        slow, fast = same[0], same[-1]
+        if slow is not fast:
+            own, other = getattr(fast.setting, key), getattr(slow.setting, key)
+            yield (
+                f"data.{key}: {in_job(own)} loads {_rate(fast) / _rate(slow):.2f} times as much as "
+                f"{in_job(other)}, all else as above."
+            )
+
+
+def _on_first_pass(cell: LoadingCell) -> Iterator[str]:
+    ratio = cell.first_time_s / cell.mean_time_s
+    if cell.first_pass != "memory" and ratio >= _MUCH:
+        yield (
+            f"The first pass took {ratio:.1f} times as long per batch"
+            f"{_TEMPERATURES[cell.first_pass]}, with {_ms(cell.start_time_s)} until its first batch."
+        )
+
+
+_TEMPERATURES = {
+    "cold": ", with files that came from storage",
+    "warm": ", though its files were in the memory of the system already",
+    "unknown": "; whether its files were in the memory of the system cannot be told here",
+}
+
+
+def _work_s(cell: LoadingCell) -> float:
+    return sum(cell.parts_s.values())
+
+
+def _rate(cell: LoadingCell) -> float:
+    return cell.images_per_s
+
+
+def _workers(number: int) -> str:
+    if not number:
+        return "no workers"
+    return f"{number} worker{'s' if number > 1 else ''} per rank"
+
+
+def _load(number: int) -> str:
+    return "loads" if number == 1 else "load"
+
+
+def _cpus(number: float) -> str:
+    return f"{number:g} CPU{'' if number == 1 else 's'}"
+
+
+def _ms(time_s: float) -> str:
+    return f"{time_s * 1e3:.3g} ms"
