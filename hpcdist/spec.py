@@ -70,6 +70,9 @@ class Data(Section, frozen=True, kw_only=True):
     """Use only the first so many training samples."""
     test_samples: Count | None = None
     """Use only the first so many test samples."""
+    split: Literal["auto", "stratified"] = "auto"
+    """Which photographs are for testing: auto (as the data set's own files say, where it has some),
+    or stratified (a fifth of each class)."""
     size: Count | None = None
     """Scale photographs to so many pixels square while they are read; unset: as they are."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"

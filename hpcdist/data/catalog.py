@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcdist.data import digits
+from hpcdist.data.images import faces, folders
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.sizes import SplitSizes
 from hpcdist.errors import JobError
@@ -15,18 +16,24 @@ from hpcdist.spec import Data
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
+    from hpcdist.data.images.files import ImageParts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """What a data set offers."""
 
-    check: Callable[[Data], SplitSizes]
-    """Its sizes; JobError where its files are missing or damaged. Imports no torch."""
-    load: Callable[[Data], DataSet]
-    """All of it, in every rank."""
+    check: Callable[[Data], SplitSizes | None]
+    """Its sizes, None where they are known only when it is complete; JobError where its files are
+    missing or damaged. Imports no torch."""
+    load: Callable[[Data], DataSet] | None = None
+    """All of it, in every rank; None: it is not loaded as a whole, see `images`."""
+    images: Callable[[Data], ImageParts] | None = None
+    """The image files that it consists of; None: it is loaded as a whole."""
     download: Callable[[Data], None] | None = None
     """Fetch what is missing; None: bundled."""
+    prepare: Callable[[Data], None] | None = None
+    """Make what is missing, without internet; None: nothing to make."""
     is_complete: Callable[[Data], bool] = lambda _data: True
     """Whether all of its files are there."""
     modules: tuple[str, ...] = ()
@@ -48,6 +55,13 @@ DATA_SETS = {
     "digits": Entry(check=digits.check, load=digits.load),
     "mnist": _from_idx_files("MNIST"),
     "fashion_mnist": _from_idx_files("FashionMNIST"),
+    "faces": Entry(
+        check=faces.check,
+        images=faces.images,
+        prepare=faces.prepare,
+        is_complete=faces.is_complete,
+    ),
+    "image_folder": Entry(check=folders.check, images=folders.images),
 }
 """data.name -> what it offers."""
 
@@ -66,20 +80,36 @@ def find_data_set(data: Data) -> Entry:
 def check_data(data: Data) -> SplitSizes | None:
     """The sizes of the parts that the job uses; JobError for all that is wrong with `data`.
 
-    None where the files are still to be downloaded.
+    None where the files are still to be downloaded or unpacked.
     """
-    if data.download and not find_data_set(data).is_complete(data):
+    entry = find_data_set(data)
+    if data.download and entry.download is not None and not entry.is_complete(data):
         return None
-    return find_data_set(data).check(data).first(data.train_samples, data.test_samples)
+    sizes = entry.check(data)
+    return sizes and sizes.first(data.train_samples, data.test_samples)
 
 
 def load_data(data: Data) -> DataSet:
-    """The data set as the job uses it."""
-    return find_data_set(data).load(data).first(data.train_samples, data.test_samples)
+    """The data set as the job uses it, which must be one that is held in memory."""
+    load = find_data_set(data).load
+    if load is None:
+        raise JobError(
+            f"data.name is {data.name}, which is not held in memory",
+            hint="use one of: " + ", ".join(name for name, each in DATA_SETS.items() if each.load),
+        )
+    return load(data).first(data.train_samples, data.test_samples)
+
+
+def find_images(data: Data) -> ImageParts | None:
+    """The image files of the data set as the job uses it; None for one that is held in memory."""
+    images = find_data_set(data).images
+    return None if images is None else images(data).first(data.train_samples, data.test_samples)
 
 
 def download_data(data: Data) -> None:
-    """Fetch what is missing of the data set, where the job asks for it."""
-    fetch = find_data_set(data).download
-    if data.download and fetch is not None:
-        fetch(data)
+    """Fetch what is missing of the data set where the job asks for it, and make what can be."""
+    entry = find_data_set(data)
+    if entry.prepare is not None:
+        entry.prepare(data)
+    if data.download and entry.download is not None:
+        entry.download(data)

@@ -1,0 +1,144 @@
+"""A stand-in for LFW, made from the two photographs that are bundled with scikit-learn.
+
+    <folder>/Person_0001/Person_0001_0001.jpg          250 x 250 pixels, about 16 KB
+
+They show no faces: each "person" is a place in one of the two photographs, in colours of its own,
+and its images are crops about there, some of them mirrored, lighter or darker. So there is
+something to learn, and the files are of LFW's kind, size and number per person: a few people have
+many images, many have one or two.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdist.data.images.files import ImageParts
+from hpcdist.data.images.listing import Found
+from hpcdist.data.images.splits import split_classes
+from hpcdist.errors import JobError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SIDE = 250
+"""Pixels, as LFW's images have."""
+_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+_QUALITY = 88
+_THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is made: the same plan makes the same bytes, with the same version of Pillow."""
+
+    people: int = 400
+    images: int = 2000
+    """Of all people; each has one or more."""
+    seed: int = 0
+
+    def counts(self) -> list[int]:
+        """The number of images of each person: one, and more by Zipf's law, in mixed order."""
+        weights = [1 / (rank + 1) for rank in range(self.people)]
+        total, spread = sum(weights), self.images - self.people
+        counts, passed, given = [], 0.0, 0
+        for weight in weights:
+            passed += weight
+            until = round(spread * passed / total)
+            counts.append(1 + until - given)
+            given = until
+        random.Random(self.seed).shuffle(counts)
+        return counts
+
+    def classes(self) -> list[Found]:
+        """The people, and the paths of their images."""
+        width = max(4, len(str(self.people)))
+        names = [f"Person_{person:0{width}d}" for person in range(1, self.people + 1)]
+        return [
+            Found(
+                name=name,
+                paths=tuple(f"{name}/{name}_{number:04d}.jpg" for number in range(1, count + 1)),
+            )
+            for name, count in zip(names, self.counts(), strict=True)
+        ]
+
+    def parts(self, folder: Path) -> ImageParts:
+        """The data set as it is, or will be, in a folder."""
+        return split_classes(folder, self.classes())
+
+
+def make_faces(folder: Path, plan: Plan) -> None:
+    """Write all images of the plan into a folder.
+
+    JobError where scikit-learn, which has the photographs, is not installed.
+    """
+    photographs = _open_photographs()
+    classes = plan.classes()
+    for found in classes:
+        (folder / found.name).mkdir()
+
+    def make(job: tuple[str, int, int]) -> None:
+        path, person, number = job
+        (folder / path).write_bytes(_picture(photographs, plan.seed, person, number))
+
+    with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
+        jobs = (
+            (path, person, number)
+            for person, found in enumerate(classes)
+            for number, path in enumerate(found.paths)
+        )
+        for _ in threads.map(make, jobs):
+            pass
+
+
+def _open_photographs() -> list[Image]:
+    from PIL import Image
+
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise JobError(
+            "the photographs that the made faces are cut from come with scikit-learn, which is not "
+            "installed",
+            hint="pip install scikit-learn, or name your own images with data.root",
+        )
+    folder = Path(found.origin).parent / "datasets" / "images"
+    photographs = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS]
+    for photograph in photographs:
+        photograph.load()
+    return photographs
+
+
+def _picture(photographs: list[Image], seed: int, person: int, number: int) -> bytes:
+    """One JPEG file: a crop of the person's place, in the person's colours."""
+    from PIL import Image, ImageEnhance
+
+    lots = random.Random(f"{seed}/{person}")
+    photograph = lots.choice(photographs)
+    side = lots.uniform(140, 280)
+    place = [lots.uniform(0, 1), lots.uniform(0, 1)]
+    bands = lots.choice(((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2)))
+    colour = lots.uniform(0.3, 1.3)
+
+    lots = random.Random(f"{seed}/{person}/{number}")
+    side *= lots.uniform(0.9, 1.1)
+    left, top = (
+        min(max((length - side) * where + lots.gauss(0, 0.04) * side, 0), length - side)
+        for length, where in zip(photograph.size, place, strict=True)
+    )
+    crop = photograph.resize(
+        (SIDE, SIDE), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side)
+    )
+    if lots.random() < 0.5:
+        crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    channels = crop.split()
+    crop = Image.merge("RGB", [channels[band] for band in bands])
+    crop = ImageEnhance.Color(crop).enhance(colour)
+    crop = ImageEnhance.Brightness(crop).enhance(lots.uniform(0.7, 1.2))
+    file = io.BytesIO()
+    crop.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()

@@ -1,0 +1,81 @@
+"""Folders that are made once, in the user's cache, whoever asks for them first and how many do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpcdist.errors import JobError
+from hpcdist.files import PRIVATE_FOLDER
+
+_STALE_S = 86_400.0
+_ASIDE = "aside"
+
+
+def cache_folder() -> Path:
+    """Where hpcdist keeps what it can make again: $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "hpcdist"
+
+
+def make_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The folder `path`, made by `make` unless it is there; whole, or not at all.
+
+    It is made under another name and then renamed. Where several processes ask at once, one makes
+    it and the others wait; on file systems that know no locks, or between nodes, several may make
+    it, and the first one that is done wins. JobError where the folder cannot be written.
+    """
+    if path.is_dir():
+        return path
+    try:
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        with _one_at_a_time(path.parent):
+            if not path.is_dir():
+                _remove_stale(path)
+                _make(path, make)
+    except OSError as error:
+        raise JobError(
+            f"{path} cannot be made: {error.strerror or error}",
+            hint="name a folder that you may write with XDG_CACHE_HOME, or the data with data.root",
+        ) from None
+    return path
+
+
+def _make(path: Path, make: Callable[[Path], None]) -> None:
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_ASIDE}")
+    try:
+        aside.mkdir(mode=PRIVATE_FOLDER)
+        make(aside)
+        try:
+            aside.rename(path)
+        except OSError:
+            if not path.is_dir():  # else another one was faster
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Hold a lock on the folder itself, which leaves no file behind; NFS has none for folders."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what a killed process left; a day old, so that nobody is still writing it."""
+    for aside in path.parent.glob(f".{path.name}.*.{_ASIDE}"):
+        with suppress(OSError):
+            if time.time() - aside.stat().st_mtime > _STALE_S:
+                shutil.rmtree(aside, ignore_errors=True)
