@@ -413,6 +413,7 @@ class LoadedData(Section, frozen=True, kw_only=True):
     download: bool = False
     train_samples: Count | None = None
     size: Count | None = None
+    split: Literal["auto", "stratified"] = "auto"
     bad_files: Literal["skip", "refuse"] = "skip"
     batches_to_check: Count = 100
     """Batches in each pass, of each rank; the data set is repeated where it has fewer."""

@@ -81,7 +81,13 @@ def _arguments(given: Any) -> str:
     return "" if given is None else str(given)
 
 
-_SHARED = ("name", "download", "train_samples", "size", "bad_files")
+_SHARED = tuple(
+    key
+    for key in LoadedData.__struct_fields__
+    if key in Data.__struct_fields__ and key not in Setting.__struct_fields__
+)
+"""Keys with one value for all combinations."""
+
 _USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
 

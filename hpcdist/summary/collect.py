@@ -111,6 +111,8 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         collectives=found["collective"],
         pairs=found["pair"],
         cells=found["inference"],
+        loadings=found["loading"],
+        model_steps=found["model_step"],
         skipped=[f"{shown_path(path)}: {fault}" for fault in faults],
     )
 

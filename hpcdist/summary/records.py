@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hpcdist.events import SCHEMA_VERSION
+from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.inference.figures import Cell
 from hpcdist.verdict import Verdict
 
@@ -146,6 +147,8 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "collective": Collective,
     "pair": NodePair,
     "inference": Cell,
+    "loading": LoadingCell,
+    "model_step": StepTime,
     "end": End,
 }
 """Events that the summary reads; others are no concern of it."""
@@ -167,6 +170,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     pairs: list[NodePair] = []
     cells: list[Cell] = []
+    loadings: list[LoadingCell] = []
+    model_steps: list[StepTime] = []
     skipped: list[str]
     """What could not be read, one sentence each."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
 from hpcdist.verdict import Kind, State
 
 
@@ -149,6 +149,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Of the job allreduce, and of check."""
     inference: InferenceSummary | None = None
     """Of the job inference."""
+    loading: LoadingSummary | None = None
+    """Of the job dataload."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
     """What the ranks wanted known."""
