@@ -123,7 +123,8 @@ def _on_parts(cell: LoadingCell) -> Iterator[str]:
     parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
     listed = ", ".join(f"{_NAMES[name]} {part / total_s:.0%}" for name, part in parts.items())
     yield f"An image takes {_ms(total_s)} of work with {setting.transform}: {listed}."
-    busy = _rate(cell) * (total_s - parts.get("read", 0.0)) / cell.cpus
+    waiting_s = parts.get("read", 0.0) + parts.get("hand_over", 0.0)
+    busy = _rate(cell) * (total_s - waiting_s) / cell.cpus
     if busy >= _BUSY:
         yield (
             f"The {_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
@@ -172,7 +173,7 @@ _NAMES = {
     "decode": "decoding",
     "transform": "transform",
     "collate": "collate",
-    "hand_over": "hand-over",
+    "hand_over": "hand-over and waiting",
 }
 
 

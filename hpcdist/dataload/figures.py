@@ -70,7 +70,8 @@ class LoadingCell(Struct, frozen=True, kw_only=True):
     """Whether the files had to come from storage (cold), or were in the memory of the system, which
     not every file system can be asked to forget; memory: the data set is in memory anyway."""
     parts_s: dict[str, Seconds] = {}
-    """Seconds of work per image in read, decode, transform, collate and hand_over."""
+    """Seconds of work per image in read, decode, transform and collate, as one process takes them one
+    after the other; hand_over is the rest of what an image takes: handing over, and waiting."""
     worker_bytes: _Bytes | None = None
     """Memory of a worker, what it shares with others counted in part (PSS); None without workers."""
 
@@ -123,9 +124,12 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def to_cell(
-    setting: Setting, place: Place, ranks: Sequence[Passes], parts_s: dict[str, float]
+    setting: Setting, place: Place, ranks: Sequence[Passes], stages_s: dict[str, float]
 ) -> LoadingCell:
-    """The figures of one node, from those of its ranks: all have a batch when the slowest has."""
+    """The figures of one node, from those of its ranks: all have a batch when the slowest has.
+
+    `stages_s`: seconds per image in each stage before the hand-over.
+    """
     first = ranks[0]
     slowest = [max(times) for times in zip(*(passes.times_s for passes in ranks), strict=True)]
     times_s = [time_s / number for time_s, number in zip(slowest, first.batches, strict=True)]
@@ -146,9 +150,18 @@ def to_cell(
         start_time_s=statistics.fmean(max(each) for each in _by_turn(ranks, "starts_s")),
         first_time_s=max(passes.firsts_s[0] for passes in ranks),
         first_pass=first.first_pass,
-        parts_s=parts_s,
+        parts_s=stages_s | {"hand_over": _rest_s(setting, place, len(ranks), mean_s, stages_s)},
         worker_bytes=max(workers, default=None),
     )
+
+
+def _rest_s(
+    setting: Setting, place: Place, num_ranks: int, mean_s: float, stages_s: dict[str, float]
+) -> float:
+    """What an image takes of the time of those that load at once beyond its stages: of the workers,
+    or of the CPUs where these are fewer."""
+    at_once = max(1.0, min(setting.workers, place.cpus / num_ranks))
+    return max(0.0, at_once * mean_s / setting.batch_size - sum(stages_s.values()))
 
 
 def _by_turn(ranks: Sequence[Passes], field: str) -> list[tuple[float, ...]]:
