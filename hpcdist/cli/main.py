@@ -26,6 +26,7 @@ VERBS = {
     "logs": "Print what the ranks of a run print.",
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",
+    "data": "Make, check and show data sets.",
     "cluster": "Show, or find out, how jobs are asked for on a cluster.",
     "doctor": "Check a cluster, part by part, and say what to do.",
     "gc": "Remove snapshots and checkpoints of runs that ended long ago.",

@@ -86,16 +86,24 @@ def _select(images: Tensor, indices: Tensor) -> Tensor:
 def make_data_set(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int
 ) -> DataSet:
-    """A data set from grayscale uint8 images [samples, height, width] and their labels.
+    """A data set from uint8 images and their labels.
 
-    Pixels are brought to mean 0 and deviation 1 over the training images, once for all epochs.
+    Images are [samples, height, width], or [samples, height, width, channels]. Pixels are brought
+    to mean 0 and deviation 1 over each channel of the training images, once for all epochs.
     """
-    train_pixels = train[0].float()
-    mean, deviation = train_pixels.mean(), train_pixels.std()
+    train_pixels = _channels_first(train[0]).float()
+    mean = train_pixels.mean((0, 2, 3), keepdim=True)
+    deviation = train_pixels.std((0, 2, 3), keepdim=True)
 
     def samples(images: Tensor, labels: Tensor) -> Samples:
-        return Samples(
-            images=images.float().sub_(mean).div_(deviation).unsqueeze(1), labels=labels.long()
-        )
+        pixels = _channels_first(images).float()
+        return Samples(images=pixels.sub_(mean).div_(deviation), labels=labels.long())
 
     return DataSet(train=samples(*train), test=samples(*test), num_classes=num_classes)
+
+
+def _channels_first(images: Tensor) -> Tensor:
+    """[samples, channels, height, width]."""
+    if images.dim() == 3:  # one channel
+        return images.unsqueeze(1)
+    return images.permute(0, 3, 1, 2).contiguous()

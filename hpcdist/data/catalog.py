@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcdist.data import digits
+from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.sizes import SplitSizes
@@ -55,6 +55,13 @@ DATA_SETS = {
     "digits": Entry(check=digits.check, load=digits.load),
     "mnist": _from_idx_files("MNIST"),
     "fashion_mnist": _from_idx_files("FashionMNIST"),
+    "cifar10": Entry(
+        check=cifar.check,
+        load=cifar.load,
+        download=cifar.download,
+        is_complete=cifar.is_complete,
+        modules=("torchvision",),
+    ),
     "faces": Entry(
         check=faces.check,
         images=faces.images,

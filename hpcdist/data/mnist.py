@@ -71,21 +71,7 @@ class IdxDataSet:
         """
         if self.is_complete(data):
             return
-        root = self._root(data)
-        code = _DOWNLOAD.format(call=f"torchvision.datasets.{self.torchvision_class}")
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(root)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            last_line = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
-            raise JobError(
-                f"data.download: {self.torchvision_class} cannot be fetched to {root}: {last_line}",
-                hint="download it where there is internet, and name its folder with data.root",
-            )
+        download_by_torchvision(self.torchvision_class, self._root(data))
 
     def _check_part(self, data: Data, part: str) -> int:
         root = self._root(data)
@@ -166,6 +152,27 @@ class IdxDataSet:
 
         part = getattr(datasets, self.torchvision_class)(root, train=train)
         return part.data, part.targets
+
+
+def download_by_torchvision(torchvision_class: str, root: Path) -> None:
+    """Have torchvision download a data set, in a process of its own; JobError where that fails.
+
+    torchvision leaves no file that it did not verify.
+    """
+    code = _DOWNLOAD.format(call=f"torchvision.datasets.{torchvision_class}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last_line = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        raise JobError(
+            f"data.download: {torchvision_class} cannot be fetched to {root}: {last_line}",
+            hint="download it where there is internet, and name its folder with data.root",
+        )
 
 
 def _names(part: str) -> tuple[str, str]:

@@ -47,18 +47,26 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def _make(path: Path, make: Callable[[Path], None]) -> None:
+def make_whole(path: Path, make: Callable[[Path], None]) -> None:
+    """Have `make` fill a new folder, under another name until it is whole.
+
+    `path` may be there, but must be empty then: else OSError, and what was made is removed.
+    """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_ASIDE}")
     try:
-        aside.mkdir(mode=PRIVATE_FOLDER)
+        aside.mkdir()
         make(aside)
-        try:
-            aside.rename(path)
-        except OSError:
-            if not path.is_dir():  # else another one was faster
-                raise
+        aside.rename(path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _make(path: Path, make: Callable[[Path], None]) -> None:
+    try:
+        make_whole(path, make)
+    except OSError:
+        if not path.is_dir():  # else another one was faster
+            raise
 
 
 @contextmanager

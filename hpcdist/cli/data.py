@@ -1,0 +1,216 @@
+"""`hpcdist data`: make, check and look at data sets before a job uses them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcdist.cli.options import json_option
+from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.errors import EXIT_FAILED, UserError
+
+if TYPE_CHECKING:
+    from hpcdist.data.images.checking import Report
+    from hpcdist.data.images.files import ImageParts
+    from hpcdist.spec import Data
+
+root_option = click.option(
+    "--root", metavar="DIR", help="The folder with the data set, as data.root of a job."
+)
+split_option = click.option(
+    "--split",
+    type=click.Choice(["auto", "stratified"]),
+    default="auto",
+    show_default=True,
+    help="Which photographs are for testing, as data.split of a job.",
+)
+
+
+@click.group
+def data() -> None:
+    """Make, check and show data sets.
+
+    \b
+    hpcdist data check faces --root ~/lfw            find files that are no images
+    hpcdist data show faces --transform heavy --out batch.png
+    hpcdist data faces --make made --people 400 --images 2000
+
+    A NAME is what data.name of a job may be: digits, mnist, fashion_mnist, cifar10, faces,
+    image_folder. Without --root, faces are photographs made from two that are bundled.
+    """
+
+
+@data.command
+@click.option("--make", "folder", metavar="DIR", help="Make them here, in a new folder.")
+@click.option("--people", type=click.IntRange(1, 100_000), help="How many people.  [default: 400]")
+@click.option(
+    "--images", type=click.IntRange(2, 10_000_000), help="How many images.  [default: 2000]"
+)
+@click.option("--seed", type=click.IntRange(min=0), help="Others with each.  [default: 0]")
+def faces(*, folder: str | None, people: int | None, images: int | None, seed: int | None) -> None:
+    """Make photographs in the layout of LFW (Labeled Faces in the Wild), and print their folder.
+
+    They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
+    LFW's files, a few people with many images and many with one or two. The same numbers and seed
+    make the same files. Without --make: those that jobs use where data.root is not set, which are
+    kept in ~/.cache/hpcdist.
+    """
+    from hpcdist.data.images.made_faces import Plan
+
+    given = {"people": people, "images": images, "seed": seed}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if folder is None:
+        if chosen:
+            names = ", ".join(f"--{name}" for name in chosen)
+            raise UserError(f"{names} without --make", hint="say where they are made: --make DIR")
+        print(_stand_in())
+        return
+    plan = Plan(**chosen)
+    if plan.images < plan.people:
+        raise UserError(
+            f"--images is {plan.images:,}, for {plan.people:,} people",
+            hint="each of them has one image or more",
+        )
+    _make_faces(Path(folder), plan)
+    print(folder)
+
+
+def _stand_in() -> Path:
+    from hpcdist.data.images import faces as photographs
+    from hpcdist.spec import Data
+
+    photographs.prepare(Data(name="faces"))
+    return photographs.stand_in_folder()
+
+
+def _make_faces(folder: Path, plan: Any) -> None:
+    from hpcdist.data.images.made_faces import make_faces
+    from hpcdist.data.images.made_once import make_whole
+
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(
+                f"{folder} is there already, and not an empty folder", hint="name a new one"
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_whole(folder.absolute(), lambda aside: make_faces(aside, plan))
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be made: {error.strerror or error}",
+            hint="name a folder that you may write",
+        ) from None
+
+
+@data.command
+@click.argument("name")
+@root_option
+@split_option
+@json_option
+def check(*, name: str, root: str | None, split: str, as_json: bool) -> int:
+    """Read every file of a data set, and name those that are no images.
+
+    Ends with 1 where there are any, and with 2 where the data set is not there or too small.
+    """
+    from hpcdist.data.catalog import find_images
+
+    wanted = chosen_data(name, root=root, split=split)
+    parts = find_images(wanted)
+    if parts is None:
+        _check_whole(wanted, as_json=as_json)
+        return 0
+    report = _read(parts)
+    if as_json:
+        print_json(_described(wanted, parts, report))
+    else:
+        _print_report(wanted, parts, report)
+    return EXIT_FAILED if report.problems else 0
+
+
+def chosen_data(name: str, **keys: Any) -> Data:
+    """The section `data` of a job that says so; relative folders are those of the shell."""
+    from hpcdist.spec import Data
+
+    return Data(name=name, **keys)
+
+
+def _check_whole(wanted: Data, *, as_json: bool) -> None:
+    """A data set that is held in memory was read as a whole, or JobError raised."""
+    from hpcdist.data.catalog import check_data
+
+    sizes = check_data(wanted)
+    assert sizes is not None  # as nothing is downloaded here
+    if as_json:
+        print_json({"name": wanted.name, "train": sizes.train, "test": sizes.test, "problems": {}})
+    else:
+        print(f"{wanted.name}: {sizes.train:,} images to train with, {sizes.test:,} to test with")
+
+
+def _read(parts: ImageParts) -> Report:
+    from hpcdist.data.images.checking import check_files
+
+    with _progress(len(parts.train) + len(parts.test)) as tick:
+        return check_files(parts, tick)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda: None
+        return
+    with click.progressbar(length=total, label="reading", file=sys.stderr) as bar:
+        yield lambda: bar.update(1)
+
+
+def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
+    from hpcdist.units import show_bytes
+
+    for path, problem in report.problems.items():
+        print(f"{one_line(path)} {one_line(problem)}")
+    number = report.sizes.total()
+    print(
+        f"{wanted.name}: {number:,} images of {len(parts.train.classes):,} classes, "
+        f"{len(parts.train):,} files to train with, {len(parts.test):,} to test with"
+    )
+    if number:
+        formats = ", ".join(f"{name} {count:,}" for name, count in report.formats.most_common())
+        print(f"pixels: {_pixels(report)}; format: {formats}; {show_bytes(report.num_bytes)}")
+    if report.problems:
+        note(
+            f"{len(report.problems):,} files are no images; jobs leave them out, or end where "
+            "data.bad_files is refuse"
+        )
+
+
+def _pixels(report: Report) -> str:
+    width, height = report.sizes.most_common(1)[0][0]
+    text = f"{width:,} x {height:,}"
+    if len(report.sizes) == 1:
+        return text
+    areas = sorted(report.sizes, key=lambda size: size[0] * size[1])
+    least, most = (f"{width:,} x {height:,}" for width, height in (areas[0], areas[-1]))
+    return f"{least} to {most}, most often {text}"
+
+
+def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any]:
+    return {
+        "name": wanted.name,
+        "root": str(parts.train.root),
+        "classes": len(parts.train.classes),
+        "train": len(parts.train),
+        "test": len(parts.test),
+        "images": report.sizes.total(),
+        "bytes": report.num_bytes,
+        "formats": dict(report.formats.most_common()),
+        "sizes": [
+            {"width": width, "height": height, "images": count}
+            for (width, height), count in report.sizes.most_common()
+        ],
+        "problems": report.problems,
+    }

@@ -1,0 +1,111 @@
+"""cifar10: pickled batches under a root that the user names, in torchvision's layout.
+
+    <root>/cifar-10-batches-py/data_batch_1            to data_batch_5, 10,000 images each
+    <root>/cifar-10-batches-py/test_batch              10,000
+    <root>/cifar-10-batches-py/batches.meta
+
+A pickle can run anything: the files are unpickled only in the ranks, by torchvision, and only with
+the checksums of the published ones, which are compared before.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdist.data.mnist import download_by_torchvision
+from hpcdist.data.sizes import SplitSizes
+from hpcdist.errors import JobError
+from hpcdist.spec import Data
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hpcdist.data.arrays import DataSet
+
+_FOLDER = "cifar-10-batches-py"
+_CLASS = "CIFAR10"
+_NUM_CLASSES = 10
+MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+}
+"""Checksum of each file, as torchvision has them."""
+_SIZES = SplitSizes(train=50_000, test=10_000)
+_LAYOUT = (
+    f"lay it out as <root>/{_FOLDER}/ with {', '.join(MD5)}, or set data.download to true where "
+    "there is internet"
+)
+
+
+def check(data: Data) -> SplitSizes:
+    """The sizes of the two parts; JobError where a file is missing or not the published one."""
+    root = _root(data)
+    for name, md5 in MD5.items():
+        path = root / _FOLDER / name
+        try:
+            found = path.stat()
+            actual = _md5(path, found.st_size, found.st_mtime_ns)
+        except OSError as error:
+            raise _error(data, f"{path} cannot be read: {error.strerror or error}") from None
+        if actual != md5:
+            raise _error(
+                data, f"{path} is damaged, or another file: its MD5 is {actual}, must be {md5}"
+            )
+    return _SIZES
+
+
+def is_complete(data: Data) -> bool:
+    """Whether all files are there, whatever is in them."""
+    return all((_root(data) / _FOLDER / name).is_file() for name in MD5)
+
+
+def load(data: Data) -> DataSet:
+    """The whole data set, through torchvision's class."""
+    from hpcdist.data.arrays import make_data_set
+
+    root = _root(data)
+    return make_data_set(
+        _load_part(root, train=True), _load_part(root, train=False), num_classes=_NUM_CLASSES
+    )
+
+
+def download(data: Data) -> None:
+    """Download what is missing; JobError where that fails."""
+    if not is_complete(data):
+        download_by_torchvision(_CLASS, _root(data))
+
+
+@functools.lru_cache(maxsize=len(MD5))  # a sweep asks for every point
+def _md5(path: Path, _size: int, _changed_ns: int) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _root(data: Data) -> Path:
+    if data.root is None:
+        raise JobError("data.root is not set, and cifar10 is not bundled", hint=_LAYOUT)
+    return Path(data.root).expanduser()
+
+
+def _error(data: Data, wrong: str) -> JobError:
+    return JobError(f"data.root is {data.root!r}: {wrong}", hint=_LAYOUT)
+
+
+def _load_part(root: Path, *, train: bool) -> tuple[Tensor, Tensor]:
+    """Images [samples, height, width, channels], and labels."""
+    import torch
+    from torchvision import datasets
+
+    part = datasets.CIFAR10(root, train=train)
+    return torch.from_numpy(part.data), torch.tensor(part.targets)

@@ -1,0 +1,136 @@
+"""From the bytes of a file to the pixels of a picture.
+
+A picture is RGB, 8 bits per channel. `pil` is what everybody writes: PIL's open and convert. `exact`
+gives the same pixels: a colour JPEG file goes straight to the decoder of libjpeg-turbo, which is
+the one in PIL too, and everything else to PIL. `fast` lets libjpeg-turbo leave out what a smaller
+picture does not need.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from hpcdist.data.images.jpeg import read_header
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Pixels = NDArray[np.uint8]
+
+Size = tuple[int, int]
+"""(width, height)"""
+
+_COLOURS = 3
+_BITS = 8
+
+
+class UnreadableImageError(Exception):
+    """A file shows no picture; says why."""
+
+
+class PilDecoder:
+    """Decodes with PIL alone."""
+
+    def __init__(self, size: Size | None) -> None:
+        self._size = size
+
+    def __call__(self, content: bytes) -> Pixels:
+        """The pixels [height, width, 3]; UnreadableImageError where there are none."""
+        import numpy as np
+
+        pixels: Pixels = np.asarray(self.picture(content))
+        return pixels
+
+    def into(self, out: Pixels, content: bytes) -> None:
+        """Decode to where the pixels are wanted; `out` has the size that was asked for."""
+        out[...] = self(content)
+
+    def picture(self, content: bytes) -> Image.Image:
+        """The same as an image of PIL."""
+        try:
+            return self._scaled(self._open(content))
+        except UnreadableImageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
+            raise UnreadableImageError(_reason(error, content)) from None
+
+    def _open(self, content: bytes) -> Image.Image:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            return Image.open(io.BytesIO(content)).convert("RGB")
+
+    def _scaled(self, picture: Image.Image) -> Image.Image:
+        if self._size is None or picture.size == self._size:
+            return picture
+        return picture.resize(self._size, Image.Resampling.BILINEAR)
+
+
+class ExactDecoder(PilDecoder):
+    """The pixels of PIL; colour JPEG files go to its decoder without its detours.
+
+    PIL's own way reads markers in Python and has the decoder give three bytes per pixel, which it
+    then spreads over the four that it keeps.
+    """
+
+    def _open(self, content: bytes) -> Image.Image:
+        header = read_header(content)
+        if header is None or header.components != _COLOURS or header.precision != _BITS:
+            return super()._open(content)
+        size = (header.width, header.height)
+        if 0 in size or header.width * header.height > (Image.MAX_IMAGE_PIXELS or 0):
+            return super()._open(content)
+        try:
+            return Image.frombytes("RGB", size, content, "jpeg", "RGBX", "")
+        except Exception:  # noqa: BLE001 - whether that is an error is PIL's to say
+            return super()._open(content)
+
+
+class FastDecoder(PilDecoder):
+    """Not bit for bit PIL's pixels where pictures are made smaller than they are.
+
+    A JPEG file is decoded at the smallest of 1/8, 1/4, 1/2 of its size that is not below what is
+    wanted, and then scaled.
+    """
+
+    def _open(self, content: bytes) -> Image.Image:
+        if self._size is None:
+            return ExactDecoder(None)._open(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            picture = Image.open(io.BytesIO(content))
+            picture.draft("RGB", self._size)
+            return picture.convert("RGB")
+
+
+DECODERS: dict[str, Callable[[Size | None], PilDecoder]] = {
+    "exact": ExactDecoder,
+    "fast": FastDecoder,
+    "pil": PilDecoder,
+}
+"""data.decoder -> what it is."""
+
+
+def make_decoder(name: str, size: int | Size | None = None) -> PilDecoder:
+    """A decoder; pictures are scaled to `size` (None: left as they are; a number: square)."""
+    return DECODERS[name]((size, size) if isinstance(size, int) else size)
+
+
+def _reason(error: Exception, content: bytes) -> str:
+    if not content:
+        return "it is empty"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"it has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "it is no image"
+    return _first_line(error)
+
+
+def _first_line(error: Any) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

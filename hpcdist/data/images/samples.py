@@ -1,0 +1,164 @@
+"""Image files as samples: read, decoded, changed and put into batches, each step by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
+from hpcdist.data.images.files import ImageFiles
+from hpcdist.data.images.transforms import build_transform
+from hpcdist.errors import HpcdistError
+from hpcdist.spec import Data
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MASK = 2**64 - 1
+_CHANNELS = 3
+_TRIED = 100
+"""So many files may be no image before it is given up to find the size of one that is."""
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """A file that shows no picture."""
+
+    index: int
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class ImageSamples:
+    """One part of a data set of image files, and the steps from a file to a batch."""
+
+    def __init__(self, files: ImageFiles, data: Data, seed: int) -> None:
+        """Images of the size that `data` asks for, or of the first one's; `seed`: train.seed."""
+        self.files = files
+        self.labels = torch.tensor(files.labels, dtype=torch.int64)
+        self._seed = seed
+        self._refuse = data.bad_files == "refuse"
+        self._root = str(files.root)
+        self._transform = build_transform(data.transform)
+        size = (data.size, data.size) if data.size else self._first_size()
+        self._size = size
+        self._decoder = make_decoder(data.decoder, size)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of each image."""
+        width, height = self._size
+        return _CHANNELS, height, width
+
+    def path(self, index: int) -> str:
+        """The whole path of a sample's file."""
+        return f"{self._root}/{self.files.paths[index]}"
+
+    def read(self, index: int) -> bytes:
+        """The bytes of a sample's file; OSError where there are none."""
+        return Path(self.path(index)).read_bytes()
+
+    def decode(self, content: bytes) -> NDArray[np.uint8] | Image.Image:
+        """The picture in a file, of PIL where there is a transform; UnreadableImageError."""
+        return self._decoder.picture(content) if self._transform else self._decoder(content)
+
+    def transform(
+        self, image: NDArray[np.uint8] | Image.Image, index: int, epoch: int
+    ) -> NDArray[np.uint8]:
+        """The pixels [height, width, channels] that the job's transform makes of a picture."""
+        if not self._transform:
+            return np.asarray(image)
+        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        return self._transform.apply(picture, sample_seed(self._seed, epoch, index))
+
+    def batch(self, indices: Sequence[int], epoch: int) -> Samples:
+        """The samples with these indices, as uint8 [samples, channels, height, width].
+
+        In memory the channels come last. The label of a file that is no image is IGNORED_LABEL.
+        """
+        channels, height, width = self.shape
+        pixels = np.empty((len(indices), height, width, channels), np.uint8)
+        bad = self.fill(pixels, indices, epoch)
+        labels = self.labels[torch.as_tensor(indices)]
+        for position, _ in bad:
+            labels[position] = IGNORED_LABEL
+        return Samples(images=torch.from_numpy(pixels).permute(0, 3, 1, 2), labels=labels)
+
+    def fill(
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+    ) -> list[tuple[int, BadFile]]:
+        """Write the pixels to `out`; returns where in it there are none, and why.
+
+        Those are zero. HpcdistError where data.bad_files is refuse.
+        """
+        bad: list[tuple[int, BadFile]] = []
+        with _kept_random_state():
+            for position, index in enumerate(indices):
+                try:
+                    picture = self.decode(self.read(index))
+                    out[position] = self.transform(picture, index, epoch)
+                except (OSError, UnreadableImageError) as error:
+                    bad.append((position, self._bad(index, error)))
+                    out[position] = 0
+        return bad
+
+    def _bad(self, index: int, error: Exception) -> BadFile:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        found = BadFile(index, self.path(index), reason)
+        if self._refuse:
+            raise HpcdistError(
+                f"{found.path} shows no picture: {reason}",
+                hint="remove it, or set data.bad_files to skip",
+            )
+        return found
+
+    def _first_size(self) -> tuple[int, int]:
+        decoder = make_decoder("pil")
+        for index in range(min(len(self), _TRIED)):
+            try:
+                return decoder.picture(self.read(index)).size
+            except (OSError, UnreadableImageError):
+                continue
+        raise HpcdistError(
+            f"none of the first {min(len(self), _TRIED)} files in {self._root} shows a picture",
+            hint="name another folder with data.root",
+        )
+
+
+def sample_seed(seed: int, epoch: int, index: int) -> int:
+    """A 32-bit seed for one sample in one epoch, whichever rank or worker makes it."""
+    mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
+    return mixed & 0xFFFFFFFF
+
+
+def _mix(value: int) -> int:
+    """splitmix64 (Steele, Lea and Flood, 2014): each bit depends on all."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+@contextmanager
+def _kept_random_state() -> Iterator[None]:
+    """Dropout and the like go on as if no transform had drawn anything."""
+    before: Tensor = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
