@@ -91,7 +91,9 @@ _SHARED = tuple(
 _USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
 
-def _combination(data: LoadedData, chosen: dict[str, Any], without_effect: Sequence[str]) -> Combination:
+def _combination(
+    data: LoadedData, chosen: dict[str, Any], without_effect: Sequence[str]
+) -> Combination:
     chosen = chosen | {key: _USUAL[key] for key in without_effect}
     setting = Setting(**chosen | {"transform": in_words(chosen["transform"])})
     shared = {key: getattr(data, key) for key in _SHARED}

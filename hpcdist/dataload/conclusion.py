@@ -1,4 +1,4 @@
-"""What the figures of loading mean: how many workers, what is the bottleneck, what would help; pure."""
+"""What loading figures mean: how many workers, what is the bottleneck, what would help; pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[st
     told += [_on_bottleneck(cell, steps, named=len(chosen) > 1) for cell in chosen]
     told += _on_parts(dearest)
     told += _on_choices(dearest, own)
-    told += _on_first_pass(dearest)
+    told += _on_first(dearest)
     return told
 
 
@@ -94,7 +94,7 @@ def _on_bottleneck(cell: LoadingCell, steps: Sequence[StepTime], *, named: bool)
     if step is None:
         return (
             f"{what} keeps up with training steps of {_ms(cell.mean_time_s)} or more per batch of "
-            f"{setting.batch_size:,}; model.name or dataload.step_time_s has it compared with yours."
+            f"{setting.batch_size:,}; dataload.step_time_s or model.name compares it with yours."
         )
     whose = f"a step of {step.model}" if step.model else "a training step"
     if cell.mean_time_s <= step.mean_time_s:
@@ -192,19 +192,20 @@ def _on_choices(cell: LoadingCell, cells: Sequence[LoadingCell]) -> Iterator[str
             )
 
 
-def _on_first_pass(cell: LoadingCell) -> Iterator[str]:
+def _on_first(cell: LoadingCell) -> Iterator[str]:
     ratio = cell.first_time_s / cell.mean_time_s
-    if cell.first_pass != "memory" and ratio >= _MUCH:
+    if cell.first_files != "memory" and ratio >= _MUCH:
         yield (
             f"The first pass took {ratio:.1f} times as long per batch"
-            f"{_TEMPERATURES[cell.first_pass]}, with {_ms(cell.start_time_s)} until its first batch."
+            f"{_TEMPERATURES[cell.first_files]}; its first batch was there after "
+            f"{_ms(cell.start_time_s)}."
         )
 
 
 _TEMPERATURES = {
     "cold": ", with files that came from storage",
     "warm": ", though its files were in the memory of the system already",
-    "unknown": "; whether its files were in the memory of the system cannot be told here",
+    "unknown": " (whether its files were in the memory of the system cannot be told here)",
 }
 
 

@@ -66,14 +66,14 @@ class LoadingCell(Struct, frozen=True, kw_only=True):
     """Until the first batch is there, with the workers made; mean where it was done twice."""
     first_time_s: Seconds
     """Per batch of the first pass, with what is in start_time_s."""
-    first_pass: Literal["cold", "warm", "unknown", "memory"] = "unknown"
+    first_files: Literal["cold", "warm", "unknown", "memory"] = "unknown"
     """Whether the files had to come from storage (cold), or were in the memory of the system, which
     not every file system can be asked to forget; memory: the data set is in memory anyway."""
     parts_s: dict[str, Seconds] = {}
-    """Seconds of work per image in read, decode, transform and collate, as one process takes them one
-    after the other; hand_over is the rest of what an image takes: handing over, and waiting."""
+    """Seconds of work per image in read, decode, transform and collate, as one process takes them
+    one after the other; hand_over is the rest of what it takes: handing over, and waiting."""
     worker_bytes: _Bytes | None = None
-    """Memory of a worker, what it shares with others counted in part (PSS); None without workers."""
+    """Memory of a worker, shared pages counted in part (PSS); None without workers."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -99,18 +99,18 @@ class Passes(Struct, frozen=True, kw_only=True):
     starts_s: list[float]
     firsts_s: list[float]
     """Of each first pass, per batch."""
-    first_pass: Literal["cold", "warm", "unknown", "memory"]
+    first_files: Literal["cold", "warm", "unknown", "memory"]
     """Of the earliest."""
     worker_bytes: int | None = None
 
     def joined(self, later: Passes) -> Passes:
-        """This and what was measured of the same later."""
+        """With what was measured of the same later."""
         return Passes(
             batches=self.batches + later.batches,
             times_s=self.times_s + later.times_s,
             starts_s=self.starts_s + later.starts_s,
             firsts_s=self.firsts_s + later.firsts_s,
-            first_pass=self.first_pass,
+            first_files=self.first_files,
             worker_bytes=max((self.worker_bytes or 0, later.worker_bytes or 0)) or None,
         )
 
@@ -149,7 +149,7 @@ def to_cell(
         images_per_s=len(ranks) * setting.batch_size / mean_s,
         start_time_s=statistics.fmean(max(each) for each in _by_turn(ranks, "starts_s")),
         first_time_s=max(passes.firsts_s[0] for passes in ranks),
-        first_pass=first.first_pass,
+        first_files=first.first_files,
         parts_s=stages_s | {"hand_over": _rest_s(setting, place, len(ranks), mean_s, stages_s)},
         worker_bytes=max(workers, default=None),
     )

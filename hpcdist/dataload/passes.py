@@ -20,12 +20,11 @@ from hpcdist.launch.memory import proportional_bytes
 class Batches(Protocol):
     """What a training takes its batches from."""
 
-    @property
-    def on_device(self) -> bool:
-        """Whether batches come on the device already."""
-
-    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
         """The batches of these shares of an order."""
+
+    def bring(self, batch: Samples) -> Samples:
+        """A batch as the model takes it, on its device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +53,7 @@ class Shape:
         return torch.cat(orders)[:needed]
 
     def shares(self, num_batches: int) -> list[Share]:
-        """This rank's batches."""
+        """What this rank loads of the order: its batches."""
         step = self.batch_size * self.world_size
         begins = [turn * step + self.rank * self.batch_size for turn in range(num_batches)]
         return [
@@ -87,16 +86,15 @@ def time_pass(
     """Load so many batches up to the device.
 
     `number` chooses the order; `weigh` measures the workers' memory before the last batch, which
-    the time is without; `each` is called after each batch, and may raise; `begun_s` is when the time
-    begins, by time.perf_counter.
+    the time is without; `each` is called after each batch, and may raise; `begun_s` is when the
+    time begins, by time.perf_counter.
     """
     order, shares = shape.order(num_batches, number), shape.shares(num_batches)
     begin_s = time.perf_counter() if begun_s is None else begun_s
     first_s, paused_s, worker_bytes = 0.0, 0.0, None
     with closing(batches.epoch(order, shares, number)) as loaded:  # type: ignore[type-var]
         for done, batch in enumerate(loaded, start=1):
-            if not batches.on_device:
-                batch.to(device, non_blocking=True)
+            batches.bring(batch)
             if done == 1:
                 first_s = time.perf_counter() - begin_s
             if weigh and done == max(1, num_batches - 1):
@@ -115,5 +113,7 @@ def memory_per_worker() -> int | None:
 
     Workers are the processes that multiprocessing has started, by whatever method.
     """
-    found = [proportional_bytes(child.pid) for child in multiprocessing.active_children() if child.pid]
+    found = [
+        proportional_bytes(child.pid) for child in multiprocessing.active_children() if child.pid
+    ]
     return round(sum(found) / len(found)) if found else None

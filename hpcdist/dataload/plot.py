@@ -50,14 +50,16 @@ def draw(cells: Sequence[LoadingCell], title: str) -> bytes:
     figure = Figure(figsize=(max(7.0, 3.6 * columns), 3.4 * rows + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
     all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for index, (axes, (label, found)) in enumerate(zip(all_axes.flat, panels.items(), strict=False)):
+    for index, (axes, (label, found)) in enumerate(
+        zip(all_axes.flat, panels.items(), strict=False)
+    ):
         for series in found:
             _draw_series(axes, series, names.index(series[0].setting.transform))
         _finish(axes, label, found, is_first=index % columns == 0)
     for axes in all_axes.flat[len(panels) :]:
         axes.remove()
     all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
-    _legend(figure, all_axes.flat[: len(panels)])
+    _legend(figure, list(all_axes.flat[: len(panels)]))
     figure.suptitle(title)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150)

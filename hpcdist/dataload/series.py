@@ -1,4 +1,4 @@
-"""Figures side by side: those that differ in workers alone, and those that differ otherwise; pure."""
+"""Figures beside each other: those that differ in workers alone, and in other keys; pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def best_by_transform(cells: Iterable[LoadingCell]) -> dict[str, Series]:
     return best
 
 
-def alternatives(cell: LoadingCell, cells: Iterable[LoadingCell], key: str) -> Iterator[LoadingCell]:
+def alternatives(
+    cell: LoadingCell, cells: Iterable[LoadingCell], key: str
+) -> Iterator[LoadingCell]:
     """What differs from the cell in one key alone, on the same node."""
     own = getattr(cell.setting, key)
     for other in cells:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hpcdist.data.arrays import Samples
-from hpcdist.data.batches import make_batches
+from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.dataload.passes import Batches
@@ -49,10 +49,6 @@ class FileSource:
         with closing(ImageBatches(self._samples, device, self._data)) as batches:
             yield batches
 
-    def batch(self, indices: Sequence[int]) -> Samples:
-        """The samples with these indices, as a model takes them."""
-        raise NotImplementedError
-
 
 class MemorySource:
     """Training images in memory."""
@@ -79,11 +75,21 @@ class MemorySource:
     @contextmanager
     def open(self, device: torch.device) -> Iterator[Batches]:
         """Batches as a training takes them; workers are made with the first one."""
-        yield make_batches(self._samples, device, self._data.workers)
+        batches = make_batches(self._samples, device, self._data.workers)
+        yield _Brought(batches, device)
 
-    def batch(self, indices: Sequence[int]) -> Samples:
-        """The samples with these indices, as a model takes them."""
-        return self._samples.at(torch.tensor(indices))
+
+class _Brought:
+    """Batches that are brought to the device as they are."""
+
+    def __init__(self, batches: DirectBatches | WorkerBatches, device: torch.device) -> None:
+        self._batches = batches
+        self._device = device
+        self.epoch = batches.epoch
+
+    def bring(self, batch: Samples) -> Samples:
+        """The batch on the device."""
+        return batch if self._batches.on_device else batch.to(self._device, non_blocking=True)
 
 
 Source = FileSource | MemorySource

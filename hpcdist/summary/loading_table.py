@@ -62,20 +62,20 @@ def _times(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int
     first = cells[0]
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
     caption = f"{number}: loading by workers{several}, mean ± sd"
-    if first.first_pass != "memory":
-        caption += f"; first pass: {_FIRST_PASSES[_first_pass(cells)]}"
+    if first.first_files != "memory":
+        caption += f"; first pass: {_FIRST_FILES[_first_files(cells)]}"
     return PlainTable(caption, headers, rows)
 
 
-_FIRST_PASSES = {
+_FIRST_FILES = {
     "cold": "files from storage",
     "warm": "files may be in memory",
     "unknown": "files may be in memory",
 }
 
 
-def _first_pass(cells: Sequence[LoadingCell]) -> str:
-    return "cold" if all(cell.first_pass == "cold" for cell in cells) else "warm"
+def _first_files(cells: Sequence[LoadingCell]) -> str:
+    return "cold" if all(cell.first_files == "cold" for cell in cells) else "warm"
 
 
 def _time_cells(cell: LoadingCell) -> tuple[str, ...]:
@@ -130,9 +130,7 @@ def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
 
 
 def _but_workers(setting: Setting) -> tuple[object, ...]:
-    return tuple(
-        getattr(setting, key) for key in setting.__struct_fields__ if key != "workers"
-    )
+    return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
 
 
 def _ms(time_s: float) -> str:

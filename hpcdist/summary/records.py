@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hpcdist.events import SCHEMA_VERSION
 from hpcdist.dataload.figures import LoadingCell, StepTime
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.inference.figures import Cell
 from hpcdist.verdict import Verdict
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hpcdist import files
 from hpcdist.data.catalog import check_data, download_data, find_data_set
-from hpcdist.dataload.combinations import Combination, combine, in_words, several
+from hpcdist.dataload.combinations import Combination, combine, in_job, several, varied
 from hpcdist.dataload.conclusion import conclude
 from hpcdist.dataload.effort import Effort, turns
 from hpcdist.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
@@ -29,7 +31,9 @@ from hpcdist.workloads.benchmark import (
 )
 
 if TYPE_CHECKING:
-    from hpcdist.dataload.turn import Turn
+    from hpcdist.data.arrays import Samples
+    from hpcdist.dataload.sources import Source
+    from hpcdist.dataload.way import Way
 
 PLOT_NAME = "dataload.png"
 
@@ -93,7 +97,7 @@ def prepare(job: JobSpec) -> None:
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node."""
     assert isinstance(job, DataloadJob)
-    modules = ["hpcdist.dataload.turn"]
+    modules = ["hpcdist.dataload.way"]
     entry = find_data_set(_any_data(job))
     heavy_model = job.model.name is not None and is_torchvision(job.model.name)
     transformed = set(several(job.data, "transform")) != {"none"}
@@ -108,9 +112,10 @@ def run(context: RankContext) -> None:
     """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
     import torch
 
+    assert isinstance(context.job, DataloadJob)
     torch.set_num_threads(context.num_threads)
     with process_group(context, "gloo"):
-        _Benchmark(context).run()
+        _Benchmark(context, context.job).run()
 
 
 def _combine(job: DataloadJob) -> list[Combination]:
@@ -124,16 +129,15 @@ def _any_data(job: DataloadJob) -> Data:
 class _Benchmark:
     """One rank's part."""
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, job: DataloadJob) -> None:
         from hpcdist.dataload.sources import Sources
 
-        assert isinstance(context.job, DataloadJob)
         self.context = context
-        self._job = context.job
-        self._combinations = _combine(self._job)
-        self._sources = Sources(self._job.dataload.seed)
-        self._places = self._find_places()
-        self._turns: dict[Setting, Turn] = {}
+        self._job = job
+        self._combinations = _combine(job)
+        self._sources = Sources(job.dataload.seed)
+        self._places = _places(context)
+        self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
         self._cells: dict[tuple[Setting, int], LoadingCell] = {}
         self._steps: list[StepTime] = []
@@ -141,8 +145,7 @@ class _Benchmark:
     def run(self) -> None:
         """Every way of loading in turn, then again backwards, and what follows from it."""
         self._tell_plan()
-        if self._job.dataload.step_time_s is not None:
-            self._take_step_time(self._job.dataload.step_time_s)
+        self._time_model()
         passes = turns(self._job.data.repeats)
         plan = [
             (combination, number)
@@ -153,38 +156,195 @@ class _Benchmark:
             if should_stop(self.context):
                 self._conclude()
                 raise stop(self.context, done, len(plan), "measurements")
-            self._measure(combination, number, share_of_time=1 / len(passes))
+            self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
             finish_step(self.context, done + 1)
         self._conclude()
 
     # What is measured.
 
-    def _find_places(self) -> list[Place]:
-        """Node, host and CPUs of every rank."""
-        context = self.context
-        quota = cpu_quota() or math.inf
-        cpus = min(len(context.cpus), quota / context.local_world_size)
-        own = Place(node=context.node_rank, host=context.host, cpus=cpus)
-        return _gather(context, own)
-
-    def _measure(self, combination: Combination, passes: int, *, share_of_time: float) -> None:
-        from hpcdist.dataload.turn import Turn
-
+    def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
         setting = combination.setting
-        if setting not in self._turns:
-            source = self._sources.source(combination.data)
-            self._turns[setting] = Turn(self.context, source, setting, self._job.dataload.seed)
-        turn = self._turns[setting]
+        way = self._ways.get(setting) or self._open(combination)
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
-        measured = turn.measure(effort, time_s=self._job.dataload.max_time_s * share_of_time)
-        ranks = _gather(self.context, measured)
-        stages = _gather(self.context, turn.stages_s)
-        if self.context.rank != 0:
-            return
+        outcomes = _gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
+        measured = [passes for passes, _ in outcomes]
         before = self._passes.get(setting)
-        self._passes[setting] = (
-            [old.joined(new) for old, new in zip(before, ranks, strict=True)] if before else ranks
+        if before is not None:
+            measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
+        self._passes[setting] = measured
+        self._tell(setting, measured, [stages for _, stages in outcomes])
+
+    def _open(self, combination: Combination) -> Way:
+        from hpcdist.dataload.way import Way
+
+        way = Way(
+            self.context,
+            self._sources.source(combination.data),
+            combination.setting,
+            seed=self._job.dataload.seed,
+            each=lambda: alive(self.context),
         )
-        self._tell(setting, self._passes[setting], stages)
+        self._ways[combination.setting] = way
+        return way
+
+    def _time_model(self) -> None:
+        """A training step for each batch size, or what the job says that one takes."""
+        first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
+        for batch_size, data in sorted(first.items()):
+            if self._job.dataload.step_time_s is not None:
+                said_s = self._job.dataload.step_time_s
+                self._tell_step(StepTime(batch_size=batch_size, mean_time_s=said_s))
+            elif self._job.model.name is not None:
+                self._tell_step(self._time_steps(data, batch_size))
+
+    def _time_steps(self, data: Data, batch_size: int) -> StepTime:
+        import torch
+
+        from hpcdist.dataload.model_step import time_steps
+
+        source = self._sources.source(msgspec.structs.replace(data, workers=0))
+        times_s = time_steps(
+            self._job.model,
+            self._one_batch(source, batch_size),
+            source.num_classes,
+            device=torch.device(self.context.device),
+            alive=lambda: alive(self.context),
+        )
+        slowest = max(_gather(self.context, times_s), key=statistics.fmean)
+        return StepTime(
+            batch_size=batch_size,
+            mean_time_s=statistics.fmean(slowest),
+            sd_time_s=statistics.stdev(slowest),
+            repeats=len(slowest),
+            model=self._job.model.name,
+            on_cpus=self.context.device == "cpu",
+        )
+
+    def _one_batch(self, source: Source, batch_size: int) -> Samples:
+        """As the model takes it, on its device."""
+        import torch
+
+        from hpcdist.data.order import Share
+
+        order = torch.arange(batch_size) % len(source)
+        share = Share(begin=0, end=batch_size, filled_end=batch_size)
+        with source.open(torch.device(self.context.device)) as batches:
+            (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
+            return batch
 
     # What is told.
+
+    def _tell_plan(self) -> None:
+        number = len(self._combinations)
+        most_s = number * self._job.dataload.max_time_s
+        self._say(
+            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}, "
+            f"{self._job.data.repeats} passes over {self._job.data.batches_to_check} batches each; "
+            f"at most about {most_s / 60:.0f} min"
+        )
+        cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
+        most = max(each.setting.workers for each in self._combinations)
+        if most > max(1.0, cpus):
+            self._note(
+                f"data.workers: {most} per rank are more than the {cpus:g} CPU"
+                f"{'' if cpus == 1 else 's'} that each rank has here"
+            )
+
+    def _tell(self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]) -> None:
+        if self.context.rank != 0:
+            return
+        for place in dict.fromkeys(self._places):
+            ranks = self._of_node(place.node)
+            cell = to_cell(
+                setting,
+                place,
+                [passes[rank] for rank in ranks],
+                _means([stages[rank] for rank in ranks]),
+            )
+            self._cells[setting, place.node] = cell
+            self.context.events.write("loading", **msgspec.to_builtins(cell))
+            self.context.say(self._line(cell))
+
+    def _line(self, cell: LoadingCell) -> str:
+        settings = [each.setting for each in self._combinations]
+        keys = dict.fromkeys(("transform", "workers", *varied(settings)))
+        words = [f"{key} {in_job(getattr(cell.setting, key))}" for key in keys]
+        node = f"node {cell.node}, " if self.context.num_nodes > 1 else ""
+        return (
+            f"{node}{', '.join(words)}: {cell.mean_time_s * 1e3:.3g} ms "
+            f"± {(cell.sd_time_s or 0.0) * 1e3:.2g} per batch, {cell.images_per_s:,.0f} images/s "
+            f"({cell.repeats} passes of {cell.batches} batches; first batch after "
+            f"{cell.start_time_s * 1e3:.3g} ms, first pass {cell.first_time_s * 1e3:.3g} ms per "
+            f"batch)"
+        )
+
+    def _tell_step(self, step: StepTime) -> None:
+        self._steps.append(step)
+        if self.context.rank != 0:
+            return
+        self.context.events.write("model_step", **msgspec.to_builtins(step))
+        if step.model is not None:
+            self.context.say(
+                f"a training step of {step.model} with {step.batch_size:,} per batch: "
+                f"{step.mean_time_s * 1e3:.3g} ms ± {(step.sd_time_s or 0.0) * 1e3:.2g}"
+            )
+
+    def _of_node(self, node: int) -> list[int]:
+        """Its ranks."""
+        return [rank for rank, place in enumerate(self._places) if place.node == node]
+
+    def _say(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.say(message)
+
+    def _note(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.events.write("note", message=message)
+            self.context.say(f"note: {message}")
+
+    def _conclude(self) -> None:
+        """The plot and the sentences, by the first rank, of what has been measured."""
+        cells = list(self._cells.values())
+        if self.context.rank != 0 or not cells:
+            return
+        for sentence in conclude(cells, self._steps):
+            self.context.say(sentence)
+        if self.context.is_current():
+            from hpcdist.dataload.plot import MOST_AXES, draw, num_panels
+
+            path = self.context.run.path / PLOT_NAME
+            files.write_whole(path, draw(cells, self._title(cells)))
+            left_out = num_panels(cells) - MOST_AXES
+            more = f"; {left_out} more would not be readable" if left_out > 0 else ""
+            self._note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
+
+    def _title(self, cells: Sequence[LoadingCell]) -> str:
+        sizes = {cell.setting.batch_size for cell in cells}
+        batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
+        ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
+        return f"{self._job.data.name}{batches}{ranks}: {cells[0].cpus:g} CPUs"
+
+
+def _places(context: RankContext) -> list[Place]:
+    """Where each rank is; a node's CPUs are those that some rank of it may use, or its quota."""
+    own = (context.node_rank, context.host, frozenset(context.cpus), cpu_quota())
+    found = _gather(context, own)
+    places = {}
+    for node, host, _, quota in found:
+        cpus = frozenset[int]().union(*(each[2] for each in found if each[0] == node))
+        places[node] = Place(node=node, host=host, cpus=min(len(cpus), quota or math.inf))
+    return [places[each[0]] for each in found]
+
+
+def _gather(context: RankContext, value: Any) -> list[Any]:
+    """What every rank has, in every rank."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * context.world_size
+    with waiting(context):
+        dist.all_gather_object(found, value)
+    return found
+
+
+def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.fmean(each[name] for each in stages) for name in stages[0]}
