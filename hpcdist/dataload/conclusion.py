@@ -13,6 +13,7 @@ from hpcdist.dataload.series import (
     recommended,
     slowest_node,
 )
+from hpcdist.units import show_time
 
 _TELLING_SHARE = 0.25
 """Of the work per image; of parts below it is not spoken."""
@@ -60,11 +61,13 @@ def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
 def _on_workers(transform: str, series: Series) -> str:
     cell = recommended(series)
     workers = cell.setting.workers
-    head = f"{transform}: {_workers(workers)} {_load(workers)} {_rate(cell):,.0f} images/s, "
-    text = f"{head}{_ms(cell.mean_time_s)} per batch of {cell.setting.batch_size:,}"
+    text = (
+        f"Transform {transform}: {_workers(workers)} {_rate(cell):,.0f} images/s, "
+        f"{show_time(cell.mean_time_s)} per batch of {cell.setting.batch_size:,}"
+    )
     alone = series[0]
     if workers and not alone.setting.workers:
-        text += f", {alone.mean_time_s / cell.mean_time_s:.2f} times as many as without workers"
+        text += f", {alone.mean_time_s / cell.mean_time_s:.2f} times the rate without workers"
     return f"{text}.{_on_more(cell, series)}"
 
 
@@ -76,12 +79,12 @@ def _on_more(cell: LoadingCell, series: Series) -> str:
     if more:
         most = more[-1]
         return (
-            f" More gain nothing on {told}: {_workers(most.setting.workers)} "
-            f"{_load(most.setting.workers)} {_rate(most) / _rate(cell):.2f} times as many."
+            f" More workers gain nothing on {told}: {_workers(most.setting.workers)} it is "
+            f"{_rate(most) / _rate(cell):.2f} times that."
         )
     if cell.setting.workers < int(cpus):
         return (
-            f" More were not tried, and {told} may have room for them: "
+            f" More workers were not tried, and {told} may have room for them: "
             f"data.workers={cell.setting.workers * 2 or 1}."
         )
     return f" {told[:1].upper()}{told[1:]} {'are' if cpus > 1 else 'is'} in use then."
@@ -89,29 +92,30 @@ def _on_more(cell: LoadingCell, series: Series) -> str:
 
 def _on_bottleneck(cell: LoadingCell, steps: Sequence[StepTime], *, named: bool) -> str:
     setting = cell.setting
-    what = f"With {setting.transform}, loading" if named else "Loading"
+    what = f"With transform {setting.transform}, loading" if named else "Loading"
     step = next((step for step in steps if step.batch_size == setting.batch_size), None)
     if step is None:
         return (
-            f"{what} keeps up with training steps of {_ms(cell.mean_time_s)} or more per batch of "
-            f"{setting.batch_size:,}; dataload.step_time_s or model.name compares it with yours."
+            f"{what} keeps up with training steps of {show_time(cell.mean_time_s)} or more per "
+            f"batch of {setting.batch_size:,}; dataload.step_time_s or model.name compares it with "
+            "yours."
         )
     whose = f"a step of {step.model}" if step.model else "a training step"
+    took = f"{whose} takes {show_time(step.mean_time_s)}, a batch {show_time(cell.mean_time_s)}"
     if cell.mean_time_s <= step.mean_time_s:
-        text = (
-            f"{what} is not the bottleneck, the model is: {whose} takes {_ms(step.mean_time_s)}, "
-            f"a batch {_ms(cell.mean_time_s)}, ready before it is wanted."
-        )
+        text = f"{what} is not the bottleneck, the model is: {took}, ready before it is wanted."
     else:
         idle = 1 - step.mean_time_s / cell.mean_time_s
-        text = (
-            f"{what} is the bottleneck: {whose} takes {_ms(step.mean_time_s)}, a batch "
-            f"{_ms(cell.mean_time_s)}, so that the model waits {idle:.0%} of the time."
-        )
-    return text + (_SHARED_CPUS if step.on_cpus else "")
+        text = f"{what} is the bottleneck: {took}, so that the model waits {idle:.0%} of the time."
+    return text + (_on_shared_cpus(cell, step) if step.on_cpus else "")
 
 
-_SHARED_CPUS = " Both were measured alone, but want the same CPUs: together each takes longer."
+def _on_shared_cpus(cell: LoadingCell, step: StepTime) -> str:
+    batch_s = _computing_s(cell) * cell.setting.batch_size * cell.ranks / cell.cpus
+    return (
+        f" Both were measured alone, but want the same CPUs: together a step takes about "
+        f"{show_time(max(cell.mean_time_s, step.mean_time_s + batch_s))}."
+    )
 
 
 def _on_parts(cell: LoadingCell) -> Iterator[str]:
@@ -122,9 +126,9 @@ def _on_parts(cell: LoadingCell) -> Iterator[str]:
     setting = cell.setting
     parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
     listed = ", ".join(f"{_NAMES[name]} {part / total_s:.0%}" for name, part in parts.items())
-    yield f"An image takes {_ms(total_s)} of work with {setting.transform}: {listed}."
-    waiting_s = parts.get("read", 0.0) + parts.get("hand_over", 0.0)
-    busy = _rate(cell) * (total_s - waiting_s) / cell.cpus
+    took = f"An image takes {show_time(total_s)} of work with transform {setting.transform}"
+    yield f"{took}: {listed}."
+    busy = _rate(cell) * _computing_s(cell) / cell.cpus
     if busy >= _BUSY:
         yield (
             f"The {_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
@@ -198,7 +202,7 @@ def _on_first(cell: LoadingCell) -> Iterator[str]:
         yield (
             f"The first pass took {ratio:.1f} times as long per batch"
             f"{_TEMPERATURES[cell.first_files]}; its first batch was there after "
-            f"{_ms(cell.start_time_s)}."
+            f"{show_time(cell.start_time_s)}."
         )
 
 
@@ -207,6 +211,11 @@ _TEMPERATURES = {
     "warm": ", though its files were in the memory of the system already",
     "unknown": " (whether its files were in the memory of the system cannot be told here)",
 }
+
+
+def _computing_s(cell: LoadingCell) -> float:
+    """Of an image, in which a CPU is busy."""
+    return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
 
 
 def _work_s(cell: LoadingCell) -> float:
@@ -218,18 +227,11 @@ def _rate(cell: LoadingCell) -> float:
 
 
 def _workers(number: int) -> str:
+    """In one rank."""
     if not number:
-        return "no workers"
-    return f"{number} worker{'s' if number > 1 else ''} per rank"
-
-
-def _load(number: int) -> str:
-    return "loads" if number == 1 else "load"
+        return "without workers"
+    return f"with {number} worker{'s' if number > 1 else ''}"
 
 
 def _cpus(number: float) -> str:
     return f"{number:g} CPU{'' if number == 1 else 's'}"
-
-
-def _ms(time_s: float) -> str:
-    return f"{time_s * 1e3:.3g} ms"

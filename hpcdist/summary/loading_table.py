@@ -102,8 +102,8 @@ def _parts(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int
 def _part_cells(cell: LoadingCell) -> Iterator[str]:
     for name in PARTS:
         part_s = cell.parts_s.get(name)
-        yield UNDEFINED if part_s is None else format_number(part_s * 1e6, 0)
-    yield format_number(sum(cell.parts_s.values()) * 1e6, 0)
+        yield UNDEFINED if part_s is None else _us(part_s)
+    yield _us(sum(cell.parts_s.values()))
 
 
 def _steps(steps: Sequence[StepTime], number: int) -> PlainTable:
@@ -131,6 +131,10 @@ def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
 
 def _but_workers(setting: Setting) -> tuple[object, ...]:
     return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
+
+
+def _us(time_s: float) -> str:
+    return format_number(time_s * 1e6, decimals_for([time_s * 1e6]))
 
 
 def _ms(time_s: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from hpcdist.launch.cpu_quota import cpu_quota
 from hpcdist.rank import RankContext
 from hpcdist.spec import Data, DataloadJob, JobSpec
 from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.units import show_time
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
@@ -114,6 +116,8 @@ def run(context: RankContext) -> None:
 
     assert isinstance(context.job, DataloadJob)
     torch.set_num_threads(context.num_threads)
+    # More workers than CPUs are what is tried here, and our own note says so once.
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     with process_group(context, "gloo"):
         _Benchmark(context, context.job).run()
 
@@ -271,11 +275,10 @@ class _Benchmark:
         words = [f"{key} {in_job(getattr(cell.setting, key))}" for key in keys]
         node = f"node {cell.node}, " if self.context.num_nodes > 1 else ""
         return (
-            f"{node}{', '.join(words)}: {cell.mean_time_s * 1e3:.3g} ms "
-            f"± {(cell.sd_time_s or 0.0) * 1e3:.2g} per batch, {cell.images_per_s:,.0f} images/s "
+            f"{node}{', '.join(words)}: {_mean_sd(cell)} per batch, "
+            f"{cell.images_per_s:,.0f} images/s "
             f"({cell.repeats} passes of {cell.batches} batches; first batch after "
-            f"{cell.start_time_s * 1e3:.3g} ms, first pass {cell.first_time_s * 1e3:.3g} ms per "
-            f"batch)"
+            f"{show_time(cell.start_time_s)}, first pass {show_time(cell.first_time_s)} per batch)"
         )
 
     def _tell_step(self, step: StepTime) -> None:
@@ -286,7 +289,7 @@ class _Benchmark:
         if step.model is not None:
             self.context.say(
                 f"a training step of {step.model} with {step.batch_size:,} per batch: "
-                f"{step.mean_time_s * 1e3:.3g} ms ± {(step.sd_time_s or 0.0) * 1e3:.2g}"
+                f"{_mean_sd(step)}"
             )
 
     def _of_node(self, node: int) -> list[int]:
@@ -334,6 +337,11 @@ def _places(context: RankContext) -> list[Place]:
         cpus = frozenset[int]().union(*(each[2] for each in found if each[0] == node))
         places[node] = Place(node=node, host=host, cpus=min(len(cpus), quota or math.inf))
     return [places[each[0]] for each in found]
+
+
+def _mean_sd(timed: LoadingCell | StepTime) -> str:
+    spread = "" if timed.sd_time_s is None else f" ± {show_time(timed.sd_time_s)}"
+    return f"{show_time(timed.mean_time_s)}{spread}"
 
 
 def _gather(context: RankContext, value: Any) -> list[Any]:
