@@ -134,6 +134,8 @@ def _but_workers(setting: Setting) -> tuple[object, ...]:
 
 
 def _us(time_s: float) -> str:
+    if not time_s:
+        return "0"
     return format_number(time_s * 1e6, decimals_for([time_s * 1e6]))
 
 
