@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+IGNORED_LABEL = -100
+"""The label of what is no sample: torch's losses leave it out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
     """Images and their labels, on one device."""
 
     images: Tensor
-    """float32, [samples, channels, height, width], normalised."""
+    """[samples, channels, height, width]: float32, normalised; or uint8, as they are handed over."""
     labels: Tensor
     """int64, [samples]."""
 

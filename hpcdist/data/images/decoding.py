@@ -9,12 +9,12 @@ picture does not need.
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from hpcdist.data.images.contents import MOST_PIXELS, check_size, explain
 from hpcdist.data.images.jpeg import read_header
 
 if TYPE_CHECKING:
@@ -55,15 +55,13 @@ class PilDecoder:
         """The same as an image of PIL."""
         try:
             return self._scaled(self._open(content))
-        except UnreadableImageError:
-            raise
         except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
-            raise UnreadableImageError(_reason(error, content)) from None
+            raise UnreadableImageError(explain(content, error)) from None
 
     def _open(self, content: bytes) -> Image.Image:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return Image.open(io.BytesIO(content)).convert("RGB")
+        picture = Image.open(io.BytesIO(content))
+        check_size(*picture.size)
+        return picture.convert("RGB")
 
     def _scaled(self, picture: Image.Image) -> Image.Image:
         if self._size is None or picture.size == self._size:
@@ -83,7 +81,7 @@ class ExactDecoder(PilDecoder):
         if header is None or header.components != _COLOURS or header.precision != _BITS:
             return super()._open(content)
         size = (header.width, header.height)
-        if 0 in size or header.width * header.height > (Image.MAX_IMAGE_PIXELS or 0):
+        if not 0 < header.width * header.height <= MOST_PIXELS:
             return super()._open(content)
         try:
             return Image.frombytes("RGB", size, content, "jpeg", "RGBX", "")
@@ -101,11 +99,10 @@ class FastDecoder(PilDecoder):
     def _open(self, content: bytes) -> Image.Image:
         if self._size is None:
             return ExactDecoder(None)._open(content)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            picture = Image.open(io.BytesIO(content))
-            picture.draft("RGB", self._size)
-            return picture.convert("RGB")
+        picture = Image.open(io.BytesIO(content))
+        check_size(*picture.size)
+        picture.draft("RGB", self._size)
+        return picture.convert("RGB")
 
 
 DECODERS: dict[str, Callable[[Size | None], PilDecoder]] = {
@@ -119,18 +116,3 @@ DECODERS: dict[str, Callable[[Size | None], PilDecoder]] = {
 def make_decoder(name: str, size: int | Size | None = None) -> PilDecoder:
     """A decoder; pictures are scaled to `size` (None: left as they are; a number: square)."""
     return DECODERS[name]((size, size) if isinstance(size, int) else size)
-
-
-def _reason(error: Exception, content: bytes) -> str:
-    if not content:
-        return "it is empty"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"it has more than {Image.MAX_IMAGE_PIXELS or 0:,} pixels"
-    if isinstance(error, Image.UnidentifiedImageError):
-        return "it is no image"
-    return _first_line(error)
-
-
-def _first_line(error: Any) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.images.contents import explain_unread, no_warnings
 from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.transforms import build_transform
@@ -38,7 +39,7 @@ class BadFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+        return f"{self.path} {self.reason}"
 
 
 class ImageSamples:
@@ -107,7 +108,7 @@ class ImageSamples:
         Those are zero. HpcdistError where data.bad_files is refuse.
         """
         bad: list[tuple[int, BadFile]] = []
-        with _kept_random_state():
+        with _kept_random_state(), no_warnings():
             for position, index in enumerate(indices):
                 try:
                     picture = self.decode(self.read(index))
@@ -118,11 +119,11 @@ class ImageSamples:
         return bad
 
     def _bad(self, index: int, error: Exception) -> BadFile:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = explain_unread(error) if isinstance(error, OSError) else str(error)
         found = BadFile(index, self.path(index), reason)
         if self._refuse:
             raise HpcdistError(
-                f"{found.path} shows no picture: {reason}",
+                str(found),
                 hint="remove it, or set data.bad_files to skip",
             )
         return found
@@ -131,7 +132,8 @@ class ImageSamples:
         decoder = make_decoder("pil")
         for index in range(min(len(self), _TRIED)):
             try:
-                return decoder.picture(self.read(index)).size
+                with no_warnings():
+                    return decoder.picture(self.read(index)).size
             except (OSError, UnreadableImageError):
                 continue
         raise HpcdistError(
