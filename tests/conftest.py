@@ -100,6 +100,12 @@ def no_cluster_profiles(monkeypatch, tmp_path_factory):
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def no_user_cache(monkeypatch, tmp_path_factory):
+    """Tests share what is made once among themselves, and not with the user who runs them."""
+    monkeypatch.setenv("HPCDIST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture(scope="session")
 def lasting_process():
     """Call it with the pid of a process that serves several tests."""

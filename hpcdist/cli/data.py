@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cli.data_sets import chosen_data, data_set_options
+from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, one_line, print_json
 from hpcdist.errors import EXIT_FAILED, UserError
@@ -19,17 +21,6 @@ if TYPE_CHECKING:
     from hpcdist.data.images.checking import Report
     from hpcdist.data.images.files import ImageParts
     from hpcdist.spec import Data
-
-root_option = click.option(
-    "--root", metavar="DIR", help="The folder with the data set, as data.root of a job."
-)
-split_option = click.option(
-    "--split",
-    type=click.Choice(["auto", "stratified"]),
-    default="auto",
-    show_default=True,
-    help="Which photographs are for testing, as data.split of a job.",
-)
 
 
 @click.group
@@ -46,6 +37,9 @@ def data() -> None:
     """
 
 
+data.add_command(show)
+
+
 @data.command
 @click.option("--make", "folder", metavar="DIR", help="Make them here, in a new folder.")
 @click.option("--people", type=click.IntRange(1, 100_000), help="How many people.  [default: 400]")
@@ -59,7 +53,7 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
     They are crops of two photographs, mirrored and in other colours: 250 x 250 JPEG of the size of
     LFW's files, a few people with many images and many with one or two. The same numbers and seed
     make the same files. Without --make: those that jobs use where data.root is not set, which are
-    kept in ~/.cache/hpcdist.
+    kept in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
     """
     from hpcdist.data.images.made_faces import Plan
 
@@ -108,18 +102,16 @@ def _make_faces(folder: Path, plan: Any) -> None:
 
 
 @data.command
-@click.argument("name")
-@root_option
-@split_option
+@data_set_options
 @json_option
-def check(*, name: str, root: str | None, split: str, as_json: bool) -> int:
+def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:
     """Read every file of a data set, and name those that are no images.
 
     Ends with 1 where there are any, and with 2 where the data set is not there or too small.
     """
     from hpcdist.data.catalog import find_images
 
-    wanted = chosen_data(name, root=root, split=split)
+    wanted = chosen_data(name, {"--root": root, "--split": split})
     parts = find_images(wanted)
     if parts is None:
         _check_whole(wanted, as_json=as_json)
@@ -130,13 +122,6 @@ def check(*, name: str, root: str | None, split: str, as_json: bool) -> int:
     else:
         _print_report(wanted, parts, report)
     return EXIT_FAILED if report.problems else 0
-
-
-def chosen_data(name: str, **keys: Any) -> Data:
-    """The section `data` of a job that says so; relative folders are those of the shell."""
-    from hpcdist.spec import Data
-
-    return Data(name=name, **keys)
 
 
 def _check_whole(wanted: Data, *, as_json: bool) -> None:

@@ -1,19 +1,16 @@
 """A run followed on a terminal: live progress, Ctrl-C, and what is left afterwards."""
 
 import json
-import os
-import pty
-import select
 import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from terminals import LIMIT_S, Terminal
 
 from hpcdist.run import Run
 
-LIMIT_S = 60.0
 GONE_S = 2.0
 
 TICKS = """
@@ -22,55 +19,6 @@ print("ticking", flush=True)
 while True:
     time.sleep(0.05)
 """
-
-
-class Terminal:
-    """A command on a terminal of its own, as its foreground process."""
-
-    def __init__(self, hpcdist, *arguments):
-        self._master, slave = pty.openpty()
-        self.process = hpcdist.start(
-            *arguments,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def read(self, wait_s=0.05):
-        """False once the terminal is closed."""
-        if select.select([self._master], [], [], wait_s)[0]:
-            try:
-                self.shown += os.read(self._master, 1 << 16).decode(errors="replace")
-            except OSError:
-                return False
-        return True
-
-    def wait_for(self, text):
-        deadline_s = time.monotonic() + LIMIT_S
-        while text not in self.shown:
-            assert self.read(), f"ended without {text!r}: {self.shown}"
-            assert time.monotonic() < deadline_s, f"no {text!r}: {self.shown}"
-
-    def press_ctrl_c(self):
-        os.write(self._master, b"\x03")
-
-    def finish(self):
-        deadline_s = time.monotonic() + LIMIT_S
-        while self.read() and time.monotonic() < deadline_s:
-            pass
-        os.close(self._master)
-        return self.process.wait(LIMIT_S)
-
-
-def _take_terminal():
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def assert_gone_and_readable(hpcdist, processes_of):

@@ -44,6 +44,8 @@ def read_image(content: bytes) -> Image:
     image = Image.open(io.BytesIO(content))
     check_size(*image.size)
     image.load()
+    if image.mode != "RGB":
+        image.convert("RGB")  # as it is done to train with it
     return image
 
 

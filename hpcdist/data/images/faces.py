@@ -30,9 +30,10 @@ VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 _STAND_IN = made_faces.Plan()
 _VERSION = 1  # of what is made of a plan
 LAYOUT = (
-    "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz; its first host is "
-    "gone, it is at https://ndownloader.figshare.com/files/5976015 (funneled, .tgz), or let "
-    "sklearn.datasets.fetch_lfw_people() fetch it; without data.root, photographs are made"
+    "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz: its own host is "
+    "gone, but https://ndownloader.figshare.com/files/5976015 has it (funneled), from where "
+    "sklearn.datasets.fetch_lfw_people() fetches it to ~/scikit_learn_data/lfw_home; without "
+    "data.root, photographs are made"
 )
 
 
@@ -119,25 +120,26 @@ def _made_folder(data: Data) -> Path | None:
 
 
 def _find_people(top: Path) -> _Place:
-    """The folder with a folder per person: `top`, or one of LFW's own names below it."""
+    """The folder with a folder per person: `top`, or one below it, such as LFW's own."""
     root = top
-    while not _holds_people(root):
+    while True:
         below = folders_in(root)
-        inside = [name for name in below if name in VARIANTS] or below
-        if not inside or (len(inside) > 1 and inside == below):
-            break
-        if len(inside) > 1:
+        variants = [name for name in below if name in VARIANTS]
+        if len(variants) > 1:
             raise JobError(
-                f"{root} holds several variants of LFW: {', '.join(inside)}",
-                hint=f"name one with data.root: {root / inside[0]}",
+                f"{root} holds several variants of LFW: {', '.join(variants)}",
+                hint=f"name one with data.root: {root / variants[0]}",
             )
-        root /= inside[0]
-    return _Place(root=root, top=top)
+        if variants:
+            root /= variants[0]
+        elif len(below) == 1 and not _holds_people(root, below):
+            root /= below[0]
+        else:
+            return _Place(root=root, top=top)
 
 
-def _holds_people(folder: Path) -> bool:
-    """Whether one of the first folders in it has images."""
-    return any(has_images(folder / name) for name in folders_in(folder))
+def _holds_people(folder: Path, names: list[str]) -> bool:
+    return any(has_images(folder / name) for name in names)
 
 
 def _between(place: _Place) -> list[Path]:

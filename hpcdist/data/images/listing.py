@@ -84,12 +84,17 @@ def _paths_below(folder: Path, relative: str, ancestors: tuple[_Identity, ...]) 
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
+    """Whether it has an image's name, and is a file, or a link that leads nowhere.
+
+    Such a link is a file that is missing, which is found when it is read. Pipes and the like would
+    block their reader.
+    """
     if not entry.name.lower().endswith(SUFFIXES):
         return False
     try:
-        return entry.is_file()
-    except OSError:
-        return False
+        return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+    except OSError:  # a link that leads to itself
+        return True
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

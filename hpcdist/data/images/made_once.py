@@ -18,8 +18,17 @@ _STALE_S = 86_400.0
 _ASIDE = "aside"
 
 
+CACHE_VARIABLE = "HPCDIST_CACHE"
+"""Set by the user, where the home folder is small or not there on the compute nodes."""
+
+
 def cache_folder() -> Path:
-    """Where hpcdist keeps what it can make again: $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist."""
+    """Where hpcdist keeps what it can make again.
+
+    $HPCDIST_CACHE, or $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist.
+    """
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE]).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "hpcdist"
 
@@ -42,7 +51,7 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise JobError(
             f"{path} cannot be made: {error.strerror or error}",
-            hint="name a folder that you may write with XDG_CACHE_HOME, or the data with data.root",
+            hint=f"name a folder that you may write with {CACHE_VARIABLE}, or data by data.root",
         ) from None
     return path
 

@@ -1,0 +1,94 @@
+"""The first batch of a training as the model will see it: each image before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcdist.spec import Data
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hpcdist.data.images.samples import ImageSamples
+
+    Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """One training image."""
+
+    label: str
+    """Name of its class, or its number."""
+    before: Pixels | None
+    """[height, width, channels], as it was read; None: the file is no image."""
+    after: Pixels | None
+    """The same after data.transform."""
+    problem: str = ""
+    """Path of the file that is no image, and why it is none."""
+
+
+def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
+    """The first so many samples of the first epoch, as a training with this train.seed has them."""
+    from hpcdist.data.catalog import find_images
+    from hpcdist.data.images.samples import ImageSamples
+    from hpcdist.data.images.transforms import check_transform
+
+    check_transform(data.transform)
+    parts = find_images(data)
+    if parts is None:
+        return list(_from_memory(data, seed, number))
+    samples = ImageSamples(parts.train, data, seed)
+    plain = ImageSamples(parts.train, msgspec.structs.replace(data, transform="none"), seed)
+    return [_from_file(plain, samples, index) for index in _first(len(samples), seed, number)]
+
+
+def _first(num_samples: int, seed: int, number: int) -> list[int]:
+    """The samples that the first epoch begins with."""
+    from hpcdist.data.order import epoch_order
+
+    order = epoch_order(num_samples, seed=seed, epoch=0)[:num_samples]
+    indices: list[int] = order[:number].tolist()
+    return indices
+
+
+def _from_file(plain: ImageSamples, samples: ImageSamples, index: int) -> Shown:
+    from hpcdist.data.images.contents import explain_unread
+    from hpcdist.data.images.decoding import UnreadableImageError
+
+    label = samples.files.classes[samples.files.labels[index]]
+    try:
+        content = samples.read(index)
+        before = plain.transform(plain.decode(content), index, 0)
+        after = samples.transform(samples.decode(content), index, 0)
+    except OSError as error:
+        problem = explain_unread(error)
+    except UnreadableImageError as error:
+        problem = str(error)
+    else:
+        return Shown(label=label, before=before, after=after)
+    return Shown(label=label, before=None, after=None, problem=f"{samples.path(index)} {problem}")
+
+
+def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
+    import numpy as np
+    from PIL import Image
+
+    from hpcdist.data.catalog import load_data
+    from hpcdist.data.images.samples import sample_seed
+    from hpcdist.data.images.transforms import build_transform
+
+    train = load_data(msgspec.structs.replace(data, transform="none")).train
+    pixels = train.images.permute(0, 2, 3, 1).numpy()
+    least, most = pixels.min((0, 1, 2)), pixels.max((0, 1, 2))  # they are normalised: undo that
+    transform = build_transform(data.transform)
+    for index in _first(len(train), seed, number):
+        image = np.rint((pixels[index] - least) / (most - least) * 255).astype(np.uint8)
+        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        after = transform.apply(picture, sample_seed(seed, 0, index))
+        yield Shown(label=str(int(train.labels[index])), before=image, after=after)

@@ -1,0 +1,267 @@
+"""`hpcdist data`: data sets made, checked and shown."""
+
+import base64
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from terminals import Terminal
+
+from hpcdist.cli.pictures import encode
+
+
+@pytest.fixture
+def faces(hpcdist):
+    """A folder with a few faces; returns its path."""
+    done = hpcdist("data", "faces", "--make", "made", "--people", 4, "--images", 12)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "made\n"
+    return hpcdist.folder / "made"
+
+
+def refusal(done):
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_faces_are_made_whole_and_only_in_a_new_folder(hpcdist, faces):
+    assert len(list(faces.glob("Person_000[1-4]/Person_000?_00??.jpg"))) == 12
+    again = refusal(hpcdist("data", "faces", "--make", "made"))
+    assert "error: made is there already, and not an empty folder" in again
+    (hpcdist.folder / "empty").mkdir()
+    other = hpcdist("data", "faces", "--make", "empty", "--people", 4, "--images", 12)
+    assert other.returncode == 0, other.stderr
+    assert sorted(os.listdir(hpcdist.folder)) == ["empty", "made"]
+    for path in faces.rglob("*.jpg"):
+        twin = hpcdist.folder / "empty" / path.relative_to(faces)
+        assert twin.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--people", 3), "--people without --make"),
+        (("--make", "x", "--people", 3, "--images", 2), "--images is 2, for 3 people"),
+        (("--make", "file/x"), "file/x cannot be made: File exists"),
+        (("--make", "file"), "file is there already, and not an empty folder"),
+    ],
+    ids=["numbers alone", "too few images", "below a file", "a file"],
+)
+def test_faces_that_cannot_be_made_are_refused(hpcdist, arguments, said):
+    hpcdist.write("file", "")
+    assert said in refusal(hpcdist("data", "faces", *arguments))
+    assert os.listdir(hpcdist.folder) == ["file"]
+
+
+def test_check_names_each_file_that_is_no_image_and_why(hpcdist, faces):
+    good = (faces / "Person_0001/Person_0001_0001.jpg").read_bytes()
+    huge = io.BytesIO()
+    Image.new("1", (10_000, 10_000)).save(huge, "PNG")
+    bad = {
+        "zero.jpg": (b"", "is empty"),
+        "text of é.jpg": (b"not a picture\n", "is no image, but text"),
+        "page.png": (b"<!DOCTYPE html><html>", "is no image, but an HTML page"),
+        "pointer.jpg": (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        "cut.jpg": (good[: len(good) // 2], "is damaged: "),
+        "huge.png": (huge.getvalue(), "is too large: 10,000 x 10,000 pixels"),
+        "noise.jpg": (bytes(range(200, 256)), "begins with the bytes c8 c9"),
+    }
+    for name, (content, _) in bad.items():
+        (faces / "Person_0002" / name).write_bytes(content)
+    png = io.BytesIO()
+    Image.new("L", (30, 20)).save(png, "PNG")
+    (faces / "Person_0002/png.jpg").write_bytes(png.getvalue())  # read by what is in it
+    done = hpcdist("data", "check", "faces", "--root", "made")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(bad) + 2
+    for name, (_, problem) in bad.items():
+        (line,) = [line for line in lines if line.startswith(f"made/Person_0002/{name} ")]
+        assert problem in line
+    assert lines[-2].startswith("faces: 13 images of 4 classes, ")
+    assert "30 x 20 to 250 x 250, most often 250 x 250; format: JPEG 12, PNG 1" in lines[-1]
+    assert "7 files are no images" in done.stderr
+    described = json.loads(hpcdist("data", "check", "faces", "--root", "made", "--json").stdout)
+    assert described["images"] == 13
+    assert described["train"] + described["test"] == 20
+    assert described["problems"]["made/Person_0002/zero.jpg"] == "is empty"
+
+
+def test_check_of_names_that_are_no_text_and_of_files_that_are_missing(hpcdist, faces):
+    with open(os.fsencode(faces / "Person_0001") + b"/\xff.jpg", "wb"):
+        pass
+    (faces / "Person_0001/gone.jpg").symlink_to("nowhere")
+    done = hpcdist("data", "check", "faces", "--root", "made")
+    assert done.returncode == 1
+    assert "made/Person_0001/\\udcff.jpg is empty" in done.stdout.splitlines()
+    missing = "made/Person_0001/gone.jpg cannot be read: No such file or directory"
+    assert missing in done.stdout.splitlines()
+
+
+def test_check_of_images_without_a_fault_ends_with_0(hpcdist, faces):
+    done = hpcdist("data", "check", "image_folder", "--root", faces)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "image_folder: 12 images of 4 classes" in done.stdout
+    assert "digits: 1,438 images to train with" in hpcdist("data", "check", "digits").stdout
+
+
+@pytest.mark.parametrize("verb", ["check", "show"])
+def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
+    out = ("--out", "x.png") if verb == "show" else ()
+    unknown = refusal(hpcdist("data", verb, "facs", *out))
+    assert "hint: known are: faces" in unknown
+    missing = refusal(hpcdist("data", verb, "faces", "--root", "nowhere", *out))
+    assert "error: data.root is 'nowhere': No such file or directory" in missing
+    assert "https://ndownloader.figshare.com/" in missing
+
+
+def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
+    (faces / "Person_0001/zero.jpg").touch()
+    options = ("--root", "made", "--transform", "heavy", "--number", 13)
+    done = hpcdist("data", "show", "faces", *options, "--out", "batch.png")
+    assert (done.returncode, done.stdout) == (0, "")
+    with Image.open(hpcdist.folder / "batch.png") as picture:
+        first = np.asarray(picture.convert("RGB"))
+    assert len(np.unique(first.reshape(-1, 3), axis=0)) > 1000
+    again = hpcdist("data", "show", "faces", *options, "--seed", 1, "--out", "batch.png")
+    assert again.returncode == 0, again.stderr
+    with Image.open(hpcdist.folder / "batch.png") as picture:
+        assert not np.array_equal(first, np.asarray(picture.convert("RGB")))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "stdout is no terminal that is known to show pictures"),
+        (("--inline",), "stdout is no terminal that is known to show pictures"),
+        (("--no-inline",), "--no-inline without --out"),
+        (("--out", "batch.text"), "whose ending is not that of a picture"),
+        (("--out", "nowhere/batch.png"), "but nowhere is no folder"),
+        (("--out", "x.png", "--transform", "hevy"), "data.transform is 'hevy'"),
+        (("--out", "x.png", "--size", "0"), "--size: data.size is 0, must be 1 or more"),
+    ],
+    ids=["no terminal", "inline", "nowhere to", "ending", "folder", "transform", "size"],
+)
+def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, options, said):
+    assert said in refusal(hpcdist("data", "show", "digits", *options))
+    assert os.listdir(hpcdist.folder) == []
+
+
+def shown_on(hpcdist, answer, **environment):
+    """What `data show` writes to a terminal that answers so when it is asked."""
+    plain = {"TERM": "xterm", "TERM_PROGRAM": "", "TMUX": "", "KITTY_WINDOW_ID": "", "STY": ""}
+    hpcdist.environment |= plain | {"LC_TERMINAL": ""} | environment
+    terminal = Terminal(hpcdist, "data", "show", "digits", "--number", 2)
+    if answer is not None:
+        terminal.wait_for("\x1b[c")
+        terminal.type(answer)
+    return terminal.finish(), terminal.shown
+
+
+def test_a_terminal_that_answers_with_sixel_is_sent_sixel(hpcdist):
+    code, shown = shown_on(hpcdist, b"\x1b[?62;4;22c")
+    assert code == 0
+    assert "\x1bPq" in shown
+    assert "\x1b[?62" not in shown  # the answer was not echoed
+
+
+@pytest.mark.parametrize("answer", [b"\x1b[?62;22c", b"\x1b[?4;1c"], ids=["none", "a model number"])
+def test_a_terminal_without_sixel_is_sent_no_picture(hpcdist, answer):
+    code, shown = shown_on(hpcdist, answer)
+    assert code == 2
+    assert "hint: write it to a file" in shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "beginning"),
+    [
+        ({"TERM": "xterm-kitty"}, "\x1b_Ga=T,f=100,m="),
+        ({"TERM_PROGRAM": "WezTerm"}, "\x1b_Ga=T,f=100,m="),
+        ({"LC_TERMINAL": "iTerm2"}, "\x1b]1337;File=inline=1;size="),
+    ],
+    ids=["kitty", "wezterm", "iterm2"],
+)
+def test_a_terminal_that_names_itself_is_sent_its_own_protocol(hpcdist, environment, beginning):
+    code, shown = shown_on(hpcdist, None, **environment)
+    assert code == 0
+    assert shown.startswith(beginning)
+
+
+def test_in_tmux_only_what_tmux_answers_counts(hpcdist):
+    code, shown = shown_on(hpcdist, b"\x1b[?1;2;4c", TERM_PROGRAM="WezTerm", TMUX="/tmp/tmux,1,0")
+    assert code == 0
+    assert "\x1bPq" in shown
+
+
+@pytest.fixture
+def picture():
+    pixels = np.zeros((20, 33, 3), np.uint8)
+    pixels[3:, 5:20] = (255, 0, 0)
+    pixels[10:14, 15:30] = (0, 0, 255)
+    return Image.fromarray(pixels)
+
+
+def test_kitty_gets_the_picture_as_png_in_pieces():
+    noise = Image.effect_noise((200, 200), 80)
+    text = encode(noise, "kitty")
+    pieces = text.removesuffix("\x1b\\\n").split("\x1b\\")
+    assert len(pieces) > 1
+    keys, data = zip(*(piece.removeprefix("\x1b_G").split(";") for piece in pieces), strict=True)
+    assert keys == ("a=T,f=100,m=1", *["m=1"] * (len(keys) - 2), "m=0")
+    assert all(len(piece) <= 4096 for piece in data)
+    with Image.open(io.BytesIO(base64.b64decode("".join(data)))) as decoded:
+        assert decoded.tobytes() == noise.tobytes()
+
+
+def test_iterm2_gets_the_picture_as_a_file(picture):
+    head, _, data = encode(picture, "iterm2").partition(":")
+    content = base64.b64decode(data.removesuffix("\x07\n"))
+    assert head == f"\x1b]1337;File=inline=1;size={len(content)}"
+    with Image.open(io.BytesIO(content)) as decoded:
+        assert decoded.tobytes() == picture.tobytes()
+
+
+def test_sixel_shows_the_pixels_of_the_picture(picture):
+    assert np.array_equal(decode_sixel(encode(picture, "sixel")), np.asarray(picture))
+
+
+def decode_sixel(text):
+    """What a terminal would show, pixel by pixel."""
+    body = text.removeprefix("\x1bPq").removesuffix("\x1b\\\n")
+    width, height = map(int, re.match(r'"1;1;(\d+);(\d+)', body).groups())
+    pixels = np.zeros((height + 6, width, 3), np.uint8)
+    colours, colour, x, top = {}, None, 0, 0
+    token = r"#(\d+);2;(\d+);(\d+);(\d+)|#(\d+)|!(\d+)([?-~])|([?-~])|(\$)|(-)"
+    for found in re.finditer(token, body[body.index("#") :]):
+        defined, red, green, blue, chosen, count, run, single, back, down = found.groups()
+        if defined:
+            colours[defined] = [round(int(part) * 2.55) for part in (red, green, blue)]
+        elif chosen:
+            colour = colours[chosen]
+        elif back or down:
+            x, top = 0, top + 6 * bool(down)
+        else:
+            bits = ord(run or single) - 63
+            end = x + int(count or 1)
+            for row in range(6):
+                if bits >> row & 1:
+                    pixels[top + row, x:end] = colour
+            x = end
+    return pixels[:height]
+
+
+def test_help_and_check_import_no_torch():
+    code = (
+        "import sys; from hpcdist.cli.main import main; main(['data', '--help'])\n"
+        "main(['data', 'check', 'digits'])\n"
+        "print({'torch', 'numpy', 'PIL', 'rich', 'yaml'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
