@@ -20,6 +20,7 @@ _TELLING_SHARE = 0.25
 
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _MUCH = 1.2  # times another time: then it is told
+_NOISY = 0.2  # sd to mean from which on figures say little
 _AXES = ("workers", "transform", "batch_size", "root")
 """Keys that are compared otherwise, or that are no choice."""
 
@@ -39,6 +40,7 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[st
     told += _on_parts(dearest)
     told += _on_choices(dearest, own)
     told += _on_first(dearest)
+    told += _on_noise(chosen)
     return told
 
 
@@ -203,6 +205,15 @@ def _on_first(cell: LoadingCell) -> Iterator[str]:
             f"The first pass took {ratio:.1f} times as long per batch"
             f"{_TEMPERATURES[cell.first_files]}; its first batch was there after "
             f"{show_time(cell.start_time_s)}."
+        )
+
+
+def _on_noise(cells: Sequence[LoadingCell]) -> Iterator[str]:
+    worst = max((cell.sd_time_s or 0.0) / cell.mean_time_s for cell in cells)
+    if worst >= _NOISY:
+        yield (
+            f"The passes differ by up to {worst:.0%} (sd): something else used these CPUs or the "
+            "storage, and what is said here is uncertain; run it again."
         )
 
 

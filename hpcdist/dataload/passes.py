@@ -86,7 +86,7 @@ def time_pass(
     """Load so many batches up to the device.
 
     `number` chooses the order; `weigh` measures the workers' memory before the last batch, which
-    the time is without; `each` is called after each batch, and may raise; `begun_s` is when the
+    the time is without; `each` is called after each batch; `begun_s` is when the
     time begins, by time.perf_counter.
     """
     order, shares = shape.order(num_batches, number), shape.shares(num_batches)

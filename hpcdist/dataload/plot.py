@@ -25,6 +25,7 @@ MOST_AXES = 12
 _COLUMNS = 4
 _LEGEND_WIDTH = 40
 _LABEL_WIDTH = 34
+_APART = 0.015  # of the axis
 
 # Okabe and Ito's colours, which all kinds of sight tell apart; markers and lines say it again.
 _STYLES: tuple[dict[str, Any], ...] = (
@@ -53,8 +54,10 @@ def draw(cells: Sequence[LoadingCell], title: str) -> bytes:
     for index, (axes, (label, found)) in enumerate(
         zip(all_axes.flat, panels.items(), strict=False)
     ):
+        step = _APART * max(cell.setting.workers for cell in cells)
         for series in found:
-            _draw_series(axes, series, names.index(series[0].setting.transform))
+            number = names.index(series[0].setting.transform)
+            _draw_series(axes, series, number, shift=step * (number - (len(names) - 1) / 2))
         _finish(axes, label, found, is_first=index % columns == 0)
     for axes in all_axes.flat[len(panels) :]:
         axes.remove()
@@ -93,11 +96,12 @@ def _all_panels(cells: Sequence[LoadingCell]) -> dict[str, list[Series]]:
 _ON_AXES = ("workers", "transform")
 
 
-def _draw_series(axes: Axes, series: Series, number: int) -> None:
+def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> None:
+    """`shift`, along the workers, keeps bars of several lines apart."""
     means = [cell.mean_time_s * 1e3 for cell in series]
     sds = [(cell.sd_time_s or 0.0) * 1e3 for cell in series]
     axes.errorbar(
-        [cell.setting.workers for cell in series],
+        [cell.setting.workers + shift for cell in series],
         means,
         yerr=sds,
         capsize=4,

@@ -12,6 +12,8 @@ from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.files import ImageFiles
+from hpcdist.data.images.loading import ImageBatches
+from hpcdist.data.images.samples import BadFile, ImageSamples
 from hpcdist.dataload.passes import Batches
 from hpcdist.dataload.stages import image_stages, memory_stages
 from hpcdist.spec import Data
@@ -22,10 +24,11 @@ class FileSource:
 
     in_memory = False
 
-    def __init__(self, data: Data, files: ImageFiles, seed: int) -> None:
+    def __init__(
+        self, data: Data, files: ImageFiles, *, seed: int, tell_bad: Callable[[BadFile], None]
+    ) -> None:
         """Take what one way of loading says of reading, decoding and transforms."""
-        from hpcdist.data.images.samples import ImageSamples
-
+        self._tell_bad = tell_bad
         self._data = data
         self._samples = ImageSamples(files, data, seed)
         self.num_classes = len(files.classes)
@@ -44,9 +47,8 @@ class FileSource:
     @contextmanager
     def open(self, device: torch.device) -> Iterator[Batches]:
         """Batches as a training takes them; workers are made with the first one."""
-        from hpcdist.data.images.loading import ImageBatches
-
-        with closing(ImageBatches(self._samples, device, self._data)) as batches:
+        loading = ImageBatches(self._samples, device, self._data, tell_bad=self._tell_bad)
+        with closing(loading) as batches:
             yield batches
 
 
@@ -98,8 +100,11 @@ Source = FileSource | MemorySource
 class Sources:
     """What is listed or loaded once for all ways of loading that share it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, tell_bad: Callable[[str], None]) -> None:
+        """`tell_bad` hears of each file that shows no picture, once."""
         self._seed = seed
+        self._tell = tell_bad
+        self._told: set[str] = set()
         self._found: dict[str | None, Any] = {}
 
     def source(self, data: Data) -> Source:
@@ -109,5 +114,10 @@ class Sources:
             self._found[data.root] = load_data(data) if parts is None else parts
         found = self._found[data.root]
         if isinstance(found.train, ImageFiles):
-            return FileSource(data, found.train, self._seed)
+            return FileSource(data, found.train, seed=self._seed, tell_bad=self._tell_bad)
         return MemorySource(data, found.train, found.num_classes)
+
+    def _tell_bad(self, bad: BadFile) -> None:
+        if bad.path not in self._told:
+            self._told.add(bad.path)
+            self._tell(str(bad))

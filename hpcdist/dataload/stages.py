@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.images.decoding import UnreadableImageError
-
-if TYPE_CHECKING:
-    from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.images.samples import ImageSamples
 
 _IMAGES = 128
 _MAX_TIME_S = 1.0

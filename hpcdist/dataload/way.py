@@ -33,12 +33,14 @@ class Way:
         *,
         seed: int,
         each: Callable[[], None],
+        should_stop: Callable[[], bool],
     ) -> None:
-        """`each` is called after every batch, and may raise to end the measuring."""
+        """`each` is called after every batch, `should_stop` before every pass that counts."""
         self._context = context
         self._source = source
         self._device = torch.device(context.device)
         self._each = each
+        self._should_stop = should_stop
         self._shape = Shape(
             num_samples=len(source),
             batch_size=setting.batch_size,
@@ -52,7 +54,8 @@ class Way:
         """Seconds per image in each stage before the hand-over."""
 
     def measure(self, effort: Effort, *, time_s: float) -> Passes:
-        """One turn: a first pass, and those that count; about as many as fit into the time."""
+        """One turn: a first pass, and those that count; about as many as fit into the time, and
+        none where there was a stop before."""
         first_files, number = self._forget_files(effort, time_s)
         dist.barrier()
         begun_s = time.perf_counter()
@@ -65,7 +68,9 @@ class Way:
                 time_s=time_s * (1 - _FIRST_SHARE),
             )
             self._batches = effort.batches  # later turns have passes of the same length at most
-            timed = [self._pass(batches, effort.batches) for _ in range(effort.passes)]
+            timed: list[Timed] = []
+            while len(timed) < effort.passes and not self._should_stop():
+                timed.append(self._pass(batches, effort.batches))
         return Passes(
             batches=[effort.batches] * len(timed),
             times_s=[each.time_s for each in timed],

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PLOT_NAME = "dataload.png"
 
 _COMPARED = tuple(Setting.__struct_fields__)
+_NAMED_FILES = 5
+"""Of those that show no picture; the others are counted."""
 _MOST_COMBINATIONS = 1_000
 """More is taken for a mistake: that many take hours."""
 
@@ -139,7 +141,9 @@ class _Benchmark:
         self.context = context
         self._job = job
         self._combinations = _combine(job)
-        self._sources = Sources(job.dataload.seed)
+        self._num_bad = 0
+        self._is_asked_to_stop = False
+        self._sources = Sources(job.dataload.seed, self._count_bad)
         self._places = _places(context)
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
@@ -156,13 +160,23 @@ class _Benchmark:
             for index, number in enumerate(passes)
             for combination in self._combinations[:: -1 if index else 1]
         ]
-        for done, (combination, number) in enumerate(plan):
-            if should_stop(self.context):
-                self._conclude()
-                raise stop(self.context, done, len(plan), "measurements")
+        done = 0
+        for combination, number in plan:
+            if self._is_stopping():
+                break
             self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
-            finish_step(self.context, done + 1)
+            if not self._is_asked_to_stop:
+                done += 1
+                finish_step(self.context, done)
         self._conclude()
+        if done < len(plan):
+            raise stop(self.context, done, len(plan), "measurements")
+
+    def _is_stopping(self) -> bool:
+        """Between passes; all ranks ask equally often."""
+        if not self._is_asked_to_stop:
+            self._is_asked_to_stop = should_stop(self.context)
+        return self._is_asked_to_stop
 
     # What is measured.
 
@@ -172,6 +186,8 @@ class _Benchmark:
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
         outcomes = _gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
         measured = [passes for passes, _ in outcomes]
+        if not measured[0].times_s:  # told to stop before the first that counts
+            return
         before = self._passes.get(setting)
         if before is not None:
             measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
@@ -187,6 +203,7 @@ class _Benchmark:
             combination.setting,
             seed=self._job.dataload.seed,
             each=lambda: alive(self.context),
+            should_stop=self._is_stopping,
         )
         self._ways[combination.setting] = way
         return way
@@ -269,6 +286,13 @@ class _Benchmark:
             self.context.events.write("loading", **msgspec.to_builtins(cell))
             self.context.say(self._line(cell))
 
+    def _count_bad(self, bad: str) -> None:
+        """By any rank: each has files that no other one sees."""
+        self._num_bad += 1
+        if self._num_bad <= _NAMED_FILES:
+            self.context.events.write("note", message=bad)
+            self.context.say(f"note: {bad}")
+
     def _line(self, cell: LoadingCell) -> str:
         settings = [each.setting for each in self._combinations]
         keys = dict.fromkeys(("transform", "workers", *varied(settings)))
@@ -307,6 +331,10 @@ class _Benchmark:
 
     def _conclude(self) -> None:
         """The plot and the sentences, by the first rank, of what has been measured."""
+        if self._num_bad > _NAMED_FILES:
+            others = self._num_bad - _NAMED_FILES
+            message = f"rank {self.context.rank}: {others:,} more files show no picture"
+            self.context.events.write("note", message=message)
         cells = list(self._cells.values())
         if self.context.rank != 0 or not cells:
             return
