@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from hpcdist.data.normalizing import Standardization
+
+if TYPE_CHECKING:
+    from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
 IGNORED_LABEL = -100
 """The label of what is no sample: torch's losses leave it out."""
@@ -16,12 +22,22 @@ class Samples:
     """Images and their labels, on one device."""
 
     images: Tensor
-    """[samples, channels, height, width]: float32, normalised; or uint8, as they are handed over."""
+    """[samples, channels, height, width]: float32, normalised; or uint8 on the way to that."""
     labels: Tensor
     """int64, [samples]."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of each image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def probe(self, number: int) -> Samples:
+        """The first samples, to try a model with."""
+        return self.between(0, number)
 
     def at(self, indices: Tensor) -> Samples:
         """The samples with these indices, as one copy, in the same memory format."""
@@ -52,21 +68,34 @@ class Samples:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet:
-    """A data set, whole in memory."""
+class Pixels:
+    """Images as they were before they were normalised."""
 
-    train: Samples
-    test: Samples
+    images: Tensor
+    """uint8, [samples, height, width] or [samples, height, width, channels]."""
+    standardization: Standardization
+    """What was done to them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """A data set: whole in memory, or as image files that are read when they are needed."""
+
+    train: Samples | ImageSamples | PixelSamples
+    test: Samples | ImageSamples
     num_classes: int
+    train_pixels: Pixels | None = None
+    """What a transform can be applied to, of a data set in memory."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width)."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+        return self.train.shape
 
     def first(self, train_samples: int | None, test_samples: int | None) -> DataSet:
-        """Only the first samples of each part; None: all."""
+        """Only the first samples of each part, which are in memory; None: all."""
+        assert isinstance(self.train, Samples)
+        assert isinstance(self.test, Samples)
         return replace(
             self,
             train=self.train.between(0, train_samples or len(self.train)),
@@ -98,11 +127,17 @@ def make_data_set(
     mean = train_pixels.mean((0, 2, 3), keepdim=True)
     deviation = train_pixels.std((0, 2, 3), keepdim=True)
 
-    def samples(images: Tensor, labels: Tensor) -> Samples:
-        pixels = _channels_first(images).float()
-        return Samples(images=pixels.sub_(mean).div_(deviation), labels=labels.long())
+    standardization = Standardization(mean=mean, deviation=deviation)
 
-    return DataSet(train=samples(*train), test=samples(*test), num_classes=num_classes)
+    def samples(images: Tensor, labels: Tensor) -> Samples:
+        return Samples(images=standardization(_channels_first(images)), labels=labels.long())
+
+    return DataSet(
+        train=samples(*train),
+        test=samples(*test),
+        num_classes=num_classes,
+        train_pixels=Pixels(images=train[0], standardization=standardization),
+    )
 
 
 def _channels_first(images: Tensor) -> Tensor:

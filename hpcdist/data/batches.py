@@ -1,11 +1,15 @@
-"""Batches of a data set in memory: cut out directly, or by the workers of torch's DataLoader."""
+"""Batches of a data set in memory: cut out directly, or by the workers of torch's DataLoader.
+
+Those of image files are made by `hpcdist.data.images.loading`.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +19,11 @@ from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
 from hpcdist.death_signal import die_with_parent
 from hpcdist.shield import shield_worker
+from hpcdist.spec import Data
+
+if TYPE_CHECKING:
+    from hpcdist.data.images.loading import ImageBatches
+    from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
 
 
 class DirectBatches:
@@ -28,45 +37,80 @@ class DirectBatches:
         self._samples = samples.to(device)
         self.on_device = True
 
-    def epoch(self, order: Tensor, shares: Sequence[Share], _seed: int) -> Iterator[Samples]:
+    def epoch(self, order: Tensor, shares: Sequence[Share], _epoch: int) -> Iterator[Samples]:
         """The batches of these shares of an epoch's order; nothing is drawn by lot."""
         order = order.to(self._samples.labels.device)
         for share in shares:
             yield self._samples.at(order[share.begin : share.filled_end])
 
+    def bring(self, batch: Samples) -> Samples:
+        """The batch on the device: it is there already."""
+        return batch
+
 
 class WorkerBatches:
     """Has worker processes cut the batches out, ahead of time."""
 
-    def __init__(self, samples: Samples, device: torch.device, num_workers: int) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        device: torch.device,
+        data: Data,
+        *,
+        memory_format: torch.memory_format,
+    ) -> None:
         self.on_device = device.type == "cpu"
+        self._device = device
+        self._memory_format = memory_format
+        pin = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
         self._indices = _IndexLists()
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
         self._loader = DataLoader(
             _WholeBatches(samples),
             batch_sampler=self._indices,
-            num_workers=num_workers,
+            num_workers=data.workers,
             collate_fn=_as_it_is,  # type: ignore[arg-type]  # what __getitems__ gives is no list
-            pin_memory=device.type == "cuda",
-            persistent_workers=True,  # forking them for each epoch would cost more than they do
+            pin_memory=pin,
+            prefetch_factor=data.prefetch_factor,
+            persistent_workers=data.persistent_workers,
+            multiprocessing_context=data.multiprocessing_context,
             worker_init_fn=partial(_start_worker, os.getpid()),
             generator=self._seeds,
         )
 
-    def epoch(self, order: Tensor, shares: Sequence[Share], seed: int) -> Iterator[Samples]:
-        """The batches of these shares of an epoch's order; workers are seeded from `seed`."""
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
+        """The batches of these shares of an epoch's order; workers draw nothing by lot."""
         self._indices.lists = [order[share.begin : share.filled_end].tolist() for share in shares]
-        self._seeds.manual_seed(derive_seed(seed))
+        self._seeds.manual_seed(derive_seed(epoch))
         yield from self._loader
+
+    def bring(self, batch: Samples) -> Samples:
+        """The batch on the device."""
+        return batch.to(self._device, non_blocking=True, memory_format=self._memory_format)
 
 
 def make_batches(
-    samples: Samples, device: torch.device, num_workers: int
-) -> DirectBatches | WorkerBatches:
-    """The source of batches that data.workers asks for."""
-    if num_workers:
-        return WorkerBatches(samples, device, num_workers)
-    return DirectBatches(samples, device)
+    samples: Samples | ImageSamples | PixelSamples,
+    device: torch.device,
+    data: Data,
+    *,
+    memory_format: torch.memory_format = torch.preserve_format,
+    tell_bad: Callable[[BadFile], None] = lambda _: None,
+) -> DirectBatches | WorkerBatches | ImageBatches:
+    """The source of batches that the job asks for, in a memory format.
+
+    Each has `epoch`, which gives batches as they are handed over, and `bring`, which makes of one
+    what the model takes; it has nothing to do where `on_device` is true. `tell_bad` hears of each
+    file that is no image, once.
+    """
+    if not isinstance(samples, Samples):
+        from hpcdist.data.images.loading import ImageBatches
+
+        return ImageBatches(samples, device, data, memory_format=memory_format, tell_bad=tell_bad)
+    if data.workers:
+        at_home = samples.to(torch.device("cpu"), memory_format=memory_format)
+        return WorkerBatches(at_home, device, data, memory_format=memory_format)
+    return DirectBatches(samples.to(device, memory_format=memory_format), device)
 
 
 class _IndexLists(Sampler[list[int]]):

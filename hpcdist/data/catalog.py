@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
+from hpcdist.data.images.transforms import is_unchanged
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.sizes import SplitSizes
 from hpcdist.errors import JobError
@@ -96,15 +99,31 @@ def check_data(data: Data) -> SplitSizes | None:
     return sizes and sizes.first(data.train_samples, data.test_samples)
 
 
-def load_data(data: Data) -> DataSet:
-    """The data set as the job uses it, which must be one that is held in memory."""
-    load = find_data_set(data).load
-    if load is None:
-        raise JobError(
-            f"data.name is {data.name}, which is not held in memory",
-            hint="use one of: " + ", ".join(name for name, each in DATA_SETS.items() if each.load),
-        )
-    return load(data).first(data.train_samples, data.test_samples)
+def load_data(data: Data, *, seed: int = 0) -> DataSet:
+    """The data set as the job uses it; `seed`: train.seed, for what is done to training images."""
+    entry = find_data_set(data)
+    if entry.load is None:
+        return _from_files(data, seed)
+    whole = entry.load(data).first(data.train_samples, data.test_samples)
+    pixels = whole.train_pixels
+    if is_unchanged(data.transform) or pixels is None:
+        return replace(whole, train_pixels=None)
+    from hpcdist.data.images.samples import PixelSamples
+
+    train = PixelSamples(pixels, whole.train.labels, data, seed)
+    return replace(whole, train=train, train_pixels=None)
+
+
+def _from_files(data: Data, seed: int) -> DataSet:
+    from hpcdist.data.arrays import DataSet
+    from hpcdist.data.images.samples import ImageSamples
+
+    parts = find_images(data)
+    assert parts is not None
+    train = ImageSamples(parts.train, data, seed)
+    as_train = msgspec.structs.replace(data, transform="none")
+    test = ImageSamples(parts.test, as_train, seed, shape=train.shape)
+    return DataSet(train=train, test=test, num_classes=len(parts.train.classes))
 
 
 def find_images(data: Data) -> ImageParts | None:

@@ -11,6 +11,9 @@ from hpcdist.data.catalog import load_data
 from hpcdist.spec import InferenceJob
 from hpcdist.training.models import Shape
 
+_MOST_READ = 1024
+"""Of a data set; larger batches repeat them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
@@ -38,7 +41,8 @@ def load_images(job: InferenceJob) -> Images:
     setting = job.inference
     if setting.image_shape is None:
         data = load_data(job.data)
-        return Images(images=data.test.images, num_classes=data.num_classes)
+        number = min(len(data.test), max(setting.batch_sizes), _MOST_READ)
+        return Images(images=data.test.probe(number).images, num_classes=data.num_classes)
     generator = torch.Generator().manual_seed(setting.seed)
     # One image is enough for a batch: how fast a model is does not depend on what it sees.
     images = torch.randn((1, *setting.image_shape), generator=generator)

@@ -6,6 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.data.images.transforms import check_transform, is_unchanged
 from hpcdist.errors import JobError
 from hpcdist.spec import TrainingJob
 from hpcdist.training.checkpoint_files import resume_candidates
@@ -15,6 +16,7 @@ from hpcdist.training.model_names import check_model_name, is_torchvision
 def check_training(job: TrainingJob) -> None:
     """Raise JobError for a model, data or a checkpoint that is not there, and for too few data."""
     check_model_name(job.model.name)
+    check_transform(job.data.transform)
     _check_sizes(job)
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)
@@ -33,6 +35,8 @@ def training_modules(job: TrainingJob) -> list[str]:
     modules = ["torch._dynamo"]  # optimizers and ddp import it
     if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
         modules.append("torchvision")
+    if not is_unchanged(job.data.transform):
+        modules.append("torchvision.transforms.v2")
     return modules
 
 

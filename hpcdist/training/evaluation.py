@@ -7,15 +7,20 @@ single process with as many threads finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
-from hpcdist.data.arrays import Samples
+from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.order import Share
+
+if TYPE_CHECKING:
+    from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
 _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
@@ -31,28 +36,36 @@ class Score:
     samples: int
 
 
+class BatchSource(Protocol):
+    """What is used of the sources of batches."""
+
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
+        """The batches of these shares of an order."""
+
+    def bring(self, batch: Samples) -> Samples:
+        """A batch as the model takes it."""
+
+
 def evaluate(
     predict: Callable[[Tensor], Tensor],
-    test: Samples,
+    scoring: Scoring,
     *,
     rank: int,
     world_size: int,
-    device: torch.device,
     together: bool = False,
     after_batch: Callable[[], None],
 ) -> Score:
-    """Score `predict` on all of `test`; all ranks get the same result, with one all-reduce.
+    """Score `predict` on all of the test data; all ranks get the same result, with one all-reduce.
 
     `together`: all ranks must call `predict` equally often, so one that has no batch left takes its
     very first again, and leaves it out. `after_batch` is called after each batch of this rank.
     """
-    scoring = Scoring(test, device)
     end = -(-scoring.num_batches // world_size) * world_size if together else scoring.num_batches
-    for index in range(rank, end, world_size):
-        batch = scoring.batch(index if index < scoring.num_batches else 0)
+    numbers = range(rank, end, world_size)
+    for number, batch in zip(numbers, scoring.batches(numbers), strict=True):
         logits = predict(batch.images)
-        if index < scoring.num_batches:
-            scoring.add(index, logits, batch.labels)
+        if number < scoring.num_batches:
+            scoring.add(number, logits, batch.labels)
         after_batch()
     return scoring.score(world_size)
 
@@ -60,16 +73,28 @@ def evaluate(
 class Scoring:
     """The test data in batches, and what the ranks find in them."""
 
-    def __init__(self, test: Samples, device: torch.device) -> None:
+    def __init__(
+        self,
+        test: Samples | ImageSamples | PixelSamples,
+        device: torch.device,
+        make_source: Callable[[Samples | ImageSamples | PixelSamples], BatchSource],
+    ) -> None:
+        """`make_source` gives the batches of a part of the data set, see `make_batches`."""
         self.num_batches = -(-len(test) // _BATCH_SIZE)
-        self._test = test
-        self._device = device
+        self._num_samples = len(test)
+        self._source = _Slices(test.to(device)) if isinstance(test, Samples) else make_source(test)
         self._found = torch.zeros(self.num_batches, 3, dtype=torch.float64, device=device)
 
-    def batch(self, index: int) -> Samples:
-        """One of the batches, on the device."""
-        begin = index * _BATCH_SIZE
-        return self._test.between(begin, begin + _BATCH_SIZE).to(self._device)
+    def batches(self, numbers: Sequence[int]) -> Iterator[Samples]:
+        """These batches, on the device; the first of all for a number that is too large."""
+        begins = [number * _BATCH_SIZE if number < self.num_batches else 0 for number in numbers]
+        ends = [min(begin + _BATCH_SIZE, self._num_samples) for begin in begins]
+        shares = [
+            Share(begin=begin, end=end, filled_end=end)
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+        for batch in self._source.epoch(torch.arange(self._num_samples), shares, 0):
+            yield self._source.bring(batch)
 
     def add(self, index: int, logits: Tensor, labels: Tensor) -> None:
         """What this rank found in a batch."""
@@ -81,14 +106,28 @@ class Scoring:
         if world_size > 1:
             dist.all_reduce(found)  # adds zeros to each row, which rounds nothing
         loss, right, samples = found.sum(dim=0).tolist()
-        return Score(loss=loss / samples, accuracy=right / samples, samples=int(samples))
+        counted = max(1.0, samples)  # none where all files are bad
+        return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
+
+
+class _Slices:
+    """Batches of samples in memory, in their own order: without a copy."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def epoch(self, _order: Tensor, shares: Sequence[Share], _epoch: int) -> Iterator[Samples]:
+        return (self._samples.between(share.begin, share.filled_end) for share in shares)
+
+    def bring(self, batch: Samples) -> Samples:
+        return batch
 
 
 def _count(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of the losses, number of right answers, number of samples."""
+    """Sum of the losses, number of right answers, number of samples; ignored ones left out."""
     loss = F.cross_entropy(logits, labels, reduction="none").sum(dtype=torch.float64)
     right = (logits.argmax(dim=1) == labels).sum(dtype=torch.float64)
-    return torch.stack((loss, right, torch.full_like(loss, len(labels))))
+    return torch.stack((loss, right, (labels != IGNORED_LABEL).sum(dtype=torch.float64)))
 
 
 class in_evaluation:  # noqa: N801 - used as a with statement

@@ -12,7 +12,10 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import TrainingJob, job_to_dict
 
 _NO_MATTER = {
-    "data": {"root", "workers", "download"},
+    "data": {
+        *("root", "workers", "download", "bad_files", "reads", "cache", "handover"),
+        *("pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context"),
+    },
     "train": {"evaluate_every_epochs", "num_threads", "gradient_as_bucket_view"},
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
@@ -32,6 +35,8 @@ def describe(job: TrainingJob, context: RankContext) -> dict[str, Any]:
         for key, value in values.items():
             if not _is_left_out(job, section, key):
                 flat[f"{section}.{key}"] = value
+    if job.data.decoder == "pil":  # its pixels are those of exact
+        flat["data.decoder"] = "exact"
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()

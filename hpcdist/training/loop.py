@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,12 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.rank import RankContext
 from hpcdist.spec import TrainJob
 from hpcdist.training import identity, memory, model_state, rng
+from hpcdist.training.bad_files import BadFileNotes
 from hpcdist.training.blocks import recompute_blocks
 from hpcdist.training.checkpoint import Position
 from hpcdist.training.compilation import compile_module
 from hpcdist.training.epoch_line import epoch_line
-from hpcdist.training.evaluation import Score, evaluate, in_evaluation
+from hpcdist.training.evaluation import Score, Scoring, evaluate, in_evaluation
 from hpcdist.training.gradients import call_when_ready, warm_up
 from hpcdist.training.models import pick_memory_format
 from hpcdist.training.optimization import (
@@ -81,12 +83,20 @@ class Trainer:
 
     def _take_data(self, data: DataSet) -> None:
         job, context = self.job, self.context
-        home = torch.device("cpu") if job.data.workers else self.device
-        self._test = data.test.to(self.device, memory_format=self._memory_format)
-        train = data.train.to(home, memory_format=self._memory_format)
-        self._batches = make_batches(train, self.device, job.data.workers)
+        source = partial(
+            make_batches,
+            device=self.device,
+            data=job.data,
+            memory_format=self._memory_format,
+            tell_bad=BadFileNotes(context),
+        )
+        self._batches = source(data.train)
+        test = data.test
+        if isinstance(test, Samples):
+            test = test.to(self.device, memory_format=self._memory_format)
+        self._scoring = Scoring(test, self.device, source)
         self.plan = EpochPlan(
-            num_samples=len(train),
+            num_samples=len(data.train),
             batch_size=job.batch_size_per_rank,
             accumulate=job.train.accumulate,
             rank=context.rank,
@@ -97,7 +107,7 @@ class Trainer:
     def _first_samples(self, data: DataSet) -> Samples:
         """A few to try the model with: the same on all ranks."""
         number = LEAST_BATCH * max(1, self.context.num_gpus)
-        batch = data.train.between(0, number).to(self.device, memory_format=self._memory_format)
+        batch = data.train.probe(number).to(self.device, memory_format=self._memory_format)
         return replace(batch, images=batch.images.to(self._precision.weights))
 
     def _choose_threads(self, batch: Samples) -> None:
@@ -237,7 +247,7 @@ class Trainer:
         order = epoch_order(
             self.plan.num_samples, seed=seed, epoch=epoch, most_filled=self.plan.least_batch
         )
-        return self._batches.epoch(order, shares, seed + epoch + self.context.rank)
+        return self._batches.epoch(order, shares, epoch)
 
     def _end_epoch(self, totals: _EpochTotals) -> None:
         self._timer.wait()
@@ -302,7 +312,7 @@ class Trainer:
         """Add the gradients of one batch; returns the sum of its losses."""
         self._timer.mark("data_wait")
         if not self._batches.on_device:
-            batch = batch.to(self.device, non_blocking=True, memory_format=self._memory_format)
+            batch = self._batches.bring(batch)
             self._timer.mark("host_to_device")
         with self._autocast:
             logits: Tensor = self._call(batch.images.to(self._precision.weights)).float()
@@ -354,10 +364,9 @@ class Trainer:
         with in_evaluation(self.model), self._autocast:
             score = evaluate(
                 self._predict,
-                self._test,
+                self._scoring,
                 rank=self.context.rank,
                 world_size=self.context.world_size,
-                device=self.device,
                 together=self._strategy.is_sharded,
                 after_batch=self._tell_alive,
             )

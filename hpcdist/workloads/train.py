@@ -71,7 +71,7 @@ def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Traine
     from hpcdist.training.loop import Trainer
     from hpcdist.training.models import build_model, count_parameters
 
-    data = load_data(job.data)
+    data = load_data(job.data, seed=job.train.seed)
     torch.manual_seed(job.train.seed)  # the same weights in all ranks
     model = build_model(job.model, data.image_shape, data.num_classes)
     trainer = Trainer(context, job, model, data)

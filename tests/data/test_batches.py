@@ -8,6 +8,7 @@ import torch
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.order import Share
+from hpcdist.spec import Data
 
 SHARES = [
     Share(begin=0, end=3, filled_end=3),
@@ -24,7 +25,7 @@ def test_batches_have_the_memory_format_of_the_data_set(num_workers, memory_form
     images = torch.randn(6, channels, 5, 4).contiguous(memory_format=memory_format)
     samples = Samples(images=images, labels=torch.arange(6))
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    batches = make_batches(samples, torch.device("cpu"), num_workers)
+    batches = make_batches(samples, torch.device("cpu"), Data(workers=num_workers))
     found = list(batches.epoch(order, SHARES, 0))
     assert [batch.labels.tolist() for batch in found] == [[3, 1, 5], [0, 2]]
     for batch in found:
@@ -40,7 +41,7 @@ def test_a_worker_ends_with_its_rank_also_when_that_ends_before_it_starts(rank_e
 
     def become_rank():
         samples = Samples(images=torch.zeros(4, 1, 2, 2), labels=torch.arange(4))
-        loader = make_batches(samples, torch.device("cpu"), 1)._loader
+        loader = make_batches(samples, torch.device("cpu"), Data(workers=1))._loader
         rank_pid = os.getpid()
         if os.fork():
             if rank_ends == "after":

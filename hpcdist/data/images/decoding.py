@@ -1,9 +1,9 @@
 """From the bytes of a file to the pixels of a picture.
 
-A picture is RGB, 8 bits per channel. `pil` is what everybody writes: PIL's open and convert. `exact`
-gives the same pixels: a colour JPEG file goes straight to the decoder of libjpeg-turbo, which is
-the one in PIL too, and everything else to PIL. `fast` lets libjpeg-turbo leave out what a smaller
-picture does not need.
+A picture is RGB, 8 bits per channel. `pil` is what everybody writes: PIL's open and convert.
+`exact` gives the same pixels: a colour JPEG file goes straight to libjpeg-turbo, which decodes in
+PIL too, and everything else to PIL. `fast` lets libjpeg-turbo leave out what a smaller picture does
+not need.
 """
 
 from __future__ import annotations

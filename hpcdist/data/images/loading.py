@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
 from hpcdist.data.images.memory import SharedMemory
-from hpcdist.data.images.normalizing import Normalizer, normalize
-from hpcdist.data.images.samples import BadFile, ImageSamples
+from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
 from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import HpcdistError
@@ -69,7 +69,7 @@ class ImageBatches:
 
     def __init__(
         self,
-        samples: ImageSamples,
+        samples: ImageSamples | PixelSamples,
         device: torch.device,
         data: Data,
         *,
@@ -83,7 +83,7 @@ class ImageBatches:
         self._memory_format = memory_format
         self._tell_bad = tell_bad
         self._told: set[int] = set()
-        self._normalize = Normalizer(memory_format)
+        self._normalize = BufferedNormalizer(samples.normalization, memory_format)
         self._requests = _Requests()
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
         self._places: _Places | None = None
@@ -112,7 +112,8 @@ class ImageBatches:
         if self._device.type == "cpu":
             return Samples(images=self._normalize(batch.images), labels=batch.labels)
         moved = batch.to(self._device, non_blocking=True)
-        images = normalize(moved.images).contiguous(memory_format=self._memory_format)
+        images = self._samples.normalization(moved.images)
+        images = images.contiguous(memory_format=self._memory_format)
         return Samples(images=images, labels=moved.labels)
 
     def close(self) -> None:
@@ -206,7 +207,7 @@ class _Requests(Sampler[_Request]):
 class _Maker(Dataset[_Made]):
     """Makes whole batches: DataLoader's workers call __getitems__ once per batch."""
 
-    def __init__(self, samples: ImageSamples, places: _Places) -> None:
+    def __init__(self, samples: ImageSamples | PixelSamples, places: _Places) -> None:
         self._samples = samples
         self._places = places
 

@@ -35,7 +35,7 @@ class SharedMemory:
 
     def __getstate__(self) -> tuple[Any, int]:
         """For a process that is started, not forked."""
-        return reduction.DupFd(self._descriptor), self._num_bytes  # type: ignore[no-untyped-call]
+        return reduction.DupFd(self._descriptor), self._num_bytes
 
     def __setstate__(self, state: tuple[Any, int]) -> None:
         duplicate, num_bytes = state

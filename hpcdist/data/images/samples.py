@@ -13,11 +13,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
 from hpcdist.data.images.contents import explain_unread, no_warnings
 from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.transforms import build_transform
+from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
 
@@ -45,15 +46,29 @@ class BadFile:
 class ImageSamples:
     """One part of a data set of image files, and the steps from a file to a batch."""
 
-    def __init__(self, files: ImageFiles, data: Data, seed: int) -> None:
-        """Images of the size that `data` asks for, or of the first one's; `seed`: train.seed."""
+    def __init__(
+        self,
+        files: ImageFiles,
+        data: Data,
+        seed: int,
+        *,
+        shape: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Images of a shape, or of the size that `data` asks for, or of the first one's.
+
+        `seed`: train.seed.
+        """
         self.files = files
         self.labels = torch.tensor(files.labels, dtype=torch.int64)
+        self.normalization: Normalization = ToUnitRange()
         self._seed = seed
         self._refuse = data.bad_files == "refuse"
         self._root = str(files.root)
         self._transform = build_transform(data.transform)
-        size = (data.size, data.size) if data.size else self._first_size()
+        if shape is not None:
+            size = shape[2], shape[1]
+        else:
+            size = (data.size, data.size) if data.size else self._first_size()
         self._size = size
         self._decoder = make_decoder(data.decoder, size)
 
@@ -69,6 +84,11 @@ class ImageSamples:
     def path(self, index: int) -> str:
         """The whole path of a sample's file."""
         return f"{self._root}/{self.files.paths[index]}"
+
+    def probe(self, number: int) -> Samples:
+        """The first samples that can be had, normalised, to try a model with."""
+        batch = self.batch(range(min(number, len(self))), epoch=0)
+        return Samples(images=self.normalization(batch.images), labels=batch.labels)
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file; OSError where there are none."""
@@ -140,6 +160,45 @@ class ImageSamples:
             f"none of the first {min(len(self), _TRIED)} files in {self._root} shows a picture",
             hint="name another folder with data.root",
         )
+
+
+class PixelSamples:
+    """The images of a data set in memory, to which a transform is applied one by one."""
+
+    def __init__(self, pixels: Pixels, labels: Tensor, data: Data, seed: int) -> None:
+        """`seed`: train.seed."""
+        self.labels = labels
+        self.normalization: Normalization = pixels.standardization
+        self._images = pixels.images.numpy()
+        self._seed = seed
+        self._transform = build_transform(data.transform)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of each image."""
+        height, width, *channels = self._images.shape[1:]
+        return channels[0] if channels else 1, height, width
+
+    def probe(self, number: int) -> Samples:
+        """The first samples, normalised, to try a model with."""
+        channels, height, width = self.shape
+        first = torch.from_numpy(self._images[:number]).reshape(-1, height, width, channels)
+        images = self.normalization(first.permute(0, 3, 1, 2))
+        return Samples(images=images, labels=self.labels[:number])
+
+    def fill(
+        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+    ) -> list[tuple[int, BadFile]]:
+        """Write the changed pixels to `out`; there are no bad files."""
+        with _kept_random_state():
+            for position, index in enumerate(indices):
+                picture = Image.fromarray(self._images[index])
+                seed = sample_seed(self._seed, epoch, index)
+                out[position] = self._transform.apply(picture, seed)
+        return []
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

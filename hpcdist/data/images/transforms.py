@@ -126,6 +126,11 @@ def check_transform(spec: Spec) -> None:
         )
 
 
+def is_unchanged(spec: Spec) -> bool:
+    """Whether nothing is done to an image."""
+    return not _steps(spec)
+
+
 def build_transform(spec: Spec) -> Transform:
     """What `spec` says, ready to be applied."""
     steps = _steps(spec)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from hpcdist.data.arrays import DataSet, Samples
-from hpcdist.data.batches import make_batches
-from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
+from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
 from hpcdist.spec import TrainingJob
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.timing import GpuTimer, HostTimer
+
+if TYPE_CHECKING:
+    from hpcdist.data.images.loading import ImageBatches
+    from hpcdist.data.images.samples import BadFile
 
 
 class TrainBatch(NamedTuple):
@@ -53,15 +58,15 @@ class TrainBatches:
 
     def __init__(
         self,
-        samples: Samples,
+        source: DirectBatches | WorkerBatches | ImageBatches,
         job: TrainingJob,
         progress: Progress,
         timer: HostTimer | GpuTimer,
     ) -> None:
+        self.source = source
         self._seed = job.train.seed
         self._progress = progress
         self._timer = timer
-        self._source = make_batches(samples, progress.device, job.data.workers)
 
     def __len__(self) -> int:
         return num_batches(self._progress.plan)
@@ -89,7 +94,7 @@ class TrainBatches:
         position, plan = self._progress.position, self._progress.plan
         order = epoch_order(plan.num_samples, seed=self._seed, epoch=position.epoch)
         shares = [share for _, shares in plan.steps(position.samples) for share in shares]
-        return self._source.epoch(order, shares, self._seed + position.epoch + plan.rank)
+        return self.source.epoch(order, shares, position.epoch)
 
 
 class TestBatches:
@@ -104,11 +109,10 @@ class TestBatches:
         return math.ceil(self._scoring.num_batches / self._world_size)
 
     def __iter__(self) -> Iterator[TestBatch]:
-        for turn in range(len(self)):
-            index = turn * self._world_size + self._rank
-            counts = index < self._scoring.num_batches
-            batch = self._scoring.batch(index if counts else 0)
-            yield TestBatch(batch.images, batch.labels, index if counts else -1)
+        numbers = [turn * self._world_size + self._rank for turn in range(len(self))]
+        for number, batch in zip(numbers, self._scoring.batches(numbers), strict=True):
+            counts = number < self._scoring.num_batches
+            yield TestBatch(batch.images, batch.labels, number if counts else -1)
 
 
 class JobData(LightningDataModule):
@@ -122,15 +126,26 @@ class JobData(LightningDataModule):
         progress: Progress,
         timer: HostTimer | GpuTimer,
         memory_format: torch.memory_format,
+        tell_bad: Callable[[BadFile], None],
     ) -> None:
         super().__init__()
-        home = torch.device("cpu") if job.data.workers else progress.device
+        make_source = partial(
+            make_batches,
+            device=progress.device,
+            data=job.data,
+            memory_format=memory_format,
+            tell_bad=tell_bad,
+        )
         self.num_classes = data.num_classes
-        self.train_samples = data.train.to(home, memory_format=memory_format)
-        test = data.test.to(progress.device, memory_format=memory_format)
-        self.scoring = Scoring(test, progress.device)
+        self.first_samples = data.train.probe(LEAST_BATCH).to(
+            progress.device, memory_format=memory_format
+        )
+        test = data.test
+        if isinstance(test, Samples):
+            test = test.to(progress.device, memory_format=memory_format)
+        self.scoring = Scoring(test, progress.device, make_source)
         """What the ranks find in the test data."""
-        self._batches = TrainBatches(self.train_samples, job, progress, timer)
+        self._batches = TrainBatches(make_source(data.train), job, progress, timer)
         self._plan = progress.plan
         self._timer = timer
 
@@ -145,16 +160,12 @@ class JobData(LightningDataModule):
     def transfer_batch_to_device(
         self,
         batch: Any,
-        device: torch.device,
-        dataloader_idx: int,  # noqa: ARG002 - as Lightning calls it
+        device: torch.device,  # noqa: ARG002 - as Lightning calls it
+        dataloader_idx: int,  # noqa: ARG002
     ) -> Any:
-        """Move what is not there yet."""
-        if batch.images.device == device:
+        """Bring what is not there yet; test batches are, and they belong to no step."""
+        if not isinstance(batch, TrainBatch) or self._batches.source.on_device:
             return batch
-        moved = batch._replace(
-            images=batch.images.to(device, non_blocking=True),
-            labels=batch.labels.to(device, non_blocking=True),
-        )
-        if isinstance(batch, TrainBatch):  # evaluation belongs to no step
-            self._timer.mark("host_to_device")
-        return moved
+        brought = self._batches.source.bring(Samples(images=batch.images, labels=batch.labels))
+        self._timer.mark("host_to_device")
+        return batch._replace(images=brought.images, labels=brought.labels)

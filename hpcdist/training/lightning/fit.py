@@ -12,10 +12,11 @@ from pytorch_lightning import Trainer
 
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
-from hpcdist.data.order import EpochPlan
+from hpcdist.data.order import LEAST_BATCH, EpochPlan
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
 from hpcdist.training import identity
+from hpcdist.training.bad_files import BadFileNotes
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
 from hpcdist.training.lightning.data import JobData
@@ -34,7 +35,7 @@ from hpcdist.training.timing import make_timer
 def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:
     """Train to the end; False where the agent asked to stop before: then a checkpoint is saved."""
     keep_quiet()
-    data = load_data(job.data)
+    data = load_data(job.data, seed=job.train.seed)
     path = find_start(context, job, has_group=has_group)
     state = None if path is None else load(path)
     fitting = _prepare(context, job, data, state)
@@ -139,7 +140,14 @@ def _prepare(
         identity.require_same_training(state[KEY]["identity"], own, "the checkpoint")
         go_on_from(state, progress)
     timer = make_timer(context, first_step=progress.position.step)
-    batches = JobData(data, job, progress=progress, timer=timer, memory_format=memory_format)
+    batches = JobData(
+        data,
+        job,
+        progress=progress,
+        timer=timer,
+        memory_format=memory_format,
+        tell_bad=BadFileNotes(context),
+    )
     module = Classifier(net, job, progress=progress, timer=timer, scoring=batches.scoring)
     callback = RunCallback(
         context,
@@ -187,7 +195,7 @@ def _set_threads(
     """As many threads as the torch loop would take: they decide in which order sums are made."""
     if context.device != "cpu" or job.train.num_threads is not None:
         return
-    images = data.train.between(0, 2).images.to(memory_format=memory_format)
+    images = data.train.probe(LEAST_BATCH).images.to(memory_format=memory_format)
     torch.set_num_threads(
         pick_num_threads(
             net, images, batch_size=job.train.batch_size, available=context.num_threads

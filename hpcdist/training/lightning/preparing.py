@@ -67,6 +67,6 @@ def _data_of(trainer: Trainer) -> JobData:
 
 
 def _first_batch(trainer: Trainer) -> Samples:
-    batch = _data_of(trainer).train_samples.between(0, 2).to(trainer.strategy.root_device)
+    batch = _data_of(trainer).first_samples.to(trainer.strategy.root_device)
     images = trainer.precision_plugin.convert_input(batch.images)
     return Samples(images=images, labels=batch.labels)

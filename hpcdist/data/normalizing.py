@@ -1,0 +1,85 @@
+"""From uint8 pixels to what a model takes: float32, normalised, a batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_HALF = 127.5
+
+
+class Normalization(Protocol):
+    """What is done to uint8 images [samples, channels, height, width]."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """float32 of the images, on their device and in their memory format."""
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        """The same on the CPU for one image, without new memory."""
+
+
+class ToUnitRange:
+    """From -1 to 1, for photographs.
+
+    Bit for bit what torchvision's ToTensor and Normalize(0.5, 0.5) make of each image: x / 255,
+    minus 0.5, over 0.5 is x / 127.5 - 1, as a factor of two rounds nothing.
+    """
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return torch.div(images, _HALF).sub_(1)
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        torch.div(image, _HALF, out=out)
+        out.sub_(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standardization:
+    """Mean 0 and deviation 1 over the training images, for data sets in memory."""
+
+    mean: Tensor
+    """[1, channels, 1, 1]"""
+    deviation: Tensor
+
+    def __call__(self, images: Tensor) -> Tensor:
+        device = images.device
+        return images.float().sub_(self.mean.to(device)).div_(self.deviation.to(device))
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        out.copy_(image).sub_(self.mean[0]).div_(self.deviation[0])
+
+
+class BufferedNormalizer:
+    """Normalises on the CPU into memory that is used again: new memory costs more than the work.
+
+    What it gives is valid until it has given as many batches as it has buffers.
+    """
+
+    def __init__(
+        self,
+        normalization: Normalization,
+        memory_format: torch.memory_format,
+        num_buffers: int = 2,
+    ) -> None:
+        self._into = normalization.into
+        self._memory_format = memory_format
+        self._buffers: list[Tensor | None] = [None] * num_buffers
+        self._turn = 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """float32 of uint8 images on the CPU."""
+        out = self._buffer(images)
+        for number in range(len(images)):  # one at a time, so that it stays in the CPU's cache
+            self._into(out[number], images[number])
+        return out
+
+    def _buffer(self, images: Tensor) -> Tensor:
+        self._turn = (self._turn + 1) % len(self._buffers)
+        buffer = self._buffers[self._turn]
+        if buffer is None or len(buffer) < len(images):
+            buffer = torch.empty(images.shape, memory_format=self._memory_format)
+            self._buffers[self._turn] = buffer
+        return buffer[: len(images)]

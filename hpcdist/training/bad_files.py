@@ -1,0 +1,31 @@
+"""Files that are no images, told in the run's notes as they are met."""
+
+from __future__ import annotations
+
+from hpcdist.data.images.samples import BadFile
+from hpcdist.rank import RankContext
+
+_NAMED = 20
+"""More are met in silence: whoever has so many looks for all of them."""
+
+
+class BadFileNotes:
+    """Names the files that this rank skips, each once."""
+
+    def __init__(self, context: RankContext) -> None:
+        self._context = context
+        self._number = 0
+
+    def __call__(self, bad: BadFile) -> None:
+        """A file was met that is no image."""
+        self._number += 1
+        if self._number <= _NAMED:
+            self._note(f"skipped, with no part in the loss: {bad}")
+        elif self._number == _NAMED + 1:
+            self._note(
+                f"more than {_NAMED} files are skipped; hpcdist data check names all of them"
+            )
+
+    def _note(self, message: str) -> None:
+        self._context.events.write("note", message=message)
+        self._context.say(f"note: {message}")
