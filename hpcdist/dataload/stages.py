@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.images.decoding import UnreadableImageError
-from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
 _IMAGES = 128
 _MAX_TIME_S = 1.0
@@ -42,6 +43,15 @@ def image_stages(
         "transform": transform_s,
         "collate": max(0.0, whole_s - read_s - decode_s - transform_s),
     }
+
+
+def pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, float]:
+    """Of a data set in memory whose images are changed one by one: only that."""
+    chosen = indices[:_IMAGES]
+    channels, height, width = samples.shape
+    pixels = np.empty((len(chosen), height, width, channels), np.uint8)
+    fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
+    return {"transform": fill_s / len(chosen)}
 
 
 def memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]:

@@ -104,9 +104,9 @@ class Way:
             batch_time_s=_largest(sum(self.stages_s.values())) * self._shape.batch_size,
             time_s=time_s * _FIRST_SHARE,
         )
-        if self._source.in_memory:
-            return "memory", number
         paths = self._source.paths(self._own_indices(number))
+        if not paths:
+            return "memory", number
         forget(paths)
         dist.barrier()  # ranks can have files in common where the data set begins again
         return temperature(paths), number

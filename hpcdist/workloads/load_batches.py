@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 PLOT_NAME = "dataload.png"
 
 _COMPARED = tuple(Setting.__struct_fields__)
-_NAMED_FILES = 5
-"""Of those that show no picture; the others are counted."""
 _MOST_COMBINATIONS = 1_000
 """More is taken for a mistake: that many take hours."""
 
@@ -137,13 +135,13 @@ class _Benchmark:
 
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
         from hpcdist.dataload.sources import Sources
+        from hpcdist.training.bad_files import BadFileNotes
 
         self.context = context
         self._job = job
         self._combinations = _combine(job)
-        self._num_bad = 0
         self._is_asked_to_stop = False
-        self._sources = Sources(job.dataload.seed, self._count_bad)
+        self._sources = Sources(job.dataload.seed, BadFileNotes(context))
         self._places = _places(context)
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
@@ -286,13 +284,6 @@ class _Benchmark:
             self.context.events.write("loading", **msgspec.to_builtins(cell))
             self.context.say(self._line(cell))
 
-    def _count_bad(self, bad: str) -> None:
-        """By any rank: each has files that no other one sees."""
-        self._num_bad += 1
-        if self._num_bad <= _NAMED_FILES:
-            self.context.events.write("note", message=bad)
-            self.context.say(f"note: {bad}")
-
     def _line(self, cell: LoadingCell) -> str:
         settings = [each.setting for each in self._combinations]
         keys = dict.fromkeys(("transform", "workers", *varied(settings)))
@@ -331,10 +322,6 @@ class _Benchmark:
 
     def _conclude(self) -> None:
         """The plot and the sentences, by the first rank, of what has been measured."""
-        if self._num_bad > _NAMED_FILES:
-            others = self._num_bad - _NAMED_FILES
-            message = f"rank {self.context.rank}: {others:,} more files show no picture"
-            self.context.events.write("note", message=message)
         cells = list(self._cells.values())
         if self.context.rank != 0 or not cells:
             return
