@@ -139,6 +139,8 @@ def _on_parts(cell: LoadingCell) -> Iterator[str]:
     for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
         if part_s >= _TELLING_SHARE * total_s:
             yield from _would_help(name, setting, parts, total_s)
+    if parts.get("read", 0.0) >= _TELLING_SHARE * total_s:
+        yield _on_reads(cell, parts["read"])
 
 
 def _would_help(
@@ -153,18 +155,25 @@ def _would_help(
             f"data.cache=auto would save reading and decoding from the second epoch on, where the "
             f"decoded images fit in memory: {most('read', 'decode')}."
         )
-    if name == "read":
-        reads = "more than its" if setting.reads else "data.reads=16, so many"
-        yield (
-            f"Reading waits for the storage: {reads} reads at once in each worker, workers beyond "
-            f"the number of CPUs, or a copy on a disk of the node: {most('read')}."
-        )
     if name == "decode":
         yield _LESS_DECODING[setting.decoder]
     if name == "transform":
         yield f"Cheaper transforms would help: without any, {most('transform')}."
     if name in {"collate", "hand_over"} and setting.handover == "float32":
         yield "data.handover=uint8 hands a quarter of the bytes over."
+
+
+def _on_reads(cell: LoadingCell, read_s: float) -> str:
+    """Of storage that answers late."""
+    at_once = _rate(cell) / cell.ranks * read_s / max(1, cell.setting.workers)
+    now = f"each worker has about {at_once:.0f} reads under way already, "
+    if at_once < _MUCH:
+        now = ""
+    reads = 2 * cell.setting.reads if cell.setting.reads else 16
+    return (
+        f"Reading a file takes {show_time(read_s)}: {now}more at once (data.reads={reads}), "
+        "workers beyond the number of CPUs, or a copy on a disk of the node would help."
+    )
 
 
 _LESS_DECODING = {

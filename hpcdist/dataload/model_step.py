@@ -31,10 +31,7 @@ def time_steps(
     device: torch.device,
     alive: Callable[[], None],
 ) -> list[float]:
-    """Seconds of each of some steps, forward, backward and optimizer, after a few to warm up.
-
-    All ranks take equally many.
-    """
+    """Seconds of each of some steps, forward, backward and optimizer, after a few to warm up."""
     assert setting.name is not None
     model_setting = Model(name=setting.name, args=setting.args, image_size=setting.image_size)
     channels, height, width = batch.images.shape[1:]

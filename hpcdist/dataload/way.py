@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 
 from hpcdist.dataload.effort import Effort, first_batches, fit
 from hpcdist.dataload.figures import Passes, Setting
@@ -34,13 +33,17 @@ class Way:
         seed: int,
         each: Callable[[], None],
         should_stop: Callable[[], bool],
+        largest: Callable[[float], float],
     ) -> None:
-        """`each` is called after every batch, `should_stop` before every pass that counts."""
+        """`each` is called after every batch, `should_stop` before every pass that counts;
+        `largest` waits for all ranks, and gives the largest of what they say.
+        """
         self._context = context
         self._source = source
         self._device = torch.device(context.device)
         self._each = each
         self._should_stop = should_stop
+        self._largest = largest
         self._shape = Shape(
             num_samples=len(source),
             batch_size=setting.batch_size,
@@ -57,11 +60,11 @@ class Way:
         """One turn: a first pass, and those that count; about as many as fit into the time, and
         none where there was a stop before."""
         first_files, number = self._forget_files(effort, time_s)
-        dist.barrier()
+        self._meet()
         begun_s = time.perf_counter()
         with self._source.open(self._device) as batches:
             first = self._pass(batches, number, weigh=True, begun_s=begun_s)
-            batch_time_s = _largest(first.time_s / number)
+            batch_time_s = self._largest(first.time_s / number)
             effort = fit(
                 Effort(passes=effort.passes, batches=self._batches or effort.batches),
                 batch_time_s=batch_time_s,
@@ -83,7 +86,7 @@ class Way:
     def _time_stages(self) -> dict[str, float]:
         batches = -(-_STAGE_IMAGES // self._shape.batch_size)
         self._warm_up(batches)
-        dist.barrier()
+        self._meet()
         return self._source.stages(self._own_indices(batches), self._each)
 
     def _warm_up(self, batches: int) -> None:
@@ -101,14 +104,14 @@ class Way:
         number = first_batches(
             effort.batches,
             distinct=self._shape.distinct_batches,
-            batch_time_s=_largest(sum(self.stages_s.values())) * self._shape.batch_size,
+            batch_time_s=self._largest(sum(self.stages_s.values())) * self._shape.batch_size,
             time_s=time_s * _FIRST_SHARE,
         )
         paths = self._source.paths(self._own_indices(number))
         if not paths:
             return "memory", number
         forget(paths)
-        dist.barrier()  # ranks can have files in common where the data set begins again
+        self._meet()  # ranks can have files in common where the data set begins again
         return temperature(paths), number
 
     def _pass(
@@ -120,7 +123,7 @@ class Way:
         begun_s: float | None = None,
     ) -> Timed:
         if begun_s is None:
-            dist.barrier()
+            self._meet()
         timed = time_pass(
             batches,
             self._shape,
@@ -134,9 +137,6 @@ class Way:
         self._number += 1
         return timed
 
-
-def _largest(value: float) -> float:
-    """Of what all ranks say."""
-    told = torch.tensor([value], dtype=torch.float64)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told.item())
+    def _meet(self) -> None:
+        """Wait for all ranks."""
+        self._largest(0.0)

@@ -98,11 +98,13 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node."""
+    from hpcdist.data.images.transforms import is_unchanged
+
     assert isinstance(job, DataloadJob)
     modules = ["hpcdist.dataload.way"]
     entry = find_data_set(_any_data(job))
     heavy_model = job.model.name is not None and is_torchvision(job.model.name)
-    transformed = set(several(job.data, "transform")) != {"none"}
+    transformed = not all(map(is_unchanged, several(job.data, "transform")))
     if heavy_model or transformed or "torchvision" in entry.modules:
         modules.append("torchvision")
     if job.model.name is not None:
@@ -202,19 +204,28 @@ class _Benchmark:
             seed=self._job.dataload.seed,
             each=lambda: alive(self.context),
             should_stop=self._is_stopping,
+            largest=lambda value: _largest(self.context, value),
         )
         self._ways[combination.setting] = way
         return way
 
     def _time_model(self) -> None:
         """A training step for each batch size, or what the job says that one takes."""
+        from hpcdist.data.order import LEAST_BATCH
+
         first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
         for batch_size, data in sorted(first.items()):
             if self._job.dataload.step_time_s is not None:
                 said_s = self._job.dataload.step_time_s
                 self._tell_step(StepTime(batch_size=batch_size, mean_time_s=said_s))
-            elif self._job.model.name is not None:
+            elif self._job.model.name is None:
+                return
+            elif batch_size >= LEAST_BATCH:
                 self._tell_step(self._time_steps(data, batch_size))
+            else:
+                self._note(
+                    f"no step is timed with {batch_size} per batch: batch norm cannot train on it"
+                )
 
     def _time_steps(self, data: Data, batch_size: int) -> StepTime:
         import torch
@@ -357,6 +368,17 @@ def _places(context: RankContext) -> list[Place]:
 def _mean_sd(timed: LoadingCell | StepTime) -> str:
     spread = "" if timed.sd_time_s is None else f" ± {show_time(timed.sd_time_s)}"
     return f"{show_time(timed.mean_time_s)}{spread}"
+
+
+def _largest(context: RankContext, value: float) -> float:
+    """Of what all ranks say, once all have."""
+    import torch
+    import torch.distributed as dist
+
+    told = torch.tensor([value], dtype=torch.float64)
+    with waiting(context):
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return float(told.item())
 
 
 def _gather(context: RankContext, value: Any) -> list[Any]:

@@ -42,6 +42,7 @@ def submit_pictures(submit_job, root, *overrides, **options):
         f"data.root={root}",
         "data.batch_size=4",
         "data.batches_to_check=3",
+        "data.transform=none",
         *overrides,
         **options,
     )
