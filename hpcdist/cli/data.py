@@ -40,7 +40,7 @@ def data() -> None:
 data.add_command(show)
 
 
-@data.command
+@data.command(short_help="Make photographs in the layout of LFW.")
 @click.option("--make", "folder", metavar="DIR", help="Make them here, in a new folder.")
 @click.option("--people", type=click.IntRange(1, 100_000), help="How many people.  [default: 400]")
 @click.option(
@@ -101,7 +101,7 @@ def _make_faces(folder: Path, plan: Any) -> None:
         ) from None
 
 
-@data.command
+@data.command(short_help="Name the files of a data set that are no images.")
 @data_set_options
 @json_option
 def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> int:
@@ -166,6 +166,11 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
     if number:
         formats = ", ".join(f"{name} {count:,}" for name, count in report.formats.most_common())
         print(f"pixels: {_pixels(report)}; format: {formats}; {show_bytes(report.num_bytes)}")
+    if not set(parts.train.labels) & set(parts.test.labels):
+        note(
+            "no class is in both parts, so that a model which names classes is never right about "
+            "the test images; data.split: stratified splits each class"
+        )
     if report.problems:
         note(
             f"{len(report.problems):,} files are no images; jobs leave them out, or end where "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_SEED = 2**32 - 1
 
 
-@click.command
+@click.command(short_help="Draw a batch as the model will see it.")
 @data_set_options
 @click.option(
     "--transform",

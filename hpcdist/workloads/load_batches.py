@@ -274,7 +274,7 @@ class _Benchmark:
         )
         cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
         most = max(each.setting.workers for each in self._combinations)
-        if most > max(1.0, cpus):
+        if most > cpus:
             self._note(
                 f"data.workers: {most} per rank are more than the {cpus:g} CPU"
                 f"{'' if cpus == 1 else 's'} that each rank has here"

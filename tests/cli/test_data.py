@@ -112,6 +112,16 @@ def test_check_of_images_without_a_fault_ends_with_0(hpcdist, faces):
     assert "digits: 1,438 images to train with" in hpcdist("data", "check", "digits").stdout
 
 
+def test_check_says_where_nobody_is_in_both_parts(hpcdist, faces):
+    for part, people in {"Train": (1, 2), "Test": (3, 4)}.items():
+        lines = ["2", *(f"Person_000{person}\t1" for person in people)]
+        (faces / f"peopleDev{part}.txt").write_text("\n".join(lines))
+    told = hpcdist("data", "check", "faces", "--root", "made")
+    assert (told.returncode, "no class is in both parts" in told.stderr) == (0, True)
+    stratified = hpcdist("data", "check", "faces", "--root", "made", "--split", "stratified")
+    assert (stratified.returncode, stratified.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("verb", ["check", "show"])
 def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
     out = ("--out", "x.png") if verb == "show" else ()

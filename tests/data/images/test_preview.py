@@ -1,0 +1,86 @@
+"""The pictures of a batch are those that a training begins with."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcdist.data.catalog import find_images, load_data
+from hpcdist.data.images.grid import draw_grid
+from hpcdist.data.images.preview import Shown, load_preview
+from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.order import epoch_order
+from hpcdist.spec import Data
+
+SEED, NUMBER = 3, 5
+
+
+def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit():
+    data = Data(name="faces", transform="heavy", size=40)
+    shown = load_preview(data, seed=SEED, number=NUMBER)
+    parts = find_images(data)
+    samples = ImageSamples(parts.train, data, SEED)
+    indices = epoch_order(len(samples), seed=SEED, epoch=0)[:NUMBER]
+    batch = samples.batch(indices.tolist(), epoch=0)
+    for position, sample in enumerate(shown):
+        assert sample.label == parts.train.classes[batch.labels[position]]
+        assert np.array_equal(sample.after, batch.images[position].permute(1, 2, 0).numpy())
+        assert sample.before.shape == (40, 40, 3)
+        assert not np.array_equal(sample.before, sample.after)
+
+
+def test_digits_are_the_first_batch_of_the_first_epoch():
+    shown = load_preview(Data(), seed=SEED, number=NUMBER)
+    train = load_data(Data()).train
+    for index, sample in zip(epoch_order(len(train), seed=SEED, epoch=0), shown, strict=False):
+        assert sample.label == str(int(train.labels[index]))
+        theirs, ours = train.images[index].flatten(), torch.tensor(sample.before).flatten()
+        assert torch.corrcoef(torch.stack((theirs, ours)))[0, 1] > 0.999
+        assert np.array_equal(sample.before, sample.after)
+    assert max(sample.before.max() for sample in shown) == 255
+
+
+def test_a_file_that_is_no_image_is_shown_as_such(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        (tmp_path / f"x/{name}.jpg").write_text("none")
+    (tmp_path / "y").mkdir()
+    source = find_images(Data(name="faces"))
+    content = (source.train.root / source.train.paths[0]).read_bytes()
+    for name in ("a", "b"):
+        (tmp_path / f"y/{name}.jpg").write_bytes(content)
+    shown = load_preview(Data(name="image_folder", root=str(tmp_path)), seed=0, number=9)
+    assert {(sample.label, sample.after is None) for sample in shown} == {("x", True), ("y", False)}
+    (bad,) = [sample for sample in shown if sample.problem]
+    assert bad.problem.startswith(str(tmp_path / "x"))
+    assert bad.problem.endswith(".jpg is no image, but text")
+
+
+@pytest.mark.parametrize("number", [1, 7, 16])
+@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
+def test_every_image_is_on_the_page_in_its_own_place(number, both):
+    grey = np.arange(number) * 10 + 60
+    shown = [
+        Shown(
+            label="Müller " * 9,
+            before=np.full((8, 6, 1), level, np.uint8),
+            after=np.full((8, 6, 3), level + 5, np.uint8),
+        )
+        for level in grey
+    ]
+    page = np.asarray(draw_grid(shown, title="t" * 500, both=both))[..., 0]
+    area = 96 * 72  # 12 times as large, to be seen
+    for level in grey:
+        assert (page == level + 5).sum() >= area
+        assert ((page == level).sum() >= area) == both
+
+
+def test_large_images_are_made_smaller_and_names_that_are_no_text_are_drawn():
+    pixels = np.full((1000, 500, 3), 77, np.uint8)
+    shown = [
+        Shown(label="caf\udce9", before=None, after=pixels),
+        Shown(label="x", before=None, after=None),
+    ]
+    page = draw_grid(shown, title="", both=True)
+    in_its_grey = (np.asarray(page)[..., 0] == 77).sum()
+    assert 88 * 176 <= in_its_grey < 88 * 176 + 50  # some are of letters
+    assert page.width < 500
