@@ -36,7 +36,7 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[st
     dearest = max(chosen, key=_work_s)
     told = [*_on_nodes(cells, node)]
     told += [_on_workers(transform, series) for transform, series in best.items()]
-    told += [_on_bottleneck(cell, steps, named=len(chosen) > 1) for cell in chosen]
+    told += _on_bottleneck(chosen, steps)
     told += _on_parts(dearest)
     told += _on_choices(dearest, own)
     told += _on_first(dearest)
@@ -92,16 +92,31 @@ def _on_more(cell: LoadingCell, series: Series) -> str:
     return f" {told[:1].upper()}{told[1:]} {'are' if cpus > 1 else 'is'} in use then."
 
 
-def _on_bottleneck(cell: LoadingCell, steps: Sequence[StepTime], *, named: bool) -> str:
-    setting = cell.setting
-    what = f"With transform {setting.transform}, loading" if named else "Loading"
-    step = next((step for step in steps if step.batch_size == setting.batch_size), None)
-    if step is None:
-        return (
-            f"{what} keeps up with training steps of {show_time(cell.mean_time_s)} or more per "
-            f"batch of {setting.batch_size:,}; dataload.step_time_s or model.name compares it with "
-            "yours."
+def _on_bottleneck(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Iterator[str]:
+    """Of each transform against a training step, where that is known."""
+    by_size = {step.batch_size: step for step in steps}
+    named = len(cells) > 1
+    open_cells = []
+    for cell in cells:
+        step = by_size.get(cell.setting.batch_size)
+        if step is None:
+            open_cells.append(cell)
+        else:
+            yield _against(cell, step, named=named)
+    if open_cells:
+        listed = ", ".join(
+            f"{show_time(cell.mean_time_s)} or more per batch of {cell.setting.batch_size:,}"
+            f"{f' ({cell.setting.transform})' if named else ''}"
+            for cell in open_cells
         )
+        yield (
+            f"Loading keeps up with training steps of {listed}; dataload.step_time_s or model.name "
+            "compares it with yours."
+        )
+
+
+def _against(cell: LoadingCell, step: StepTime, *, named: bool) -> str:
+    what = f"With transform {cell.setting.transform}, loading" if named else "Loading"
     whose = f"a step of {step.model}" if step.model else "a training step"
     took = f"{whose} takes {show_time(step.mean_time_s)}, a batch {show_time(cell.mean_time_s)}"
     if cell.mean_time_s <= step.mean_time_s:

@@ -303,7 +303,7 @@ class _Benchmark:
         return (
             f"{node}{', '.join(words)}: {_mean_sd(cell)} per batch, "
             f"{cell.images_per_s:,.0f} images/s "
-            f"({cell.repeats} passes of {cell.batches} batches; first batch after "
+            f"({cell.repeats} x {cell.batches} batches; first batch after "
             f"{show_time(cell.start_time_s)}, first pass {show_time(cell.first_time_s)} per batch)"
         )
 
@@ -351,7 +351,8 @@ class _Benchmark:
         sizes = {cell.setting.batch_size for cell in cells}
         batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
         ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
-        return f"{self._job.data.name}{batches}{ranks}: {cells[0].cpus:g} CPUs"
+        cpus = f"{cells[0].cpus:g} CPU{'' if cells[0].cpus == 1 else 's'}"
+        return f"{self._job.data.name}{batches}{ranks}: {cpus} per node"
 
 
 def _places(context: RankContext) -> list[Place]:
