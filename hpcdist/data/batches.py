@@ -5,11 +5,12 @@ Those of image files are made by `hpcdist.data.images.loading`.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,9 @@ class DirectBatches:
         """The batch on the device: it is there already."""
         return batch
 
+    def close(self) -> None:
+        """Nothing is to be ended."""
+
 
 class WorkerBatches:
     """Has worker processes cut the batches out, ahead of time."""
@@ -74,7 +78,7 @@ class WorkerBatches:
             prefetch_factor=data.prefetch_factor,
             persistent_workers=data.persistent_workers,
             multiprocessing_context=data.multiprocessing_context,
-            worker_init_fn=partial(_start_worker, os.getpid()),
+            worker_init_fn=partial(start_worker, os.getpid()),
             generator=self._seeds,
         )
 
@@ -87,6 +91,10 @@ class WorkerBatches:
     def bring(self, batch: Samples) -> Samples:
         """The batch on the device."""
         return batch.to(self._device, non_blocking=True, memory_format=self._memory_format)
+
+    def close(self) -> None:
+        """End the workers."""
+        end_workers(self._loader)
 
 
 def make_batches(
@@ -139,12 +147,27 @@ class _WholeBatches(Dataset[Samples]):
         return self.__getitems__([index])
 
 
+def end_workers(loader: DataLoader[Any]) -> None:
+    """End the workers that a DataLoader keeps, which it has no public word for."""
+    iterator: Any = loader._iterator  # noqa: SLF001
+    loader._iterator = None  # noqa: SLF001 - the next epoch starts new ones
+    if iterator is not None:
+        iterator._shutdown_workers()  # noqa: SLF001
+
+
 def _as_it_is(batch: Samples) -> Samples:
     return batch
 
 
-def _start_worker(rank_pid: int, _worker: int) -> None:
+def start_worker(rank_pid: int, _worker: int) -> None:
     """Leave all signals to the rank, and end with it, however that ends."""
     shield_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
-    die_with_parent(rank_pid)
+    if not _has_server():
+        die_with_parent(rank_pid)
+
+
+def _has_server() -> bool:
+    """Whether a fork server is the parent of this worker: then torch watches the rank."""
+    kind = type(multiprocessing.current_process()).__name__
+    return kind == "ForkServerProcess"

@@ -45,6 +45,9 @@ class BatchSource(Protocol):
     def bring(self, batch: Samples) -> Samples:
         """A batch as the model takes it."""
 
+    def close(self) -> None:
+        """Give back what is only needed while batches are made."""
+
 
 def evaluate(
     predict: Callable[[Tensor], Tensor],
@@ -93,8 +96,11 @@ class Scoring:
             Share(begin=begin, end=end, filled_end=end)
             for begin, end in zip(begins, ends, strict=True)
         ]
-        for batch in self._source.epoch(torch.arange(self._num_samples), shares, 0):
-            yield self._source.bring(batch)
+        try:
+            for batch in self._source.epoch(torch.arange(self._num_samples), shares, 0):
+                yield self._source.bring(batch)
+        finally:
+            self._source.close()  # its workers would be idle until the next evaluation
 
     def add(self, index: int, logits: Tensor, labels: Tensor) -> None:
         """What this rank found in a batch."""
@@ -121,6 +127,9 @@ class _Slices:
 
     def bring(self, batch: Samples) -> Samples:
         return batch
+
+    def close(self) -> None:
+        pass
 
 
 def _count(logits: Tensor, labels: Tensor) -> Tensor:

@@ -57,21 +57,25 @@ def run(context: RankContext) -> None:
         torch.cuda.set_device(context.device)
     needs_group = STRATEGIES[job.strategy].uses_group
     with process_group(context, needed=needs_group) as has_group:
-        trainer = _make_trainer(context, job, begin_s)
+        trainer = _make_trainer(context, job, begin_s, has_group=has_group)
         _resume(trainer, has_group=has_group)
         is_done = trainer.train()
     if not is_done:
         raise SystemExit(EXIT_STOPPED)
 
 
-def _make_trainer(context: RankContext, job: TrainJob, begin_s: float) -> Trainer:
+def _make_trainer(
+    context: RankContext, job: TrainJob, begin_s: float, *, has_group: bool
+) -> Trainer:
     import torch
 
     from hpcdist.data.catalog import load_data
+    from hpcdist.training.decoded import share_decoded
     from hpcdist.training.loop import Trainer
     from hpcdist.training.models import build_model, count_parameters
 
     data = load_data(job.data, seed=job.train.seed)
+    share_decoded(data, context, job, has_group=has_group)
     torch.manual_seed(job.train.seed)  # the same weights in all ranks
     model = build_model(job.model, data.image_shape, data.num_classes)
     trainer = Trainer(context, job, model, data)

@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 
 from hpcdist.data.arrays import Samples
-from hpcdist.training.evaluation import evaluate
+from hpcdist.data.batches import make_batches
+from hpcdist.training.evaluation import Scoring, evaluate
 
 LIMIT_S = 60
 CPU = torch.device("cpu")
@@ -41,10 +42,9 @@ def _score(test, world_size, folder):
         )
         score = evaluate(
             lambda images: images.flatten(1),
-            test,
+            Scoring(test, CPU, make_batches),
             rank=rank,
             world_size=world_size,
-            device=CPU,
             after_batch=lambda: None,
         )
         pipes[rank][1].send(score)

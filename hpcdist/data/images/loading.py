@@ -7,7 +7,6 @@ are missing. The places are used in turns, so that no batch costs new memory.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,13 +19,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.batches import end_workers, start_worker
 from hpcdist.data.images.memory import SharedMemory
+from hpcdist.data.images.pinned import Pinned
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
-from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import HpcdistError
-from hpcdist.shield import shield_worker
 from hpcdist.spec import Data
 
 _WORKER_LOST = "DataLoader worker"
@@ -57,11 +56,17 @@ class _Places:
     memory: SharedMemory
     shape: tuple[int, ...]
     """(places, samples, height, width, channels)"""
+    kind: type[np.uint8 | np.float32]
+    """What is handed over."""
 
-    def of(self, place: int, number: int) -> NDArray[np.uint8]:
+    @classmethod
+    def make(cls, shape: tuple[int, ...], kind: type[np.uint8 | np.float32]) -> _Places:
+        """New ones, which take up memory when they are used."""
+        return cls(SharedMemory(int(np.prod(shape)) * np.dtype(kind).itemsize), shape, kind)
+
+    def of(self, place: int, number: int) -> NDArray[Any]:
         """Room for a batch of so many samples."""
-        pixels: NDArray[np.uint8] = self.memory.array(self.shape, np.uint8)[place, :number]
-        return pixels
+        return self.memory.array(self.shape, self.kind)[place, :number]
 
 
 class ImageBatches:
@@ -88,12 +93,13 @@ class ImageBatches:
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
         self._places: _Places | None = None
         self._loader: DataLoader[_Made] | None = None
+        self._pinned: Pinned | None = None
         self._turn = 0
 
     on_device = False
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
-        """The batches of these shares of an epoch's order, as uint8 on the CPU.
+        """The batches of these shares of an epoch's order, on the CPU, as data.handover says.
 
         A batch is valid until the next one is asked for; see `bring`.
         """
@@ -109,19 +115,26 @@ class ImageBatches:
 
         On the CPU it is valid until the next but one is brought.
         """
+        if self._device.type == "cpu" and batch.images.dtype != torch.uint8:
+            return batch.to(self._device, memory_format=self._memory_format)
         if self._device.type == "cpu":
             return Samples(images=self._normalize(batch.images), labels=batch.labels)
-        moved = batch.to(self._device, non_blocking=True)
-        images = self._samples.normalization(moved.images)
+        moved = batch.to(self._device, non_blocking=self._pinned is not None)
+        if self._pinned is not None:
+            self._pinned.note_copy(self._shown)
+        images = moved.images
+        if images.dtype == torch.uint8:
+            images = self._samples.normalization(images)
         images = images.contiguous(memory_format=self._memory_format)
         return Samples(images=images, labels=moved.labels)
 
     def close(self) -> None:
         """End the workers."""
-        iterator: Any = self._loader and self._loader._iterator  # noqa: SLF001 - it has no close
-        self._loader = None
-        if iterator is not None and self._data.workers:
-            iterator._shutdown_workers()  # noqa: SLF001
+        if self._loader is not None and self._data.workers:
+            end_workers(self._loader)
+        if self._pinned is not None:
+            self._pinned.close()
+        self._loader = self._places = self._pinned = None
 
     def _take(self, indices: list[int], made: _Made) -> Samples:
         if made.error is not None:
@@ -134,8 +147,9 @@ class ImageBatches:
                 self._told.add(bad.index)
                 self._tell_bad(bad)
         assert self._places is not None
-        pixels = torch.from_numpy(self._places.of(made.place, len(indices)))
-        return Samples(images=pixels.permute(0, 3, 1, 2), labels=labels)
+        self._shown = made.place
+        pixels = self._places.of(made.place, len(indices))
+        return Samples(images=_channels_first(pixels), labels=labels)
 
     def _made(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Made]:
         self._requests.waiting = self._number(lists, epoch)
@@ -157,6 +171,8 @@ class ImageBatches:
         assert self._places is not None
         for indices in lists:
             self._turn = (self._turn + 1) % self._places.shape[0]
+            if self._pinned is not None:
+                self._pinned.wait(self._turn)
             yield _Request(indices, epoch, self._turn)
 
     def _make_room(self, batch_size: int) -> None:
@@ -167,8 +183,14 @@ class ImageBatches:
         channels, height, width = self._samples.shape
         ahead = self._data.workers * self._data.prefetch_factor
         shape = (ahead + 2, batch_size, height, width, channels)  # one is used, one just done
-        self._places = _Places(SharedMemory(int(np.prod(shape))), shape)
+        kind = np.uint8 if self._data.handover == "uint8" else np.float32
+        self._places = _Places.make(shape, kind)
+        self._pinned = Pinned(self._places.memory) if self._is_pinned() else None
         self._loader = self._make_loader(self._places)
+
+    def _is_pinned(self) -> bool:
+        wanted = self._data.pin_memory
+        return self._device.type == "cuda" and (wanted == "auto" or wanted)
 
     def _make_loader(self, places: _Places) -> DataLoader[_Made]:
         data = self._data
@@ -178,7 +200,7 @@ class ImageBatches:
                 "prefetch_factor": data.prefetch_factor,
                 "persistent_workers": data.persistent_workers,
                 "multiprocessing_context": data.multiprocessing_context,
-                "worker_init_fn": partial(_start_worker, os.getpid()),
+                "worker_init_fn": partial(start_worker, os.getpid()),
             }
         return DataLoader(
             _Maker(self._samples, places),
@@ -214,29 +236,26 @@ class _Maker(Dataset[_Made]):
     def __getitems__(self, request: _Request) -> _Made:
         out = self._places.of(request.place, len(request.indices))
         try:
-            bad = self._samples.fill(out, request.indices, request.epoch)
+            return _Made(request.place, self._fill(out, request))
         except HpcdistError as error:  # torch would make another message of it
             return _Made(request.place, [], (error.message, error.hint))
-        return _Made(request.place, bad)
+
+    def _fill(self, out: NDArray[Any], request: _Request) -> list[tuple[int, BadFile]]:
+        if out.dtype == np.uint8:
+            return self._samples.fill(out, request.indices, request.epoch)
+        pixels = np.empty(out.shape, np.uint8)
+        bad = self._samples.fill(pixels, request.indices, request.epoch)
+        for target, image in zip(_channels_first(out), _channels_first(pixels), strict=True):
+            self._samples.normalization.into(target, image)
+        return bad
 
     def __getitem__(self, index: int) -> _Made:
         raise NotImplementedError(index)
 
 
+def _channels_first(pixels: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+
+
 def _as_it_is(batch: _Made) -> _Made:
     return batch
-
-
-def _start_worker(rank_pid: int, _worker: int) -> None:
-    """Leave all signals to the rank, and end with it, however that ends."""
-    shield_worker()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
-    if os.getppid() == rank_pid or not _has_server():
-        die_with_parent(rank_pid)
-
-
-def _has_server() -> bool:
-    """Whether this worker's parent is multiprocessing's fork server: torch watches the rank."""
-    import multiprocessing
-
-    return type(multiprocessing.current_process()).__name__ == "ForkServerProcess"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +13,11 @@ from PIL import Image
 from torch import Tensor
 
 from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
+from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.contents import explain_unread, no_warnings
 from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
 from hpcdist.data.images.files import ImageFiles
+from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.errors import HpcdistError
@@ -71,6 +72,9 @@ class ImageSamples:
             size = (data.size, data.size) if data.size else self._first_size()
         self._size = size
         self._decoder = make_decoder(data.decoder, size)
+        self._reader = Reader(data.reads)
+        self.cache: DecodedCache | None = None
+        """Where decoded pictures are kept, if anywhere."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -92,7 +96,7 @@ class ImageSamples:
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file; OSError where there are none."""
-        return Path(self.path(index)).read_bytes()
+        return read_file(self.path(index))
 
     def decode(self, content: bytes) -> NDArray[np.uint8] | Image.Image:
         """The picture in a file, of PIL where there is a transform; UnreadableImageError."""
@@ -127,16 +131,38 @@ class ImageSamples:
 
         Those are zero. HpcdistError where data.bad_files is refuse.
         """
+        kept = [None if self.cache is None else self.cache.get(index) for index in indices]
+        missing = [index for index, pixels in zip(indices, kept, strict=True) if pixels is None]
+        contents = self._reader.read_all([self.path(index) for index in missing])
         bad: list[tuple[int, BadFile]] = []
         with _kept_random_state(), no_warnings():
             for position, index in enumerate(indices):
+                pixels = kept[position]
                 try:
-                    picture = self.decode(self.read(index))
-                    out[position] = self.transform(picture, index, epoch)
+                    if pixels is None:
+                        self._make(out[position], next(contents), index, epoch)
+                    else:
+                        out[position] = self.transform(pixels, index, epoch)
                 except (OSError, UnreadableImageError) as error:
                     bad.append((position, self._bad(index, error)))
                     out[position] = 0
         return bad
+
+    def _make(
+        self, out: NDArray[np.uint8], content: bytes | OSError, index: int, epoch: int
+    ) -> None:
+        """Write the pixels of a file that has just been read."""
+        if isinstance(content, OSError):
+            raise content
+        if self._transform:
+            picture = self._decoder.picture(content)
+            if self.cache is not None:
+                self.cache.put(index, np.asarray(picture))
+            out[...] = self.transform(picture, index, epoch)
+            return
+        self._decoder.into(out, content)
+        if self.cache is not None:
+            self.cache.put(index, out)
 
     def _bad(self, index: int, error: Exception) -> BadFile:
         reason = explain_unread(error) if isinstance(error, OSError) else str(error)

@@ -17,6 +17,7 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
 from hpcdist.training import identity
 from hpcdist.training.bad_files import BadFileNotes
+from hpcdist.training.decoded import share_decoded
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
 from hpcdist.training.lightning.data import JobData
@@ -36,6 +37,7 @@ def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: fl
     """Train to the end; False where the agent asked to stop before: then a checkpoint is saved."""
     keep_quiet()
     data = load_data(job.data, seed=job.train.seed)
+    share_decoded(data, context, job, has_group=has_group)
     path = find_start(context, job, has_group=has_group)
     state = None if path is None else load(path)
     fitting = _prepare(context, job, data, state)

@@ -1,0 +1,84 @@
+"""Reading files one after the other, or several at once where storage answers late.
+
+A local disk, or files that are in memory already, answer at once, and threads would only cost time.
+A network file system takes milliseconds for each open, in which a process that waits does nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+LATE_S = 2e-3
+"""Reads that take so long on average are worth threads."""
+_EARLY_S = 0.3e-3
+_LAST = 4
+_WORK_S = 0.3e-3
+"""About what is done with a file once it is there: so many threads keep one process at work."""
+_MOST = 64
+
+
+class Reader:
+    """Reads files for one process."""
+
+    def __init__(self, reads: int | None) -> None:
+        """So many at once; None: chosen by how late the first answers come."""
+        self._wanted = reads
+        self.at_once = reads or 1
+        """How many are read at once now."""
+        self._last_s: deque[float] = deque(maxlen=_LAST)
+        self._threads: ThreadPoolExecutor | None = None
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes | OSError]:
+        """The contents of files, in order; an error takes the place of what cannot be read."""
+        for number, path in enumerate(paths):
+            if self.at_once > 1:
+                yield from self._read_at_once(paths[number:])
+                return
+            time_s, content = _timed_read(path)
+            self._note(time_s)
+            yield content
+
+    def _read_at_once(self, paths: Sequence[str]) -> Iterator[bytes | OSError]:
+        if self._threads is None:  # made where it is used: threads do not survive a fork
+            self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
+        for time_s, content in self._threads.map(_timed_read, paths):
+            self._note(time_s)
+            yield content
+
+    def _note(self, time_s: float) -> None:
+        """Change over, where the number is not given."""
+        if self._wanted is not None:
+            return
+        self._last_s.append(time_s)
+        if len(self._last_s) < _LAST:
+            return
+        mean_s = sum(self._last_s) / _LAST
+        if self.at_once == 1 and mean_s > LATE_S:
+            self.at_once = min(_MOST, int(mean_s / _WORK_S) + 1)
+        elif self.at_once > 1 and max(self._last_s) < _EARLY_S:
+            self.at_once = 1
+            self._end_threads()
+
+    def _end_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a file; OSError where there are none."""
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
+
+
+def _timed_read(path: str) -> tuple[float, bytes | OSError]:
+    begin_s = time.perf_counter()
+    content: bytes | OSError
+    try:
+        content = read_file(path)
+    except OSError as error:
+        content = error
+    return time.perf_counter() - begin_s, content

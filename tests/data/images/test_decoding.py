@@ -1,0 +1,127 @@
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from pictures import encoded, picture
+from PIL import Image
+
+from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
+
+
+def turned():
+    metadata = Image.Exif()
+    metadata[0x112] = 6
+    return metadata
+
+
+JPEGS = {
+    "baseline": {},
+    "progressive": {"progressive": True},
+    "all colour": {"subsampling": 0},
+    "halved colour": {"subsampling": 2, "quality": 50},
+    "restart markers": {"restart_marker_blocks": 2},
+    "a thumbnail's worth of metadata": {"exif": b"Exif\0\0" + bytes(5000)},
+    "turned by its metadata": {"exif": turned()},
+}
+ODD = {
+    "grayscale": encoded(picture(1, mode="L")),
+    "CMYK": encoded(picture(1, mode="CMYK")),
+    "PNG": encoded(picture(1), "PNG"),
+    "PNG with alpha": encoded(picture(1, mode="RGBA"), "PNG"),
+    "PNG with a palette": encoded(picture(1, mode="P"), "PNG"),
+    "PNG of 16 bits": encoded(
+        Image.fromarray(np.arange(1280, dtype=np.uint16).reshape(32, 40)), "PNG"
+    ),
+    "WebP": encoded(picture(1), "WEBP"),
+    "GIF": encoded(picture(1), "GIF"),
+    "JPEG with bytes after its end": encoded(picture(1)) + bytes(100),
+}
+
+
+def of_pil(content):
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+@pytest.mark.parametrize("name", ["exact", "fast", "pil"])
+@pytest.mark.parametrize("kind", JPEGS)
+@pytest.mark.parametrize("size", [(40, 32), (33, 17), (1, 1)])
+def test_the_pixels_are_those_of_pil(name, kind, size):
+    content = encoded(picture(3, size), **JPEGS[kind])
+    expected = of_pil(content)
+    decoder = make_decoder(name)
+    out = np.empty_like(expected)
+    decoder.into(out, content)
+    assert np.array_equal(out, expected)
+    assert np.array_equal(decoder(content), expected)
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_colour_jpeg_has_the_pixels_of_pil_too(kind):
+    expected = of_pil(ODD[kind])
+    decoder = make_decoder("exact")
+    out = np.empty_like(expected)
+    decoder.into(out, ODD[kind])
+    assert np.array_equal(out, expected)
+    assert np.array_equal(decoder(ODD[kind]), expected)
+
+
+def test_exact_is_exact_with_and_without_simplejpeg(monkeypatch):
+    content = encoded(picture(3))
+    without = make_decoder("exact")
+    without._decode_jpeg = None
+    assert np.array_equal(without(content), of_pil(content))
+    pytest.importorskip("simplejpeg")
+    out = np.empty((32, 40, 3), np.uint8)
+    make_decoder("exact").into(out, content)
+    assert np.array_equal(out, of_pil(content))
+
+
+def test_a_size_scales_as_pil_does():
+    content = encoded(picture(3, (90, 70)))
+    expected = np.asarray(
+        Image.open(io.BytesIO(content)).convert("RGB").resize((24, 24), Image.Resampling.BILINEAR)
+    )
+    assert np.array_equal(make_decoder("exact", 24)(content), expected)
+    assert np.array_equal(make_decoder("pil", 24)(content), expected)
+
+
+def test_the_fast_decoder_deviates_little_where_it_makes_pictures_smaller():
+    content = encoded(picture(3, (256, 256)), quality=90)
+    exact, fast = (make_decoder(name, 48)(content).astype(int) for name in ("exact", "fast"))
+    difference = abs(exact - fast)
+    assert 0 < difference.mean() < 3
+    assert difference.max() < 40
+
+
+def bomb():
+    """A PNG of 100 megapixels in a few KB of header: its data are never looked at."""
+    header = struct.pack(">2I5B", 10_000, 10_000, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0")), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
+BAD = {
+    "empty": (b"", "is empty"),
+    "text": (b"not a picture", "is no image"),
+    "truncated": (encoded(picture(1))[:-600], "is damaged"),
+    "only a header": (encoded(picture(1))[:300], "is damaged|is no image"),
+    "100 megapixels": (bomb(), "is too large"),
+    "the first two bytes": (b"\xff\xd8", "is no image"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("name", ["exact", "fast", "pil"])
+@pytest.mark.parametrize("kind", BAD)
+def test_what_shows_no_picture_is_said_in_the_same_words_by_all(name, kind):
+    content, words = BAD[kind]
+    decoder = make_decoder(name, 16)
+    with pytest.raises(UnreadableImageError, match=words):
+        decoder(content)
+    with pytest.raises(UnreadableImageError, match=words):
+        decoder.into(np.empty((16, 16, 3), np.uint8), content)

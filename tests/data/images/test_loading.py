@@ -1,0 +1,216 @@
+import os
+import signal
+
+import pytest
+import torch
+from pictures import plain, write_files
+
+from hpcdist.data.arrays import IGNORED_LABEL
+from hpcdist.data.images.cache import DecodedCache
+from hpcdist.data.images.loading import ImageBatches
+from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.errors import HpcdistError
+from hpcdist.spec import Data
+
+CPU = torch.device("cpu")
+NUMBER = 23
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("pictures"), NUMBER)
+
+
+def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, tell_bad=None, **keys):
+    """Index in the epoch's order -> (image, label), as all ranks together have it."""
+    data = Data(**keys)
+    order = epoch_order(len(files), seed=5, epoch=epoch)
+    found = {}
+    for rank in range(world_size):
+        plan = EpochPlan(
+            num_samples=len(files),
+            batch_size=batch_size // world_size,
+            accumulate=1,
+            rank=rank,
+            world_size=world_size,
+        )
+        shares = [share for _, shares in plan.steps(position) for share in shares]
+        batches = ImageBatches(
+            ImageSamples(files, data, seed=5), CPU, data, tell_bad=tell_bad or (lambda _: None)
+        )
+        for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
+            brought = batches.bring(batch)
+            assert brought.images.dtype == torch.float32
+            for at, place in enumerate(range(share.begin, share.end)):
+                index = int(order[place])
+                assert index not in found
+                found[index] = (brought.images[at].clone(), int(brought.labels[at]))
+        batches.close()
+    return found
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(found[index][0].equal(expected[index][0]) for index in expected)
+    assert all(found[index][1] == expected[index][1] for index in expected)
+
+
+@pytest.mark.parametrize("spec", ["none", "light", "heavy"])
+@pytest.mark.parametrize("handover", ["uint8", "float32"])
+def test_pixels_are_bit_for_bit_those_of_pil_and_torchvision(files, spec, handover):
+    found = load(files, transform=spec, workers=1, handover=handover)
+    for index in range(NUMBER):
+        image, label = found[index]
+        assert image.equal(plain(files, index, spec=spec, seed=5, epoch=1))
+        assert label == index % 2
+
+
+def test_pixels_are_those_of_torchvision_at_another_size_too(files):
+    found = load(files, transform="light", size=24)
+    assert all(
+        found[index][0].equal(plain(files, index, spec="light", seed=5, epoch=1, size=24))
+        for index in found
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, workers, world_size):
+    expected = load(files, transform="light")
+    assert len(expected) == NUMBER
+    same(load(files, transform="light", workers=workers, world_size=world_size), expected)
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_workers_that_are_started_anew_give_the_same_pixels(files, context):
+    found = load(files, transform="light", workers=1, multiprocessing_context=context)
+    same(found, load(files, transform="light"))
+
+
+def test_another_epoch_has_other_pixels(files):
+    first, second = (load(files, transform="light", epoch=epoch) for epoch in (1, 2))
+    assert not first[0][0].equal(second[0][0])
+
+
+def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
+    files = write_files(tmp_path / "pictures", NUMBER)
+    whole = load(files, transform="light")
+    order = epoch_order(NUMBER, seed=5, epoch=1)
+    for index in order[:12].tolist():
+        if index:  # the first one tells the size of all
+            (files.root / files.paths[index]).unlink()
+    rest = load(files, transform="light", position=12, bad_files="refuse")
+    same(rest, {index: whole[index] for index in order[12:NUMBER].tolist()})
+
+
+@pytest.mark.parametrize("reads", [1, 7])
+def test_reading_several_files_at_once_changes_nothing(files, reads):
+    same(load(files, reads=reads, workers=1), load(files))
+
+
+def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
+    data = Data(workers=2)
+    samples = ImageSamples(files, data, seed=5)
+    batches = ImageBatches(samples, CPU, data)
+    order = epoch_order(NUMBER, seed=5, epoch=1)
+    plan = EpochPlan(num_samples=NUMBER, batch_size=2, accumulate=1, rank=0, world_size=1)
+    shares = [share for _, shares in plan.steps() for share in shares]
+    begun = batches.epoch(order, shares, 0)
+    next(begun)
+    begun.close()
+    for share, batch in zip(shares, batches.epoch(order, shares, 1), strict=True):
+        indices = order[share.begin : share.filled_end]
+        assert batch.images.equal(samples.batch(indices.tolist(), 1).images)
+    batches.close()
+
+
+@pytest.mark.parametrize("spec", ["none", "light"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers):
+    files = write_files(tmp_path / "pictures", NUMBER)
+    expected = load(files, transform=spec)
+    data = Data(transform=spec, workers=workers)
+    samples = ImageSamples(files, data, seed=5)
+    samples.cache = DecodedCache.make(NUMBER, samples.shape)
+    batches = ImageBatches(samples, CPU, data)
+    order = epoch_order(NUMBER, seed=5, epoch=1)
+    plan = EpochPlan(num_samples=NUMBER, batch_size=6, accumulate=1, rank=0, world_size=1)
+    shares = [share for _, shares in plan.steps() for share in shares]
+    for _ in batches.epoch(order, shares, 0):
+        pass
+    for path in files.paths:
+        (files.root / path).unlink()
+    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.shape)
+    samples.cache = other  # as another rank of the node has it
+    again = ImageBatches(samples, CPU, data)
+    for share, batch in zip(shares, again.epoch(order, shares, 1), strict=True):
+        images = again.bring(batch).images
+        for at, place in enumerate(range(share.begin, share.end)):
+            assert images[at].equal(expected[int(order[place])][0])
+    batches.close()
+    again.close()
+
+
+@pytest.fixture
+def spoilt(tmp_path):
+    """Files three of which are no images."""
+    files = write_files(tmp_path / "pictures", NUMBER)
+    (files.root / files.paths[3]).write_bytes(b"")
+    (files.root / files.paths[8]).write_text("no picture")
+    (files.root / files.paths[20]).unlink()
+    return files
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_files_are_skipped_named_once_and_left_out_of_the_loss(spoilt, workers):
+    told = []
+    found = load(spoilt, workers=workers, tell_bad=told.append)
+    assert len(found) == NUMBER
+    assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {3, 8, 20}
+    assert sorted(bad.index for bad in told) == [3, 8, 20]
+    assert any(str(bad).endswith("is empty") for bad in told)
+    whole = load(write_files(spoilt.root.parent / "whole", NUMBER), workers=workers)
+    good = whole.keys() - {3, 8, 20}
+    same({index: found[index] for index in good}, {index: whole[index] for index in good})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bad_files_are_refused_by_name_where_that_is_asked_for(spoilt, workers):
+    with pytest.raises(HpcdistError, match=r"picture \d+ é\.jpg") as caught:
+        load(spoilt, workers=workers, bad_files="refuse")
+    assert "data.bad_files" in caught.value.hint
+
+
+def test_a_data_set_without_any_picture_is_refused(tmp_path):
+    files = write_files(tmp_path / "pictures", 3)
+    for path in files.paths:
+        (files.root / path).write_bytes(b"")
+    with pytest.raises(HpcdistError, match="none of the first 3 files"):
+        ImageSamples(files, Data(), seed=0)
+
+
+def test_a_worker_that_is_killed_is_said_to_be(files):
+    data = Data(workers=1, prefetch_factor=1)
+    batches = ImageBatches(ImageSamples(files, data, seed=5), CPU, data)
+    order = epoch_order(NUMBER, seed=5, epoch=1)
+    plan = EpochPlan(num_samples=NUMBER, batch_size=1, accumulate=1, rank=0, world_size=1)
+    shares = [share for _, shares in plan.steps() for share in shares]
+
+    def kill_and_go_on():
+        for number, _ in enumerate(batches.epoch(order, shares, 0)):
+            if number == 0:
+                os.kill(batches._loader._iterator._workers[0].pid, signal.SIGKILL)
+
+    with pytest.raises(HpcdistError, match="a worker that loads data was lost") as caught:
+        kill_and_go_on()
+    assert "memory" in caught.value.hint
+    batches.close()
+
+
+def test_transforms_draw_nothing_from_the_generator_of_the_training(files):
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    load(files, transform="heavy", workers=0)
+    assert torch.rand(4).equal(expected)

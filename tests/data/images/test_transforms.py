@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import torch
+from pictures import picture
+from torchvision.transforms import v2
+
+from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform
+from hpcdist.errors import JobError
+
+
+def test_light_is_the_affine_transform_of_torchvision():
+    image = picture(1)
+    torch.manual_seed(7)
+    expected = np.asarray(v2.RandomAffine(5, (0.1, 0.1), (0.5, 2.0))(image))
+    found = build_transform("light").apply(image, 7)
+    assert np.array_equal(found, expected)
+    assert not np.array_equal(found, np.asarray(image))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_gives_the_same_pixels_for_the_same_seed_and_others_for_another(name, mode):
+    transform = build_transform(name)
+    image = picture(1, mode=mode)
+    first, again, other = (transform.apply(image, seed) for seed in (1, 1, 2))
+    assert first.dtype == np.uint8
+    assert first.shape == (32, 40, 3 if mode == "RGB" else 1)
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, other) == (name == "none")
+
+
+def test_a_list_names_transforms_with_and_without_arguments():
+    spec = ["RandomHorizontalFlip", {"RandomRotation": {"degrees": 10}}, "light"]
+    check_transform(spec)
+    assert build_transform(spec).apply(picture(1), 3).shape == (32, 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message", "hint"),
+    [
+        ("hevy", "'hevy'", "heavy"),
+        (["RandomAfine"], "'RandomAfine'", "RandomAffine"),
+        ([{"RandomAffine": {"degree": 5}}], "'degree'", "degrees"),
+        ([{"RandomHorizontalFlip": {"q": 1}}], "'q'", "p"),
+        ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
+        ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
+        ([{"RandomAffine": 5}], "arguments of RandomAffine", "RandomAffine"),
+        (["Normalize"], "'Normalize'", ""),
+        (["os.system"], "'os.system'", ""),
+    ],
+)
+def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
+    with pytest.raises(JobError, match=message) as caught:
+        check_transform(spec)
+    assert hint in caught.value.hint
