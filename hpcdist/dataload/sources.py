@@ -11,11 +11,12 @@ import torch
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data
-from hpcdist.data.images.loading import ImageBatches
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
 from hpcdist.dataload.passes import Batches
 from hpcdist.dataload.stages import image_stages, memory_stages, pixel_stages
+from hpcdist.rank import RankContext
 from hpcdist.spec import Data
+from hpcdist.training.decoded import share_parts
 
 
 class Source:
@@ -33,6 +34,8 @@ class Source:
         self._samples = samples
         self.num_classes = num_classes
         self._tell_bad = tell_bad
+        self.is_kept = False
+        """Decoded pictures were kept when it was opened last."""
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -52,8 +55,15 @@ class Source:
         return memory_stages(self._samples, indices)
 
     @contextmanager
-    def open(self, device: torch.device) -> Iterator[Batches]:
-        """Batches as a training takes them; workers are made with the first one."""
+    def open(self, context: RankContext) -> Iterator[Batches]:
+        """Batches as a training takes them; workers are made with the first one.
+
+        Decoded pictures are kept as the job says, and forgotten at the end. All ranks open it.
+        """
+        images = [self._samples] if isinstance(self._samples, ImageSamples) else []
+        mem_gb = context.job.resources.mem_gb
+        share_parts(images, context, self._data, mem_gb=mem_gb, has_group=True)
+        self.is_kept = any(each.cache is not None for each in images)
         memory_format = (
             torch.channels_last
             if isinstance(self._samples, ImageSamples)  # the format in which they are decoded
@@ -61,7 +71,7 @@ class Source:
         )
         batches = make_batches(
             self._samples,
-            device,
+            torch.device(context.device),
             self._data,
             memory_format=memory_format,
             tell_bad=self._tell_bad,
@@ -69,8 +79,9 @@ class Source:
         try:
             yield batches
         finally:
-            if isinstance(batches, ImageBatches):  # workers of the others end with the object
-                batches.close()
+            batches.close()
+            for each in images:
+                each.cache = None
 
 
 class Sources:

@@ -53,8 +53,14 @@ class Way:
         )
         self._number = 0  # of passes: each has an order of its own
         self._batches: int | None = None
-        self.stages_s = self._time_stages()
-        """Seconds per image in each stage before the hand-over."""
+        self._stages_s = self._time_stages()
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """Seconds per image in each stage before the hand-over; neither reading nor decoding where
+        decoded pictures were kept in the last turn."""
+        spared = ("read", "decode") if self._source.is_kept else ()
+        return {name: stage_s for name, stage_s in self._stages_s.items() if name not in spared}
 
     def measure(self, effort: Effort, *, time_s: float) -> Passes:
         """One turn: a first pass, and those that count; about as many as fit into the time, and
@@ -62,7 +68,7 @@ class Way:
         first_files, number = self._forget_files(effort, time_s)
         self._meet()
         begun_s = time.perf_counter()
-        with self._source.open(self._device) as batches:
+        with self._source.open(self._context) as batches:
             first = self._pass(batches, number, weigh=True, begun_s=begun_s)
             batch_time_s = self._largest(first.time_s / number)
             effort = fit(
@@ -104,7 +110,7 @@ class Way:
         number = first_batches(
             effort.batches,
             distinct=self._shape.distinct_batches,
-            batch_time_s=self._largest(sum(self.stages_s.values())) * self._shape.batch_size,
+            batch_time_s=self._largest(sum(self._stages_s.values())) * self._shape.batch_size,
             time_s=time_s * _FIRST_SHARE,
         )
         paths = self._source.paths(self._own_indices(number))

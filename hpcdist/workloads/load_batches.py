@@ -232,7 +232,7 @@ class _Benchmark:
 
         from hpcdist.dataload.model_step import time_steps
 
-        source = self._sources.source(msgspec.structs.replace(data, workers=0))
+        source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
         times_s = time_steps(
             self._job.model,
             self._one_batch(source, batch_size),
@@ -258,7 +258,7 @@ class _Benchmark:
 
         order = torch.arange(batch_size) % len(source)
         share = Share(begin=0, end=batch_size, filled_end=batch_size)
-        with source.open(torch.device(self.context.device)) as batches:
+        with source.open(self.context) as batches:
             (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
             return batch
 
@@ -393,4 +393,6 @@ def _gather(context: RankContext, value: Any) -> list[Any]:
 
 
 def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.fmean(each[name] for each in stages) for name in stages[0]}
+    """Of the stages that all ranks have."""
+    names = [name for name in stages[0] if all(name in each for each in stages)]
+    return {name: statistics.fmean(each[name] for each in stages) for name in names}

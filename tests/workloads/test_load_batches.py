@@ -92,6 +92,35 @@ def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
     assert "1 per rank" not in launched.everything_said()
 
 
+def test_kept_pictures_are_neither_read_nor_decoded(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=1", "data.repeats=1", "data.cache=[false,true]", gpus=2
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    read, kept = events_of(launched, "loading")
+    assert (read["setting"]["cache"], kept["setting"]["cache"]) == (False, True)
+    assert set(read["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
+    assert set(kept["parts_s"]) == {"transform", "collate", "hand_over"}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_are_started_in_other_ways_and_anew_for_each_pass(submit_job, pictures, method):
+    launched = submit_pictures(
+        submit_job,
+        pictures,
+        "data.workers=1",
+        "data.repeats=1",
+        f"data.multiprocessing_context={method}",
+        "data.persistent_workers=false",
+        "data.batches_to_check=1",
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    (cell,) = events_of(launched, "loading")
+    assert cell["setting"]["multiprocessing_context"] == method
+    assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
+    assert cell["worker_bytes"] > 10_000_000
+
+
 def test_more_workers_than_cpus_are_measured_with_a_warning(submit_job, pictures):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", "data.batches_to_check=1", gpus=4
