@@ -10,6 +10,7 @@ from hpcdist.dataload.series import (
     Series,
     alternatives,
     best_by_transform,
+    is_faster,
     recommended,
     slowest_node,
 )
@@ -37,7 +38,7 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[st
     told = [*_on_nodes(cells, node)]
     told += [_on_workers(transform, series) for transform, series in best.items()]
     told += _on_bottleneck(chosen, steps)
-    told += _on_parts(dearest)
+    told += _on_parts(dearest, varied([cell.setting for cell in own]))
     told += _on_choices(dearest, own)
     told += _on_first(dearest)
     told += _on_noise(chosen)
@@ -135,8 +136,9 @@ def _on_shared_cpus(cell: LoadingCell, step: StepTime) -> str:
     )
 
 
-def _on_parts(cell: LoadingCell) -> Iterator[str]:
-    """Where the time of an image goes, and what would save some of it."""
+def _on_parts(cell: LoadingCell, compared: Sequence[str]) -> Iterator[str]:
+    """Where the time of an image goes, and what would save some of it: of the keys that were
+    compared, the figures speak."""
     total_s = _work_s(cell)
     if not total_s:
         return
@@ -153,29 +155,35 @@ def _on_parts(cell: LoadingCell) -> Iterator[str]:
         )
     for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
         if part_s >= _TELLING_SHARE * total_s:
-            yield from _would_help(name, setting, parts, total_s)
+            advice = _would_help(name, setting, parts, total_s)
+            yield from (text for key, text in advice if key not in compared)
     if parts.get("read", 0.0) >= _TELLING_SHARE * total_s:
         yield _on_reads(cell, parts["read"])
 
 
 def _would_help(
     name: str, setting: Setting, parts: dict[str, float], total_s: float
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
+    """Keys, and what could be done with them."""
+
     def most(*saved: str) -> str:
         left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
         return f"at most {total_s / left_s:.1f} times as fast" if left_s > 0 else "much faster"
 
     if name in {"read", "decode"} and setting.cache is False:
         yield (
-            f"data.cache=auto would save reading and decoding from the second epoch on, where the "
-            f"decoded images fit in memory: {most('read', 'decode')}."
+            "cache",
+            (
+                "data.cache=auto would save reading and decoding from the second epoch on, where "
+                f"the decoded images fit in memory: {most('read', 'decode')}."
+            ),
         )
     if name == "decode":
-        yield _LESS_DECODING[setting.decoder]
+        yield "decoder", _LESS_DECODING[setting.decoder]
     if name == "transform":
-        yield f"Cheaper transforms would help: without any, {most('transform')}."
+        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
     if name in {"collate", "hand_over"} and setting.handover == "float32":
-        yield "data.handover=uint8 hands a quarter of the bytes over."
+        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
 
 
 def _on_reads(cell: LoadingCell, read_s: float) -> str:
@@ -214,12 +222,14 @@ def _on_choices(cell: LoadingCell, cells: Sequence[LoadingCell]) -> Iterator[str
             continue
         same = sorted([cell, *alternatives(cell, cells, key)], key=_rate)
         slow, fast = same[0], same[-1]
-        if slow is not fast:
-            own, other = getattr(fast.setting, key), getattr(slow.setting, key)
+        own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
+        if is_faster(fast, slow):
+            ratio = _rate(fast) / _rate(slow)
             yield (
-                f"data.{key}: {in_job(own)} loads {_rate(fast) / _rate(slow):.2f} times as much as "
-                f"{in_job(other)}, all else as above."
+                f"data.{key}: {own} loads {ratio:.2f} times as much as {other}, all else as above."
             )
+        elif slow is not fast:
+            yield f"data.{key}: {own} and {other} load alike, all else as above."
 
 
 def _on_first(cell: LoadingCell) -> Iterator[str]:
