@@ -109,7 +109,7 @@ def _kitty(image: Image) -> str:
     last = len(pieces) - 1
     return (
         "".join(
-            f"\x1b_G{'a=T,f=100,' if number == 0 else ''}m={int(number < last)};{piece}\x1b\\"
+            f"\x1b_G{'a=T,f=100,q=2,' if number == 0 else ''}m={int(number < last)};{piece}\x1b\\"
             for number, piece in enumerate(pieces)
         )
         + "\n"

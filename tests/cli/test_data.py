@@ -192,8 +192,8 @@ def test_a_terminal_without_sixel_is_sent_no_picture(hpcdist, answer):
 @pytest.mark.parametrize(
     ("environment", "beginning"),
     [
-        ({"TERM": "xterm-kitty"}, "\x1b_Ga=T,f=100,m="),
-        ({"TERM_PROGRAM": "WezTerm"}, "\x1b_Ga=T,f=100,m="),
+        ({"TERM": "xterm-kitty"}, "\x1b_Ga=T,f=100,q=2,m="),
+        ({"TERM_PROGRAM": "WezTerm"}, "\x1b_Ga=T,f=100,q=2,m="),
         ({"LC_TERMINAL": "iTerm2"}, "\x1b]1337;File=inline=1;size="),
     ],
     ids=["kitty", "wezterm", "iterm2"],
@@ -224,7 +224,7 @@ def test_kitty_gets_the_picture_as_png_in_pieces():
     pieces = text.removesuffix("\x1b\\\n").split("\x1b\\")
     assert len(pieces) > 1
     keys, data = zip(*(piece.removeprefix("\x1b_G").split(";") for piece in pieces), strict=True)
-    assert keys == ("a=T,f=100,m=1", *["m=1"] * (len(keys) - 2), "m=0")
+    assert keys == ("a=T,f=100,q=2,m=1", *["m=1"] * (len(keys) - 2), "m=0")
     assert all(len(piece) <= 4096 for piece in data)
     with Image.open(io.BytesIO(base64.b64decode("".join(data)))) as decoded:
         assert decoded.tobytes() == noise.tobytes()
