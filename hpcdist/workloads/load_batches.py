@@ -6,30 +6,30 @@ import math
 import statistics
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hpcdist import files
-from hpcdist.data.catalog import check_data, download_data, find_data_set
-from hpcdist.dataload.combinations import Combination, combine, in_job, several, varied
+from hpcdist.data.catalog import download_data, find_data_set
+from hpcdist.dataload.checks import any_data, check_dataload, combine_job
+from hpcdist.dataload.combinations import Combination, in_job, several, varied
 from hpcdist.dataload.conclusion import conclude
 from hpcdist.dataload.effort import Effort, turns
 from hpcdist.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
-from hpcdist.errors import JobError
-from hpcdist.job.check import show
 from hpcdist.launch.cpu_quota import cpu_quota
 from hpcdist.rank import RankContext
 from hpcdist.spec import Data, DataloadJob, JobSpec
-from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.training.model_names import is_torchvision
 from hpcdist.units import show_time
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
+    gather,
+    largest,
     process_group,
     should_stop,
     stop,
-    waiting,
 )
 
 if TYPE_CHECKING:
@@ -39,59 +39,17 @@ if TYPE_CHECKING:
 
 PLOT_NAME = "dataload.png"
 
-_COMPARED = tuple(Setting.__struct_fields__)
-_MOST_COMBINATIONS = 1_000
-"""More is taken for a mistake: that many take hours."""
-
 
 def check(job: JobSpec) -> None:
     """Raise JobError for all that can be known to be wrong without importing torch."""
     assert isinstance(job, DataloadJob)
-    if job.model.name is not None:
-        check_model_name(job.model.name)
-        if job.dataload.step_time_s is not None:
-            raise JobError(
-                f"model.name is {job.model.name} and dataload.step_time_s is "
-                f"{job.dataload.step_time_s:g}: loading is compared with one of them",
-                hint="leave one of them out",
-            )
-    for key in _COMPARED:
-        _check_list(job, key)
-    combinations = _combine(job)
-    if len(combinations) > _MOST_COMBINATIONS:
-        raise JobError(
-            f"the lists in data make {len(combinations):,} combinations, more than "
-            f"{_MOST_COMBINATIONS:,}",
-            hint="shorten the lists, or submit some of them as a job of their own",
-        )
-    for data in {combination.data.root: combination.data for combination in combinations}.values():
-        check_data(data)
-    _check_transforms(job)
-
-
-def _check_list(job: DataloadJob, key: str) -> None:
-    values = several(job.data, key)
-    if not values:
-        raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise JobError(
-            f"data.{key} has {show(twice)} {values.count(twice)} times",
-            hint="list each once; data.repeats says how often it is timed",
-        )
-
-
-def _check_transforms(job: DataloadJob) -> None:
-    from hpcdist.data.images.transforms import check_transform
-
-    for transform in several(job.data, "transform"):
-        check_transform(transform)
+    check_dataload(job)
 
 
 def prepare(job: JobSpec) -> None:
     """Download or make the data set where that is asked for, once, before any rank starts."""
     assert isinstance(job, DataloadJob)
-    for data in {each.data.root: each.data for each in _combine(job)}.values():
+    for data in {each.data.root: each.data for each in combine_job(job)}.values():
         if not find_data_set(data).is_complete(data):
             download_data(data)
 
@@ -102,7 +60,7 @@ def preload(job: JobSpec) -> list[str]:
 
     assert isinstance(job, DataloadJob)
     modules = ["hpcdist.dataload.way"]
-    entry = find_data_set(_any_data(job))
+    entry = find_data_set(any_data(job))
     heavy_model = job.model.name is not None and is_torchvision(job.model.name)
     transformed = not all(map(is_unchanged, several(job.data, "transform")))
     if heavy_model or transformed or "torchvision" in entry.modules:
@@ -124,14 +82,6 @@ def run(context: RankContext) -> None:
         _Benchmark(context, context.job).run()
 
 
-def _combine(job: DataloadJob) -> list[Combination]:
-    return combine(job.data, in_memory=find_data_set(_any_data(job)).images is None)
-
-
-def _any_data(job: DataloadJob) -> Data:
-    return Data(name=job.data.name)
-
-
 class _Benchmark:
     """One rank's part."""
 
@@ -141,7 +91,7 @@ class _Benchmark:
 
         self.context = context
         self._job = job
-        self._combinations = _combine(job)
+        self._combinations = combine_job(job)
         self._is_asked_to_stop = False
         self._sources = Sources(job.dataload.seed, BadFileNotes(context))
         self._places = _places(context)
@@ -184,7 +134,7 @@ class _Benchmark:
         setting = combination.setting
         way = self._ways.get(setting) or self._open(combination)
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
-        outcomes = _gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
+        outcomes = gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
         measured = [passes for passes, _ in outcomes]
         if not measured[0].times_s:  # told to stop before the first that counts
             return
@@ -204,7 +154,7 @@ class _Benchmark:
             seed=self._job.dataload.seed,
             each=lambda: alive(self.context),
             should_stop=self._is_stopping,
-            largest=lambda value: _largest(self.context, value),
+            largest=lambda value: largest(self.context, value),
         )
         self._ways[combination.setting] = way
         return way
@@ -240,7 +190,7 @@ class _Benchmark:
             device=torch.device(self.context.device),
             alive=lambda: alive(self.context),
         )
-        slowest = max(_gather(self.context, times_s), key=statistics.fmean)
+        slowest = max(gather(self.context, times_s), key=statistics.fmean)
         return StepTime(
             batch_size=batch_size,
             mean_time_s=statistics.fmean(slowest),
@@ -358,7 +308,7 @@ class _Benchmark:
 def _places(context: RankContext) -> list[Place]:
     """Where each rank is; a node's CPUs are those that some rank of it may use, or its quota."""
     own = (context.node_rank, context.host, frozenset(context.cpus), cpu_quota())
-    found = _gather(context, own)
+    found = gather(context, own)
     places = {}
     for node, host, _, quota in found:
         cpus = frozenset[int]().union(*(each[2] for each in found if each[0] == node))
@@ -369,27 +319,6 @@ def _places(context: RankContext) -> list[Place]:
 def _mean_sd(timed: LoadingCell | StepTime) -> str:
     spread = "" if timed.sd_time_s is None else f" ± {show_time(timed.sd_time_s)}"
     return f"{show_time(timed.mean_time_s)}{spread}"
-
-
-def _largest(context: RankContext, value: float) -> float:
-    """Of what all ranks say, once all have."""
-    import torch
-    import torch.distributed as dist
-
-    told = torch.tensor([value], dtype=torch.float64)
-    with waiting(context):
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told.item())
-
-
-def _gather(context: RankContext, value: Any) -> list[Any]:
-    """What every rank has, in every rank."""
-    import torch.distributed as dist
-
-    found: list[Any] = [None] * context.world_size
-    with waiting(context):
-        dist.all_gather_object(found, value)
-    return found
 
 
 def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
