@@ -31,8 +31,15 @@ _SECTIONS = {
     "Allreduce": "`allreduce`",
     "InferenceJob": "Jobs with `workload: inference`, which has `model` and `data`, too",
     "Inference": "`inference`",
+    "DataloadJob": "Jobs with `workload: dataload`",
+    "LoadedData": "`data` of jobs with `workload: dataload`",
+    "TimedModel": "`model` of jobs with `workload: dataload`",
+    "Dataload": "`dataload`",
 }
 """Struct -> heading, in the order of the page."""
+
+_MEANING_AS_IN = {"LoadedData": "Data", "TimedModel": "Model"}
+"""Struct -> the one that says what its keys mean which have no line of their own."""
 
 _TYPES = {
     "Count": "integer, 1 or more",
@@ -47,6 +54,9 @@ _TYPES = {
     "tuple[Port, Port]": "[first, last], 1024 to 65535",
     "tuple[Count, Count, Count]": "list of 3 integers, 1 or more",
     "Literal['auto'] | bool": "auto, true or false",
+    "str | tuple[str | dict[str, Any], ...]": "text, or a list of texts and mappings",
+    "str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...]": "text, or a list "
+    "of texts, mappings and such lists",
 }
 
 _HEAD = """# Keys of a job file
@@ -64,7 +74,35 @@ This page is written by `python docs/generate_job_keys.py`.
 def page() -> str:
     """The whole page as Markdown."""
     found = structs(PACKAGE / "spec.py")
+    for name, other in _MEANING_AS_IN.items():
+        _add_meanings(found[name], found[other])
     return _HEAD + "".join(_section(heading, found[name]) for name, heading in _SECTIONS.items())
+
+
+def _add_meanings(struct: ast.ClassDef, other: ast.ClassDef) -> None:
+    """Give keys that have no docstring that of the same key in another struct."""
+    meanings = {
+        key: following
+        for key, following in _keys(other)
+        if following is not None and _docstring(following)
+    }
+    for key, following in _keys(struct):
+        if not _docstring(following):
+            place = next(
+                number
+                for number, field in enumerate(struct.body, start=1)
+                if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == key
+            )
+            struct.body.insert(place, meanings[key])
+
+
+def _keys(struct: ast.ClassDef) -> list[tuple[str, ast.stmt | None]]:
+    """Each key, and what stands below it."""
+    return [
+        (ast.unparse(field.target), following)
+        for field, following in zip(struct.body, [*struct.body[1:], None], strict=True)
+        if isinstance(field, ast.AnnAssign)
+    ]
 
 
 def structs(module: Path) -> dict[str, ast.ClassDef]:
@@ -126,6 +164,8 @@ def _type(annotation: str) -> str:
     base = annotation.removesuffix(" | None")
     if base in _TYPES:
         text = _TYPES[base]
+    elif base.startswith("OneOrSeveral["):
+        text = f"{_type(base.removeprefix('OneOrSeveral[').removesuffix(']'))}; or a list"
     elif base.startswith("tuple[") and base.endswith(", ...]"):
         text = f"list, each {_type(base.removeprefix('tuple[').removesuffix(', ...]'))}"
     elif base.startswith("Literal["):

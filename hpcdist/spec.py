@@ -6,10 +6,14 @@ loader (`hpcdist.job`) makes them from YAML and flags; nothing else changes them
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+
+_Value = TypeVar("_Value")
+OneOrSeveral: TypeAlias = _Value | tuple[_Value, ...]
+"""A value, or a list of those that are compared."""
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -408,6 +412,76 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
     inference: Inference = Inference()
 
 
+# Keys without a line of their own mean what they mean in Data.
+
+
+class LoadedData(Section, frozen=True, kw_only=True):
+    """Which data are loaded, and in which ways: each way is measured in every combination with the
+    others."""
+
+    name: str = "faces"
+    root: OneOrSeveral[str | None] = None
+    download: bool = False
+    train_samples: Count | None = None
+    size: Count | None = None
+    split: Literal["auto", "stratified"] = "auto"
+    bad_files: Literal["skip", "refuse"] = "skip"
+    batches_to_check: Count = 100
+    """Batches in each pass, of each rank; the data set is repeated where it has fewer."""
+    repeats: Count = 5
+    """Passes that count, after the first; fewer where they would take longer than
+    dataload.max_time_s."""
+    workers: OneOrSeveral[CountOrZero] = (0, 1, 2, 4)
+    batch_size: OneOrSeveral[Count] = 64
+    """Samples per batch and rank."""
+    transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"
+    """What is done to each image: none, light, heavy, or a list of torchvision's v2 transforms. A
+    list in which everything is a preset's name or a list has several that are compared, such as
+    [none, light, [RandomHorizontalFlip]]."""
+    decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
+    reads: OneOrSeveral[Count | None] = None
+    cache: OneOrSeveral[Literal["auto"] | bool] = False
+    """Keep decoded photographs in memory that the ranks of a node share; auto: where they fit. Off
+    unless it is asked for, as what is measured otherwise is that memory."""
+    handover: OneOrSeveral[Literal["uint8", "float32"]] = "uint8"
+    pin_memory: OneOrSeveral[Literal["auto"] | bool] = "auto"
+    prefetch_factor: OneOrSeveral[Count] = 2
+    persistent_workers: OneOrSeveral[bool] = True
+    multiprocessing_context: OneOrSeveral[Literal["fork", "forkserver", "spawn"]] = "fork"
+
+
+class TimedModel(Section, frozen=True, kw_only=True):
+    """A model whose training step is timed, to compare it with loading."""
+
+    name: str | None = None
+    """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class.
+    Unset: none is timed."""
+    args: dict[str, Any] = {}
+    image_size: Count | None = None
+
+
+class Dataload(Section, frozen=True, kw_only=True):
+    """How long is measured, and what it is compared with."""
+
+    max_time_s: Positive = 60.0
+    """About how long one combination is measured, in seconds."""
+    step_time_s: Positive | None = None
+    """Seconds that a training step of yours takes with a batch that is there already, to compare
+    loading with; model.name has it measured instead."""
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    """Seed of the order of the samples and of the transforms."""
+
+
+class DataloadJob(JobSpec, frozen=True, kw_only=True):
+    """Time to load batches, by the number of workers and all else that data say (workload:
+    dataload)."""
+
+    workload: Literal["dataload"] = "dataload"
+    model: TimedModel = TimedModel()
+    data: LoadedData = LoadedData()
+    dataload: Dataload = Dataload()
+
+
 JOB_TYPES: dict[str, type[JobSpec]] = {
     "train": TrainJob,
     "lightning": LightningJob,
@@ -416,6 +490,7 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
     "check": CheckJob,
     "allreduce": AllreduceJob,
     "inference": InferenceJob,
+    "dataload": DataloadJob,
     "function": FunctionJob,
 }
 """Workload, as the key `workload` names it -> what a job with that workload may say."""

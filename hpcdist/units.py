@@ -35,3 +35,13 @@ def show_binary(number: int) -> str:
         number //= 1024
         unit += 1
     return f"{number:,} {_BINARY_UNITS[unit]}"
+
+
+def show_time(time_s: float) -> str:
+    """`12.3 ms`: three digits, in the unit in which it is at least 1; for sentences."""
+    unit_s, unit = next((unit for unit in _TIMES if time_s >= unit[0]), _TIMES[-1])
+    value = time_s / unit_s
+    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
+
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

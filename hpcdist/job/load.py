@@ -34,6 +34,8 @@ from hpcdist.nearest import nearest
 from hpcdist.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
+    DataloadJob,
+    InferenceJob,
     JobSpec,
     ModuleJob,
     ScriptJob,
@@ -293,8 +295,7 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
         shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
         check_script(script, shown)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
-    if isinstance(job, TrainingJob):
-        job = _with_absolute_paths(job)
+    job = _with_absolute_paths(job)
     if script_args:
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
@@ -320,14 +321,21 @@ def _with_file(
     return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
 
 
-def _with_absolute_paths(job: TrainingJob) -> TrainingJob:
+def _with_absolute_paths(job: JobSpec) -> JobSpec:
     """Paths mean the same in every process of the run, wherever it works: they are relative to the
     directory of the submission."""
-    return msgspec.structs.replace(
-        job,
-        data=msgspec.structs.replace(job.data, root=_absolute(job.data.root)),
-        checkpoint=msgspec.structs.replace(job.checkpoint, resume=_absolute(job.checkpoint.resume)),
-    )
+    if isinstance(job, TrainingJob):
+        resume = _absolute(job.checkpoint.resume)
+        checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
+        job = msgspec.structs.replace(job, checkpoint=checkpoint)
+    if isinstance(job, TrainingJob | InferenceJob):
+        data = msgspec.structs.replace(job.data, root=_absolute(job.data.root))
+        return msgspec.structs.replace(job, data=data)
+    if isinstance(job, DataloadJob):
+        roots = job.data.root
+        root = tuple(map(_absolute, roots)) if isinstance(roots, tuple) else _absolute(roots)
+        return msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, root=root))
+    return job
 
 
 def _absolute(path: str | None) -> str | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from hpcdist.inference.figures import Cell
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, PairFigures
+from hpcdist.summary.loading_table import loading_tables
+from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -22,14 +23,6 @@ _MOST_PAIRS = 12
 _GB = 1e9
 
 
-class PlainTable(NamedTuple):
-    """A caption, headers with units, and rows of text; numbers stand right."""
-
-    caption: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def benchmark_tables(run: RunSummary, number: int) -> Iterator[PlainTable]:
     """What a run of a benchmark shows; nothing for others."""
     if run.all_reduce:
@@ -38,6 +31,8 @@ def benchmark_tables(run: RunSummary, number: int) -> Iterator[PlainTable]:
             yield _pairs(run.all_reduce, number)
     if run.inference:
         yield _batches(run.inference, number)
+    if run.loading:
+        yield from loading_tables(run.loading, number)
 
 
 def _sizes(summary: AllReduceSummary, number: int) -> PlainTable:

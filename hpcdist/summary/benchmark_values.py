@@ -1,4 +1,4 @@
-"""What the benchmarks `allreduce` and `inference` add to a run's summary.
+"""What the benchmarks `allreduce`, `inference` and `dataload` add to a run's summary.
 
 Units stand in the names; bandwidths are bytes per second, by the definitions of nccl-tests.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.inference.figures import Cell
 
 
@@ -63,3 +64,13 @@ class InferenceSummary(Struct, frozen=True, kw_only=True):
     cells: list[Cell]
     conclusions: list[str]
     """A sentence for each parallel strategy."""
+
+
+class LoadingSummary(Struct, frozen=True, kw_only=True):
+    """Time to load a batch, by way of loading and node."""
+
+    cells: list[LoadingCell]
+    steps: list[StepTime] = []
+    """What training steps take, by batch size, where that was asked for."""
+    conclusions: list[str]
+    """How many workers, what the bottleneck is, and what would help."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdist.collectives.pairs import SLOW_SHARE, common_node, slow_pairs, usual_bandwidth
+from hpcdist.dataload.conclusion import conclude as conclude_loading
+from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.inference.conclusion import conclude
 from hpcdist.inference.figures import Cell
 from hpcdist.summary.benchmark_values import (
     AllReduceSummary,
     InferenceSummary,
     Latency,
+    LoadingSummary,
     PairFigures,
     SizeFigures,
 )
@@ -51,6 +54,19 @@ def inference_summary(cells: Sequence[Cell]) -> InferenceSummary | None:
     if not cells:
         return None
     return InferenceSummary(cells=list(cells), conclusions=conclude(cells))
+
+
+def loading_summary(
+    cells: Sequence[LoadingCell], steps: Sequence[StepTime]
+) -> LoadingSummary | None:
+    """Of one rank's events; None where it loaded nothing. A later event of the same way on the same
+    node has more passes, and replaces the earlier."""
+    if not cells:
+        return None
+    newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
+    return LoadingSummary(
+        cells=newest, steps=list(steps), conclusions=conclude_loading(newest, steps)
+    )
 
 
 def all_reduce_sentences(summary: AllReduceSummary) -> list[str]:

@@ -97,6 +97,8 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         collectives=found["collective"],
         pairs=found["pair"],
         cells=found["inference"],
+        loadings=found["loading"],
+        model_steps=found["model_step"],
         faults=[Fault(path=f"{path.parent.name}/{path.name}", text=text) for text in faults],
     )
 

@@ -14,8 +14,12 @@ from hpcdist.recording import PHASES
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import timing
 from hpcdist.summary.attempts import list_attempts, lost_steps, lost_time_s
-from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
-from hpcdist.summary.benchmarks import all_reduce_summary, inference_summary
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
+from hpcdist.summary.benchmarks import (
+    all_reduce_summary,
+    inference_summary,
+    loading_summary,
+)
 from hpcdist.summary.records import Evaluation, Memory, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.values import (
@@ -59,6 +63,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     max_cuda_bytes: int | None
     all_reduce: AllReduceSummary | None = None
     inference: InferenceSummary | None = None
+    loading: LoadingSummary | None = None
 
 
 class MeasuredRun(Struct, frozen=True, kw_only=True):
@@ -101,6 +106,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
         all_reduce=all_reduce_summary(record.collectives, record.pairs),
         inference=inference_summary(record.cells),
+        loading=loading_summary(record.loadings, record.model_steps),
     )
 
 
@@ -147,6 +153,7 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
         all_reduce=_newest_of_lowest_rank(ranks, lambda figures: figures.all_reduce),
         inference=_newest_of_lowest_rank(ranks, lambda figures: figures.inference),
+        loading=_newest_of_lowest_rank(ranks, lambda figures: figures.loading),
         verdict=_verdict(record.verdict) if record.verdict else None,
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
     )

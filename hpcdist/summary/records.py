@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.events import SCHEMA_VERSION
 from hpcdist.inference.figures import Cell
 from hpcdist.verdict import Verdict
@@ -152,10 +153,12 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "collective": Collective,
     "pair": NodePair,
     "inference": Cell,
+    "loading": LoadingCell,
+    "model_step": StepTime,
     "end": End,
 }
-"""Events that the summary reads. Their tags are their kinds; `Cell` has none, as it stands in the
-summary as it is, and a tag would stand there too."""
+"""Events that the summary reads. Their tags are their kinds; `Cell`, `LoadingCell` and `StepTime`
+have none, as they stand in the summary as they are, and a tag would stand there too."""
 
 OTHER_KINDS = ("model", "setup", "checkpoint", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
@@ -186,6 +189,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     collectives: list[Collective] = []
     pairs: list[NodePair] = []
     cells: list[Cell] = []
+    loadings: list[LoadingCell] = []
+    model_steps: list[StepTime] = []
     faults: list[Fault]
 
 

@@ -40,12 +40,13 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
 
 def is_benchmark(run: RunSummary) -> bool:
     """It measured something else than training steps."""
-    return run.all_reduce is not None or run.inference is not None
+    return any(found is not None for found in (run.all_reduce, run.inference, run.loading))
 
 
 def _benchmark_sentences(run: RunSummary) -> str:
     told = all_reduce_sentences(run.all_reduce) if run.all_reduce else []
     told += run.inference.conclusions if run.inference else []
+    told += run.loading.conclusions if run.loading else []
     return " ".join(map(shown, told)) + _shared_cpus(run)
 
 

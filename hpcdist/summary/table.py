@@ -14,9 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcdist.summary.benchmark_table import PlainTable, benchmark_tables
+from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.grid import Grid
 from hpcdist.summary.metrics import OTHER
+from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import is_baseline, is_benchmark, remarks
 from hpcdist.summary.text import (
     UNDEFINED,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
 from hpcdist.verdict import Kind, State
 
 
@@ -152,6 +152,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Of the job allreduce, and of check."""
     inference: InferenceSummary | None = None
     """Of the job inference."""
+    loading: LoadingSummary | None = None
+    """Of the job dataload."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
     """What the ranks wanted known."""

@@ -8,7 +8,7 @@ from hpcdist.data.arrays import DataSet
 from hpcdist.data.images.cache import DecodedCache, affordable_bytes, needed_bytes
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.rank import RankContext
-from hpcdist.spec import TrainingJob
+from hpcdist.spec import Data, TrainingJob
 
 Place = tuple[int, int, int]
 
@@ -22,9 +22,21 @@ def share_decoded(
     there: each picture is decoded once per node.
     """
     parts = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
-    if not parts or job.data.cache is False:
+    share_parts(parts, context, job.data, mem_gb=job.resources.mem_gb, has_group=has_group)
+
+
+def share_parts(
+    parts: list[ImageSamples],
+    context: RankContext,
+    data: Data,
+    *,
+    mem_gb: float | None,
+    has_group: bool,
+) -> None:
+    """The same for parts of a data set; `mem_gb`: resources.mem_gb."""
+    if not parts or data.cache is False:
         return
-    made = _make(parts, job) if context.local_rank == 0 else []
+    made = _make(parts, data, mem_gb) if context.local_rank == 0 else []
     everybodys: list[tuple[int, list[Place]] | None] = [None] * context.world_size
     own = (context.node_rank, [cache.place for cache in made])
     if has_group:
@@ -38,14 +50,13 @@ def share_decoded(
         part.cache = made.pop(0) if made else _open(place, part, context)
 
 
-def _make(parts: list[ImageSamples], job: TrainingJob) -> list[DecodedCache]:
+def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[DecodedCache]:
     """Caches for as many parts as fit."""
-    mem_gb = job.resources.mem_gb
     left = affordable_bytes(None if mem_gb is None else mem_gb * 1e9)
     made: list[DecodedCache] = []
     for part in parts:
         left -= needed_bytes(len(part), part.shape)
-        if left < 0 and job.data.cache == "auto":
+        if left < 0 and data.cache == "auto":
             break
         made.append(DecodedCache.make(len(part), part.shape))
     return made

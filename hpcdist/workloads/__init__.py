@@ -22,6 +22,7 @@ WORKLOADS = {
     "check": "hpcdist.workloads.cluster_check",
     "allreduce": "hpcdist.workloads.all_reduce",
     "inference": "hpcdist.workloads.predict",
+    "dataload": "hpcdist.workloads.load_batches",
 }
 """Workload -> its module; none is called as a function here is, which would hide the function."""
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
@@ -91,3 +92,24 @@ def waiting(context: RankContext) -> Iterator[None]:
 def _beat(context: RankContext, over: threading.Event) -> None:
     while not over.wait(_BEAT_S):
         alive(context)
+
+
+def gather(context: RankContext, value: Any) -> list[Any]:
+    """What every rank has, in every rank, by rank."""
+    import torch.distributed as dist
+
+    found: list[Any] = [None] * context.world_size
+    with waiting(context):
+        dist.all_gather_object(found, value)
+    return found
+
+
+def largest(context: RankContext, value: float) -> float:
+    """Of what all ranks say, once all have."""
+    import torch
+    import torch.distributed as dist
+
+    told = torch.tensor([value], dtype=torch.float64)
+    with waiting(context):
+        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+    return float(told.item())

@@ -5,7 +5,7 @@ import io
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms import v2
+from torchvision.transforms import functional, v2
 
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.samples import sample_seed
@@ -53,7 +53,6 @@ def plain(files, index, *, spec="none", seed=0, epoch=0, size=None):
         if name == "RandomErasing":
             image = v2.functional.pil_to_tensor(image)
         image = getattr(v2, name)(**arguments)(image)
-    if not isinstance(image, torch.Tensor):
-        image = v2.functional.pil_to_tensor(image)
-    scaled = v2.functional.to_dtype(image, torch.float32, scale=True)
-    return v2.functional.normalize(scaled, [0.5] * 3, [0.5] * 3)
+    if isinstance(image, torch.Tensor):
+        image = image.permute(1, 2, 0).numpy()
+    return functional.normalize(functional.to_tensor(image), [0.5] * 3, [0.5] * 3)

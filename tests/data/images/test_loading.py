@@ -74,6 +74,7 @@ def test_pixels_are_those_of_torchvision_at_another_size_too(files):
     )
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, workers, world_size):

@@ -1,0 +1,327 @@
+"""The data-loading benchmark: time per batch by workers, transforms, and all else that data say."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcdist import files
+from hpcdist.data.catalog import download_data, find_data_set
+from hpcdist.dataload.checks import any_data, check_dataload, combine_job
+from hpcdist.dataload.combinations import Combination, in_job, several, varied
+from hpcdist.dataload.conclusion import conclude
+from hpcdist.dataload.effort import Effort, turns
+from hpcdist.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
+from hpcdist.launch.cpu_quota import cpu_quota
+from hpcdist.rank import RankContext
+from hpcdist.spec import Data, DataloadJob, JobSpec
+from hpcdist.training.model_names import is_torchvision
+from hpcdist.units import show_time
+from hpcdist.workloads.benchmark import (
+    alive,
+    finish_step,
+    gather,
+    largest,
+    process_group,
+    should_stop,
+    stop,
+)
+
+if TYPE_CHECKING:
+    from hpcdist.data.arrays import Samples
+    from hpcdist.dataload.sources import Source
+    from hpcdist.dataload.way import Way
+
+PLOT_NAME = "dataload.png"
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for all that can be known to be wrong without importing torch."""
+    assert isinstance(job, DataloadJob)
+    check_dataload(job)
+
+
+def prepare(job: JobSpec) -> None:
+    """Download or make the data set where that is asked for, once, before any rank starts."""
+    assert isinstance(job, DataloadJob)
+    for data in {each.data.root: each.data for each in combine_job(job)}.values():
+        if not find_data_set(data).is_complete(data):
+            download_data(data)
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Modules to import once per node."""
+    from hpcdist.data.images.transforms import is_unchanged
+
+    assert isinstance(job, DataloadJob)
+    modules = ["hpcdist.dataload.way"]
+    entry = find_data_set(any_data(job))
+    heavy_model = job.model.name is not None and is_torchvision(job.model.name)
+    transformed = not all(map(is_unchanged, several(job.data, "transform")))
+    if heavy_model or transformed or "torchvision" in entry.modules:
+        modules.append("torchvision")
+    if job.model.name is not None:
+        modules += ["hpcdist.dataload.model_step", "torch._dynamo"]  # optimizers import it
+    return modules
+
+
+def run(context: RankContext) -> None:
+    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
+    import torch
+
+    assert isinstance(context.job, DataloadJob)
+    torch.set_num_threads(context.num_threads)
+    # More workers than CPUs are what is tried here, and our own note says so once.
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+    with process_group(context, "gloo"):
+        _Benchmark(context, context.job).run()
+
+
+class _Benchmark:
+    """One rank's part."""
+
+    def __init__(self, context: RankContext, job: DataloadJob) -> None:
+        from hpcdist.dataload.sources import Sources
+        from hpcdist.training.bad_files import BadFileNotes
+
+        self.context = context
+        self._job = job
+        self._combinations = combine_job(job)
+        self._is_asked_to_stop = False
+        self._sources = Sources(job.dataload.seed, BadFileNotes(context))
+        self._places = _places(context)
+        self._ways: dict[Setting, Way] = {}
+        self._passes: dict[Setting, list[Passes]] = {}
+        self._cells: dict[tuple[Setting, int], LoadingCell] = {}
+        self._steps: list[StepTime] = []
+
+    def run(self) -> None:
+        """Every way of loading in turn, then again backwards, and what follows from it."""
+        self._tell_plan()
+        self._time_model()
+        passes = turns(self._job.data.repeats)
+        plan = [
+            (combination, number)
+            for index, number in enumerate(passes)
+            for combination in self._combinations[:: -1 if index else 1]
+        ]
+        done = 0
+        for combination, number in plan:
+            if self._is_stopping():
+                break
+            self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
+            if not self._is_asked_to_stop:
+                done += 1
+                finish_step(self.context, done)
+        self._conclude()
+        if done < len(plan):
+            raise stop(self.context, done, len(plan), "measurements")
+
+    def _is_stopping(self) -> bool:
+        """Between passes; all ranks ask equally often."""
+        if not self._is_asked_to_stop:
+            self._is_asked_to_stop = should_stop(self.context)
+        return self._is_asked_to_stop
+
+    # What is measured.
+
+    def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
+        setting = combination.setting
+        way = self._ways.get(setting) or self._open(combination)
+        effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
+        outcomes = gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
+        measured = [passes for passes, _ in outcomes]
+        if not measured[0].times_s:  # told to stop before the first that counts
+            return
+        before = self._passes.get(setting)
+        if before is not None:
+            measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
+        self._passes[setting] = measured
+        self._tell(setting, measured, [stages for _, stages in outcomes])
+
+    def _open(self, combination: Combination) -> Way:
+        from hpcdist.dataload.way import Way
+
+        way = Way(
+            self.context,
+            self._sources.source(combination.data),
+            combination.setting,
+            seed=self._job.dataload.seed,
+            each=lambda: alive(self.context),
+            should_stop=self._is_stopping,
+            largest=lambda value: largest(self.context, value),
+        )
+        self._ways[combination.setting] = way
+        return way
+
+    def _time_model(self) -> None:
+        """A training step for each batch size, or what the job says that one takes."""
+        from hpcdist.data.order import LEAST_BATCH
+
+        first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
+        for batch_size, data in sorted(first.items()):
+            if self._job.dataload.step_time_s is not None:
+                said_s = self._job.dataload.step_time_s
+                self._tell_step(StepTime(batch_size=batch_size, mean_time_s=said_s))
+            elif self._job.model.name is None:
+                return
+            elif batch_size >= LEAST_BATCH:
+                self._tell_step(self._time_steps(data, batch_size))
+            else:
+                self._note(
+                    f"no step is timed with {batch_size} per batch: batch norm cannot train on it"
+                )
+
+    def _time_steps(self, data: Data, batch_size: int) -> StepTime:
+        import torch
+
+        from hpcdist.dataload.model_step import time_steps
+
+        source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
+        times_s = time_steps(
+            self._job.model,
+            self._one_batch(source, batch_size),
+            source.num_classes,
+            device=torch.device(self.context.device),
+            alive=lambda: alive(self.context),
+        )
+        slowest = max(gather(self.context, times_s), key=statistics.fmean)
+        return StepTime(
+            batch_size=batch_size,
+            mean_time_s=statistics.fmean(slowest),
+            sd_time_s=statistics.stdev(slowest),
+            repeats=len(slowest),
+            model=self._job.model.name,
+            on_cpus=self.context.device == "cpu",
+        )
+
+    def _one_batch(self, source: Source, batch_size: int) -> Samples:
+        """As the model takes it, on its device."""
+        import torch
+
+        from hpcdist.data.order import Share
+
+        order = torch.arange(batch_size) % len(source)
+        share = Share(begin=0, end=batch_size, filled_end=batch_size)
+        with source.open(self.context) as batches:
+            (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
+            return batch
+
+    # What is told.
+
+    def _tell_plan(self) -> None:
+        number = len(self._combinations)
+        most_s = number * self._job.dataload.max_time_s
+        self._say(
+            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}, "
+            f"{self._job.data.repeats} passes over {self._job.data.batches_to_check} batches each; "
+            f"at most about {most_s / 60:.0f} min"
+        )
+        cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
+        most = max(each.setting.workers for each in self._combinations)
+        if most > cpus:
+            self._note(
+                f"data.workers: {most} per rank are more than the {cpus:g} CPU"
+                f"{'' if cpus == 1 else 's'} that each rank has here"
+            )
+
+    def _tell(self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]) -> None:
+        if self.context.rank != 0:
+            return
+        for place in dict.fromkeys(self._places):
+            ranks = self._of_node(place.node)
+            cell = to_cell(
+                setting,
+                place,
+                [passes[rank] for rank in ranks],
+                _means([stages[rank] for rank in ranks]),
+            )
+            self._cells[setting, place.node] = cell
+            self.context.events.write("loading", **msgspec.to_builtins(cell))
+            self.context.say(self._line(cell))
+
+    def _line(self, cell: LoadingCell) -> str:
+        settings = [each.setting for each in self._combinations]
+        keys = dict.fromkeys(("transform", "workers", *varied(settings)))
+        words = [f"{key} {in_job(getattr(cell.setting, key))}" for key in keys]
+        node = f"node {cell.node}, " if self.context.num_nodes > 1 else ""
+        return (
+            f"{node}{', '.join(words)}: {_mean_sd(cell)} per batch, "
+            f"{cell.images_per_s:,.0f} images/s "
+            f"({cell.repeats} x {cell.batches} batches; first batch after "
+            f"{show_time(cell.start_time_s)}, first pass {show_time(cell.first_time_s)} per batch)"
+        )
+
+    def _tell_step(self, step: StepTime) -> None:
+        self._steps.append(step)
+        if self.context.rank != 0:
+            return
+        self.context.events.write("model_step", **msgspec.to_builtins(step))
+        if step.model is not None:
+            self.context.say(
+                f"a training step of {step.model} with {step.batch_size:,} per batch: "
+                f"{_mean_sd(step)}"
+            )
+
+    def _of_node(self, node: int) -> list[int]:
+        """Its ranks."""
+        return [rank for rank, place in enumerate(self._places) if place.node == node]
+
+    def _say(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.say(message)
+
+    def _note(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.events.write("note", message=message)
+            self.context.say(f"note: {message}")
+
+    def _conclude(self) -> None:
+        """The plot and the sentences, by the first rank, of what has been measured."""
+        cells = list(self._cells.values())
+        if self.context.rank != 0 or not cells:
+            return
+        for sentence in conclude(cells, self._steps):
+            self.context.say(sentence)
+        if self.context.is_current():
+            from hpcdist.dataload.plot import MOST_AXES, draw, num_panels
+
+            path = self.context.run.path / PLOT_NAME
+            files.write_whole(path, draw(cells, self._title(cells)))
+            left_out = num_panels(cells) - MOST_AXES
+            more = f"; {left_out} more would not be readable" if left_out > 0 else ""
+            self._note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
+
+    def _title(self, cells: Sequence[LoadingCell]) -> str:
+        sizes = {cell.setting.batch_size for cell in cells}
+        batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
+        ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
+        cpus = f"{cells[0].cpus:g} CPU{'' if cells[0].cpus == 1 else 's'}"
+        return f"{self._job.data.name}{batches}{ranks}: {cpus} per node"
+
+
+def _places(context: RankContext) -> list[Place]:
+    """Where each rank is; a node's CPUs are those that some rank of it may use, or its quota."""
+    own = (context.node_rank, context.host, frozenset(context.cpus), cpu_quota())
+    found = gather(context, own)
+    places = {}
+    for node, host, _, quota in found:
+        cpus = frozenset[int]().union(*(each[2] for each in found if each[0] == node))
+        places[node] = Place(node=node, host=host, cpus=min(len(cpus), quota or math.inf))
+    return [places[each[0]] for each in found]
+
+
+def _mean_sd(timed: LoadingCell | StepTime) -> str:
+    spread = "" if timed.sd_time_s is None else f" ± {show_time(timed.sd_time_s)}"
+    return f"{show_time(timed.mean_time_s)}{spread}"
+
+
+def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of the stages that all ranks have."""
+    names = [name for name in stages[0] if all(name in each for each in stages)]
+    return {name: statistics.fmean(each[name] for each in stages) for name in names}

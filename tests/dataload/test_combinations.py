@@ -1,0 +1,80 @@
+"""From the lists of a job to the ways of loading that are measured."""
+
+import msgspec
+import pytest
+
+from hpcdist.dataload.combinations import combine, in_words, several, varied
+from hpcdist.spec import LoadedData
+
+
+def data(**values):
+    return msgspec.convert(values, LoadedData)
+
+
+def chosen(combinations, *keys):
+    return [tuple(getattr(each.setting, key) for key in keys) for each in combinations]
+
+
+def test_all_lists_multiply_and_workers_change_fastest():
+    found = combine(data(workers=[1, 2], batch_size=[8, 16], decoder=["pil", "fast"]), in_memory=0)
+    assert chosen(found, "decoder", "batch_size", "workers") == [
+        *(("pil", 8, 1), ("pil", 8, 2), ("pil", 16, 1), ("pil", 16, 2)),
+        *(("fast", 8, 1), ("fast", 8, 2), ("fast", 16, 1), ("fast", 16, 2)),
+    ]
+
+
+def test_each_way_is_said_as_a_training_job_would_say_it():
+    given = data(name="image_folder", root="/data", size=64, workers=3, transform=["light", []])
+    first, second = combine(given, in_memory=False)
+    assert (first.data.name, first.data.root, first.data.size) == ("image_folder", "/data", 64)
+    assert (first.data.workers, first.data.transform) == (3, "light")
+    assert (second.data.transform, second.setting.transform) == ((), "none")
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("prefetch_factor", [2, 4]),
+        ("persistent_workers", [True, False]),
+        ("multiprocessing_context", ["fork", "spawn"]),
+    ],
+)
+def test_what_means_nothing_without_workers_is_measured_once_without(key, values):
+    found = combine(data(workers=[0, 2], **{key: values}), in_memory=False)
+    assert sorted(chosen(found, "workers")) == [(0,), (2,), (2,)]
+
+
+def test_what_means_nothing_in_memory_is_measured_once_in_memory():
+    given = data(workers=[0, 1], decoder=["pil", "exact"], reads=[1, 8], cache=[True, False])
+    assert len(combine(given, in_memory=True)) == 2
+    assert len(combine(given, in_memory=False)) == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ("light", 1),
+        (["none", "light", "heavy"], 3),
+        (["RandomHorizontalFlip", {"RandomAffine": {"degrees": 5}}], 1),
+        (["RandomHorizontalFlip"], 1),
+        (["light", "RandomHorizontalFlip"], 1),
+        ([["RandomHorizontalFlip"]], 1),
+        (["none", ["RandomHorizontalFlip", {"RandomAffine": {"degrees": 5}}]], 2),
+    ],
+    ids=["preset", "presets", "pipeline", "one-step", "preset-in-pipeline", "one", "both"],
+)
+def test_a_list_of_transforms_is_one_unless_all_in_it_are_whole(given, number):
+    assert len(several(data(transform=given), "transform")) == number
+
+
+def test_a_transform_is_told_by_names_and_arguments():
+    (transform,) = several(
+        data(transform=[["RandomHorizontalFlip", {"RandomAffine": {"degrees": 5, "shear": 1}}]]),
+        "transform",
+    )
+    assert in_words(transform) == "RandomHorizontalFlip, RandomAffine(degrees=5, shear=1)"
+
+
+def test_only_keys_that_differ_are_told_apart():
+    found = combine(data(workers=[0, 2], pin_memory=[True, "auto"]), in_memory=False)
+    assert varied([each.setting for each in found]) == ["pin_memory", "workers"]

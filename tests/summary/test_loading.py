@@ -1,0 +1,96 @@
+"""The summary of the job dataload, from events of known content."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from hpcdist.summary import print_summary, summarize, to_json
+
+
+def loading(workers, time_ms, *, node=0, transform="none", **fields):
+    return {
+        "event": "loading",
+        "time_s": 0.0,
+        "setting": {"batch_size": 64, "workers": workers, "transform": transform},
+        "node": node,
+        "host": f"n{node}",
+        "ranks": 1,
+        "cpus": 2,
+        "repeats": 5,
+        "batches": 100,
+        "mean_time_s": time_ms / 1e3,
+        "sd_time_s": 0.5e-3,
+        "min_time_s": time_ms / 1e3,
+        "images_per_s": 64 / time_ms * 1e3,
+        "start_time_s": 0.25,
+        "first_time_s": 2 * time_ms / 1e3,
+        "first_files": "cold",
+        "parts_s": {"read": 2e-5, "decode": 3e-4, "transform": 0.0, "collate": 1e-5},
+        "worker_bytes": 123_000_000 if workers else None,
+        **fields,
+    }
+
+
+@pytest.fixture
+def summary_of(make_run, events):
+    def summarized(*written):
+        run = make_run("dataload-20260101-120000-aaaa", job="dataload")
+        events.write(run, 0, [events.start(0, world_size=1), *written, events.end()])
+        return summarize([run], {})
+
+    return summarized
+
+
+def lines(summary):
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=200))
+    return [" ".join(line.split()) for line in file.getvalue().splitlines()]
+
+
+def test_loading_is_told_by_workers_the_conclusion_first(summary_of):
+    printed = lines(summary_of(loading(0, 60.0), loading(2, 33.0)))
+    assert printed[0].startswith("dataload: Transform none: with 2 workers 1,939 images/s")
+    assert "none 0 60.0 ± 0.5 1,067 250 120 -" in printed
+    assert "none 2 33.0 ± 0.5 1,939 250 66.0 123" in printed
+    assert "1: loading by workers, mean ± sd; first pass: files from storage" in printed
+    assert "none 2 20.0 300 0 10.0 - 330" in printed
+
+
+def test_a_later_event_of_the_same_way_replaces_the_earlier(summary_of):
+    summary = summary_of(loading(2, 40.0, repeats=3), loading(2, 33.0), loading(2, 66.0, node=1))
+    (told,) = to_json(summary)
+    cells = told["loading"]["cells"]
+    assert [(cell["node"], cell["repeats"]) for cell in cells] == [(0, 5), (1, 5)]
+    assert [cell["images_per_s"] for cell in cells] == pytest.approx([1939.4, 969.7], abs=0.1)
+    assert "none 2 66.0 ± 0.5 970 250 132 123" in " ".join(lines(summary))
+    assert any(line.startswith("1 n1 none 2") for line in lines(summary))
+
+
+def test_training_steps_are_shown_and_compared(summary_of):
+    step = {
+        "event": "model_step",
+        "time_s": 0.0,
+        "batch_size": 64,
+        "mean_time_s": 0.02,
+        "sd_time_s": 0.001,
+        "repeats": 20,
+        "model": "resnet18",
+    }
+    summary = summary_of(step, loading(2, 33.0))
+    assert "resnet18 64 20.0 ms ± 1.00 ms" in lines(summary)
+    assert to_json(summary)[0]["loading"]["steps"][0]["model"] == "resnet18"
+    assert "the model waits 39% of the time." in " ".join(lines(summary))
+
+
+def test_keys_that_vary_have_columns(summary_of):
+    pil = loading(2, 40.0)
+    pil["setting"]["decoder"] = "pil"
+    headers = lines(summary_of(loading(2, 33.0), pil))
+    assert any("transform workers decoder" in line for line in headers)
+
+
+def test_damaged_events_are_counted_and_left_out(summary_of):
+    summary = summary_of(loading(2, 33.0), loading(4, 33.0, mean_time_s=0.0), loading(-1, 33.0))
+    assert len(to_json(summary)[0]["loading"]["cells"]) == 1
+    assert "2 events skipped" in " ".join(summary.skipped)

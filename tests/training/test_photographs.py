@@ -1,0 +1,112 @@
+"""Training on image files: the same pixels for both trainers, any number of ranks, and a resume."""
+
+import pytest
+import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
+import torch
+from pictures import encoded, picture
+from torchvision.transforms import v2  # noqa: F401 - likewise
+
+WORLD = 2
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """`data` of a job: a folder of two classes."""
+    root = tmp_path / "photographs"
+    for number in range(44):
+        folder = root / ("cats" if number % 2 else "dogs")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:02}.jpg").write_bytes(encoded(picture(number)))
+    return {"name": "image_folder", "root": str(root), "transform": "light", "workers": 1}
+
+
+SECTIONS = {"train": {"epochs": 2, "batch_size": 4, "num_threads": 1}}
+
+
+def same_weights(found, expected):
+    found, expected = found.weights(), expected.weights()
+    return all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_both_trainers_reach_the_very_same_weights(train_ranks, make_job, photographs):
+    by_loop = train_ranks(make_job(data=photographs, **SECTIONS), WORLD)
+    assert by_loop.exit_codes == [0, 0], by_loop.log()
+    by_lightning = train_ranks(make_job("auto", "lightning", data=photographs, **SECTIONS), WORLD)
+    assert by_lightning.exit_codes == [0, 0], by_lightning.log()
+    assert same_weights(by_lightning, by_loop)
+    scores = [
+        [(event["loss"], event["samples"]) for event in training.events("evaluate")]
+        for training in (by_loop, by_lightning)
+    ]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"workers": 0},
+        {"cache": False},
+        {"decoder": "pil", "handover": "float32"},
+        {"reads": 4},
+    ],
+    ids=str,
+)
+def test_ways_to_load_that_change_no_pixel_change_no_weight(
+    train_ranks, make_job, photographs, keys
+):
+    sections = {"train": {**SECTIONS["train"], "epochs": 1}}
+    plain = train_ranks(make_job(data=photographs, **sections), WORLD)
+    other = train_ranks(make_job(data={**photographs, **keys}, **sections), WORLD)
+    assert other.exit_codes == [0, 0], other.log()
+    assert same_weights(other, plain)
+    assert other.state()["identity"] == plain.state()["identity"]
+
+
+@pytest.mark.parametrize("workload", ["train", "lightning"])
+def test_a_training_goes_on_in_the_middle_of_an_epoch(train_ranks, make_job, photographs, workload):
+    strategy = "ddp" if workload == "train" else "auto"
+
+    def job(max_steps, **checkpoint):
+        train = {**SECTIONS["train"], "max_steps": max_steps}
+        return make_job(strategy, workload, data=photographs, train=train, checkpoint=checkpoint)
+
+    whole = train_ranks(job(7), WORLD)
+    assert whole.exit_codes == [0, 0], whole.log()
+    begun = train_ranks(job(3, every_steps=3), WORLD)
+    going_on = train_ranks(job(7, resume=str(begun.checkpoints()[0])), WORLD)
+    assert going_on.exit_codes == [0, 0], going_on.log()
+    [resume] = going_on.events("resume")
+    assert resume["exact"]
+    assert same_weights(going_on, whole)
+
+
+@pytest.mark.parametrize("workload", ["train", "lightning"])
+def test_files_that_are_no_images_are_named_and_the_training_goes_on(
+    train_ranks, make_job, photographs, tmp_path, workload
+):
+    for number in range(2, 12):
+        folder = "cats" if number % 2 else "dogs"
+        (tmp_path / "photographs" / folder / f"{number:02}.jpg").write_bytes(b"no picture")
+    strategy = "ddp" if workload == "train" else "auto"
+    training = train_ranks(make_job(strategy, workload, data=photographs, **SECTIONS), WORLD)
+    assert training.exit_codes == [0, 0], training.log()
+    notes = [note["message"] for rank in range(WORLD) for note in training.events("note", rank)]
+    named = [note for note in notes if "is no image, but text" in note]
+    assert {note[note.rindex("/") :][:7] for note in named} == {
+        f"/{number:02}.jpg" for number in range(2, 12)
+    }
+    assert all(event["loss"] == event["loss"] for event in training.events("evaluate"))
+
+
+def test_a_data_set_in_memory_can_be_changed_image_by_image(train_ranks, make_job):
+    sections = {
+        "data": {"transform": ["RandomHorizontalFlip"], "train_samples": 64},
+        "train": {"epochs": 1, "batch_size": 16},
+    }
+    alone = train_ranks(make_job(**sections), 1)
+    sections["data"] |= {"workers": 2}
+    again = train_ranks(make_job(**sections), 1)
+    assert again.exit_codes == [0], again.log()
+    assert same_weights(again, alone)
+    sections["data"] |= {"transform": "none"}
+    assert not same_weights(train_ranks(make_job(**sections), 1), alone)

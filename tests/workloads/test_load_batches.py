@@ -1,0 +1,232 @@
+"""The data-loading benchmark: real ranks that load, and what is refused beforehand."""
+
+import io
+import os
+import signal
+import statistics
+
+import msgspec
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from hpcdist.errors import JobError
+from hpcdist.job import load_job
+from hpcdist.spec import DataloadJob
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.workloads import load_batches
+
+LIMIT_S = 120.0
+"""Ranks and their workers, on machines that do other things too."""
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of 2 classes with 12 pictures each, and two files that are none."""
+    root = tmp_path / "pictures"
+    for name, colour in (("cats", (200, 10, 10)), ("dogs", (10, 10, 200))):
+        (root / name).mkdir(parents=True)
+        for number in range(12):
+            Image.new("RGB", (24, 24), colour).save(root / name / f"{number:02}.jpg")
+    return root
+
+
+def events_of(launched, kind, rank=0):
+    return [event for event in launched.events(rank) if event["event"] == kind]
+
+
+def submit_pictures(submit_job, root, *overrides, **options):
+    return submit_job(
+        "dataload",
+        "data.name=image_folder",
+        f"data.root={root}",
+        "data.batch_size=4",
+        "data.batches_to_check=3",
+        "data.transform=none",
+        *overrides,
+        **options,
+    )
+
+
+def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=[0,2]", "data.transform=[none,light]", "data.repeats=3"
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    cells = events_of(launched, "loading")
+    ways = [(cell["setting"]["transform"], cell["setting"]["workers"]) for cell in cells]
+    forwards = [("none", 0), ("none", 2), ("light", 0), ("light", 2)]
+    assert ways == [*forwards, *forwards[::-1]]
+    assert [cell["repeats"] for cell in cells] == [2] * 4 + [3] * 4
+    for cell in cells:
+        assert cell["batches"] == 3
+        assert 0 < cell["min_time_s"] <= cell["mean_time_s"]
+        assert cell["images_per_s"] == pytest.approx(4 / cell["mean_time_s"])
+        assert cell["start_time_s"] > 0
+        assert cell["first_files"] in {"cold", "warm", "unknown"}
+        assert set(cell["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
+        assert (cell["worker_bytes"] or 0) > (10_000_000 if cell["setting"]["workers"] else -1)
+    with Image.open(launched.run.path / "dataload.png") as plot:
+        assert plot.format == "PNG"
+        assert statistics.pstdev(plot.convert("L").tobytes()) > 1
+
+    summary = summarize([launched.run], {})
+    told = to_json(summary)[0]["loading"]
+    assert len(told["cells"]) == 4
+    assert told["conclusions"][0].startswith("Transform none: with")
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=160))
+    assert file.getvalue().startswith("dataload: Transform none: with")
+    assert "loading by workers, mean ± sd" in file.getvalue()
+
+
+def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    cells = events_of(launched, "loading")
+    assert [(cell["node"], cell["ranks"]) for cell in cells] == [(0, 2), (1, 2)]
+    for cell in cells:
+        assert cell["images_per_s"] == pytest.approx(2 * 4 / cell["mean_time_s"])
+
+
+def test_kept_pictures_are_neither_read_nor_decoded(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=1", "data.repeats=1", "data.cache=[false,true]", gpus=2
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    read, kept = events_of(launched, "loading")
+    assert (read["setting"]["cache"], kept["setting"]["cache"]) == (False, True)
+    assert set(read["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
+    assert set(kept["parts_s"]) == {"transform", "collate", "hand_over"}
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_are_started_in_other_ways_and_anew_for_each_pass(submit_job, pictures, method):
+    launched = submit_pictures(
+        submit_job,
+        pictures,
+        "data.workers=1",
+        "data.repeats=1",
+        f"data.multiprocessing_context={method}",
+        "data.persistent_workers=false",
+        "data.batches_to_check=1",
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    (cell,) = events_of(launched, "loading")
+    assert cell["setting"]["multiprocessing_context"] == method
+    assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
+    assert cell["worker_bytes"] > 10_000_000
+
+
+def test_more_workers_than_cpus_are_measured_with_a_warning(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=1", "data.repeats=1", "data.batches_to_check=1", gpus=4
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    (cell,) = events_of(launched, "loading")
+    notes = [event["message"] for event in events_of(launched, "note")]
+    if cell["cpus"] < 4:
+        assert "data.workers: 1 per rank are more than" in notes[0]
+    else:
+        assert "are more than" not in notes[0]
+
+
+def test_files_that_are_no_pictures_are_named_and_left_out(submit_job, pictures):
+    (pictures / "cats" / "aa.jpg").write_bytes(b"")
+    (pictures / "dogs" / "bb.jpg").write_text("no picture")
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=[0,1]", "data.repeats=2", "data.batches_to_check=10"
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    notes = [event["message"] for event in events_of(launched, "note")]
+    named = [note for note in notes if "aa.jpg" in note or "bb.jpg" in note]
+    assert len(named) == len(set(named)) <= 2
+    assert named
+
+
+def test_a_data_set_in_memory_and_a_model_whose_step_is_timed(submit_job):
+    launched = submit_job(
+        "dataload",
+        "data.name=digits",
+        "data.transform=none",
+        "data.workers=0",
+        "data.batch_size=[8,16]",
+        "data.repeats=2",
+        "data.batches_to_check=300",
+        "model.name=mlp",
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    steps = events_of(launched, "model_step")
+    assert [(step["batch_size"], step["model"]) for step in steps] == [(8, "mlp"), (16, "mlp")]
+    assert all(step["mean_time_s"] > 0 and step["repeats"] >= 3 for step in steps)
+    cells = events_of(launched, "loading")
+    assert {cell["first_files"] for cell in cells} == {"memory"}
+    assert {cell["batches"] for cell in cells} == {300}  # of 179 or 89 that there are
+    said = launched.everything_said()
+    assert "the model is: a step of mlp takes" in said
+
+
+def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
+    many = list(range(1, 401))
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=0", f"data.batch_size={many}", "data.repeats=5", gpus=2
+    )
+    launched.wait(lambda: "images/s" in launched.log(0), LIMIT_S)
+    os.kill(launched.agent_pid(0), signal.SIGUSR2)
+    verdict = launched.verdict(LIMIT_S)
+    assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
+    measured = len(events_of(launched, "loading"))
+    assert 0 < measured < 800
+    assert (launched.run.path / "dataload.png").exists()
+    assert "measurements" in events_of(launched, "note")[-1]["message"]
+    (told,) = to_json(summarize([launched.run], {}))
+    assert 0 < len(told["loading"]["cells"]) <= measured
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"data": {"workers": []}}, "data.workers is empty"),
+        ({"data": {"batch_size": [8, 1, 8]}}, "data.batch_size has 8 2 times"),
+        ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
+        ({"data": {"transform": ["none", ["Rotate"]]}}, "'Rotate'"),
+        ({"data": {"name": "face"}}, "data.name is 'face'"),
+        ({"data": {"name": "mnist"}}, "data.root is not set"),
+        ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
+        (
+            {"model": {"name": "mlp"}, "dataload": {"step_time_s": 0.1}},
+            "loading is compared with one of them",
+        ),
+        (
+            {"data": {"workers": list(range(50)), "batch_size": list(range(1, 50))}},
+            "make 2,450 combinations",
+        ),
+    ],
+    ids=[
+        *("no-workers", "twice", "preset-twice", "transform", "data", "root", "model"),
+        *("two-steps", "too-many"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
+    values = {"name": "test", **sections}
+    with pytest.raises(JobError) as error:
+        load_batches.check(msgspec.convert(values, DataloadJob))
+    assert said in error.value.message
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.workers=-1", "data.workers is -1, must be 0 or more"),
+        ("data.workers=[0,-1]", "data.workers is [0, -1], must be"),
+        ("data.repeats=0", "data.repeats is 0, must be 1 or more"),
+        ("data.decoder=[pil,quick]", 'data.decoder is ["pil", "quick"], must be'),
+    ],
+)
+def test_values_out_of_range_are_refused_alone_and_in_lists(override, said):
+    with pytest.raises(JobError) as error:
+        load_job("dataload", overrides=[override])
+    assert said in error.value.message
