@@ -1,9 +1,12 @@
 """Jobs that can be interrupted, the interruptions, and what they must end with all the same."""
 
+import hashlib
 import json
+import shutil
 
 import torch
 from cluster_user import User, events
+from made_once import made_once
 
 TRAIN = (
     "ddp",
@@ -33,17 +36,33 @@ for step in range(begin + 1, int(sys.argv[1]) + 1):
 print("counted from", begin, flush=True)
 """
 """Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
+_UNDISTURBED = "undisturbed.pt"
 
 
 def train_undisturbed(cluster, folder, *options):
-    """The last checkpoint of a training when nothing comes in between."""
-    user = User(cluster, folder)
-    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO, *options)))
+    """The last checkpoint of a training when nothing comes in between.
+
+    The same job is trained once in a session, on the first cluster of its kind that is there:
+    `folder` is what all processes of the tests share.
+    """
+    digest = hashlib.sha256(repr((TRAIN, TWO, options)).encode()).hexdigest()[:12]
+    kind = type(cluster).__name__.lower()
+
+    def fill(made):
+        user = User(cluster, made)
+        run = user.done(user.submit(*TRAIN, *TWO, *options))
+        shutil.copy(_newest(run), made / _UNDISTURBED)
+
+    made = made_once(folder, f"undisturbed-{kind}-{digest}", fill)
+    return torch.load(made / _UNDISTURBED, map_location="cpu", weights_only=True)
 
 
 def last_checkpoint(run):
-    path = max(run.checkpoints_folder.glob("step-*.pt"))
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(_newest(run), map_location="cpu", weights_only=True)
+
+
+def _newest(run):
+    return max(run.checkpoints_folder.glob("step-*.pt"))
 
 
 def assert_equal(found, expected):

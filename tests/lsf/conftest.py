@@ -4,6 +4,7 @@ import pytest
 from cluster_user import User
 from lsf_site.config import SiteConfig
 from lsf_site.site import Site, path_without_slurm
+from made_once import session_folder
 from trainings import train, train_undisturbed
 
 SHORT = ("--set", "train.epochs=14")
@@ -69,7 +70,7 @@ def hasty_user(lsf_like, tmp_path):
 @pytest.fixture(scope="session")
 def uninterrupted(site_of, tmp_path_factory):
     """What a training ends with when nothing comes in between."""
-    return train_undisturbed(site_of(), tmp_path_factory.mktemp("uninterrupted"), *SHORT)
+    return train_undisturbed(site_of(), session_folder(tmp_path_factory), *SHORT)
 
 
 @pytest.fixture
