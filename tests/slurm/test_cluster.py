@@ -152,9 +152,10 @@ def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
 def test_a_controller_that_was_stopped_remembers_its_jobs(slurm):
     job = slurm.submit(LONG)
     slurm.wait_for_state(job, "RUNNING")
-    slurm.stop_controller()
-    assert slurm.run("squeue", check=False).returncode == 1
-    slurm.start_controller()
+    with slurm.impatient_commands():
+        slurm.stop_controller()
+        assert slurm.run("squeue", check=False).returncode == 1
+        slurm.start_controller()
     slurm.wait_for_state(job, "RUNNING")
     slurm.run("scancel", job)
 

@@ -17,6 +17,7 @@ LIMIT_S = 30.0
 _POLL_S = 0.05
 _SHOULD_END_S = 5.0
 _SHOULD_ANSWER_S = 5.0
+_IMPATIENT_S = 3
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
 _QUEUE_FORMAT = "%i|%T|%P|%N|%j|%r"
@@ -65,6 +66,10 @@ class Cluster(Shell):
             yield
         finally:
             self._configure(before)
+
+    def impatient_commands(self):
+        """While open, Slurm's commands wait seconds for a controller that does not answer."""
+        return self.settings(MessageTimeout=_IMPATIENT_S)
 
     def _configure(self, text):
         self.spec.slurm_conf.write_text(text)
