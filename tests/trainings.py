@@ -1,6 +1,5 @@
 """Jobs that can be interrupted, the interruptions, and what they must end with all the same."""
 
-import hashlib
 import json
 import shutil
 
@@ -10,7 +9,7 @@ from made_once import made_once
 
 TRAIN = (
     "ddp",
-    *("--set", "train.epochs=24"),
+    *("--set", "train.epochs=14"),
     *("--set", "train.batch_size=16"),
     *("--set", "train.evaluate_every_epochs=0"),
     *("--set", "checkpoint.every_epochs=2"),
@@ -36,24 +35,22 @@ for step in range(begin + 1, int(sys.argv[1]) + 1):
 print("counted from", begin, flush=True)
 """
 """Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
-_UNDISTURBED = "undisturbed.pt"
+_UNDISTURBED = "last.pt"
 
 
-def train_undisturbed(cluster, folder, *options):
-    """The last checkpoint of a training when nothing comes in between.
+def train_undisturbed(cluster, folder):
+    """The last checkpoint of the training when nothing comes in between.
 
-    The same job is trained once in a session, on the first cluster of its kind that is there:
+    It is the same wherever it is trained: once in a session, on the first cluster that is there.
     `folder` is what all processes of the tests share.
     """
-    digest = hashlib.sha256(repr((TRAIN, TWO, options)).encode()).hexdigest()[:12]
-    kind = type(cluster).__name__.lower()
 
     def fill(made):
         user = User(cluster, made)
-        run = user.done(user.submit(*TRAIN, *TWO, *options))
+        run = user.done(user.submit(*TRAIN, *TWO))
         shutil.copy(_newest(run), made / _UNDISTURBED)
 
-    made = made_once(folder, f"undisturbed-{kind}-{digest}", fill)
+    made = made_once(folder, "undisturbed", fill)
     return torch.load(made / _UNDISTURBED, map_location="cpu", weights_only=True)
 
 

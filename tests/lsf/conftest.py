@@ -7,8 +7,6 @@ from lsf_site.site import Site, path_without_slurm
 from made_once import session_folder
 from trainings import train, train_undisturbed
 
-SHORT = ("--set", "train.epochs=14")
-
 
 @pytest.fixture(scope="session")
 def site_of(tmp_path_factory):
@@ -70,10 +68,10 @@ def hasty_user(lsf_like, tmp_path):
 @pytest.fixture(scope="session")
 def uninterrupted(site_of, tmp_path_factory):
     """What a training ends with when nothing comes in between."""
-    return train_undisturbed(site_of(), session_folder(tmp_path_factory), *SHORT)
+    return train_undisturbed(site_of(), session_folder(tmp_path_factory))
 
 
 @pytest.fixture
 def training(user, uninterrupted):
     """The same training, well under way on hostA and hostB."""
-    return train(user, *SHORT)
+    return train(user)

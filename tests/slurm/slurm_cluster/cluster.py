@@ -72,7 +72,10 @@ class Cluster(Shell):
         return self.settings(MessageTimeout=_IMPATIENT_S)
 
     def _configure(self, text):
-        self.spec.slurm_conf.write_text(text)
+        # Daemons may be reading it after the change before; one that finds a part of it ends.
+        new = self.spec.slurm_conf.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.spec.slurm_conf)
         self.run("scontrol", "reconfigure")
 
     # What is in it.
