@@ -29,6 +29,34 @@ _LASTING: set[int] = set()  # processes that serve several tests
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 
 
+_LONGEST_FIRST = (
+    "tests/slurm/test_lost_nodes.py",
+    "tests/slurm/test_requeue.py",
+    "tests/lsf/test_failures.py",
+    "tests/slurm/test_time_limit.py",
+    "tests/cli/test_stop.py",
+    "tests/slurm/test_environment.py",
+    "tests/lsf/test_requeue.py",
+    "tests/slurm",
+    "tests/benchmarks",
+    "tests/lsf",
+    "tests/test_examples.py",
+    "tests/cli",
+    "tests/training",
+    "tests/launch",
+)
+"""Files are dealt out to several processes: the last to begin must not be the longest."""
+
+
+def pytest_collection_modifyitems(items):
+    def place(item):
+        file = item.nodeid.partition("::")[0]
+        found = (i for i, path in enumerate(_LONGEST_FIRST) if file.startswith(path))
+        return next(found, len(_LONGEST_FIRST))
+
+    items.sort(key=place)
+
+
 def marked_processes():
     """Command line by pid of the living processes that come from this test session."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()

@@ -52,6 +52,21 @@ def train_ranks(tmp_path):
     return start
 
 
+@pytest.fixture(scope="session")
+def train_whole(tmp_path_factory):
+    """The same for what others are compared with: trained once, and only to be looked at."""
+    trained = {}
+
+    def start(job, world_size=1, **options):
+        key = (msgspec.json.encode(job), world_size, *options.items())
+        if key not in trained:
+            run = Run.create(tmp_path_factory.mktemp("whole") / "runs", job.name)
+            trained[key] = Training(run, world_size, _run_ranks(job, world_size, run, **options))
+        return trained[key]
+
+    return start
+
+
 @dataclass
 class Training:
     """What is left of a training whose ranks have ended."""
