@@ -1,5 +1,6 @@
 """Runs the trainer in real ranks: forked processes, a gloo group, a run directory."""
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -14,9 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-import torch._dynamo
 import torch.distributed.checkpoint as dcp
-import torch.distributed.fsdp
 import yaml
 from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
@@ -34,6 +33,13 @@ LIMIT_S = 60
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
 DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
 torch.set_num_threads(1)  # threads of a parent do not live on in forked children
+
+
+@pytest.fixture(scope="session", autouse=True)
+def imported_before_ranks_are_forked():
+    """What each rank would import by itself; only the processes that run these tests need it."""
+    for name in ("torch._dynamo", "torch.distributed.fsdp"):
+        importlib.import_module(name)
 
 
 @pytest.fixture

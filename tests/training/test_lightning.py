@@ -1,10 +1,16 @@
 """Lightning's trainer against the torch loop: the same batches, weights, events and stops."""
 
+import importlib
+
 import pytest
-import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 
 STEPS = 7  # of an epoch of 203 samples on 2 ranks of 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lightning_is_imported_before_ranks_are_forked():
+    importlib.import_module("pytorch_lightning")
 
 
 @pytest.fixture
