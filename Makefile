@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Most of the time tests wait for clusters: more processes than a small machine has CPUs.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
@@ -16,7 +16,8 @@ demo: $(VENV)/installed
 	$(BIN)/hpcdist summary
 
 test: $(VENV)/test-installed slurm
-	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile \
+		--no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .

@@ -29,6 +29,34 @@ _LASTING: set[int] = set()  # processes that serve several tests
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 
 
+_LONGEST_FIRST = (
+    "tests/slurm/test_lost_nodes.py",
+    "tests/slurm/test_requeue.py",
+    "tests/lsf/test_failures.py",
+    "tests/slurm/test_time_limit.py",
+    "tests/cli/test_stop.py",
+    "tests/slurm/test_environment.py",
+    "tests/lsf/test_requeue.py",
+    "tests/slurm",
+    "tests/benchmarks",
+    "tests/lsf",
+    "tests/test_examples.py",
+    "tests/cli",
+    "tests/training",
+    "tests/launch",
+)
+"""Files are dealt out to several processes: the last to begin must not be the longest."""
+
+
+def pytest_collection_modifyitems(items):
+    def place(item):
+        file = item.nodeid.partition("::")[0]
+        found = (i for i, path in enumerate(_LONGEST_FIRST) if file.startswith(path))
+        return next(found, len(_LONGEST_FIRST))
+
+    items.sort(key=place)
+
+
 def marked_processes():
     """Command line by pid of the living processes that come from this test session."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
@@ -58,20 +86,41 @@ def _parent(pid):
 
 def leaked_shared_memory(before):
     """New entries of /dev/shm that no living process uses: those of other programs do not count."""
-    new = set(os.listdir(_SHARED_MEMORY)) - before
-    return new - _shared_memory_in_use() if new else new
+    new = {name: _inode(name) for name in set(os.listdir(_SHARED_MEMORY)) - before}
+    if not new:
+        return set()
+    gone_or_used = {None, *_shared_memory_in_use()}
+    return {name for name, inode in new.items() if inode not in gone_or_used}
+
+
+def _inode(name):
+    try:
+        return (_SHARED_MEMORY / name).stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _shared_memory_in_use():
-    names = set()
+    """Inodes, not names: who makes a semaphore has mapped it under a name that is gone since."""
+    device = _SHARED_MEMORY.stat().st_dev
+    mapped = re.compile(
+        rf"^\S+ \S+ \S+ {os.major(device):02x}:{os.minor(device):02x} (\d+)", re.MULTILINE
+    )
+    inodes = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
+        with contextlib.suppress(OSError):
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-            links = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue
-        names.update(re.findall(rf"{_SHARED_MEMORY}/(\S+)", "\n".join([maps, *links])))
-    return names
+            inodes.update(map(int, mapped.findall(maps)))
+            inodes.update(_open_inodes(Path(f"/proc/{pid}/fd"), device))
+    return inodes
+
+
+def _open_inodes(folder, device):
+    for fd in folder.iterdir():
+        with contextlib.suppress(OSError):
+            found = fd.stat()
+            if found.st_dev == device:
+                yield found.st_ino
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,15 @@
 """Jobs that can be interrupted, the interruptions, and what they must end with all the same."""
 
 import json
+import shutil
 
 import torch
 from cluster_user import User, events
+from made_once import made_once
 
 TRAIN = (
     "ddp",
-    *("--set", "train.epochs=24"),
+    *("--set", "train.epochs=14"),
     *("--set", "train.batch_size=16"),
     *("--set", "train.evaluate_every_epochs=0"),
     *("--set", "checkpoint.every_epochs=2"),
@@ -33,17 +35,31 @@ for step in range(begin + 1, int(sys.argv[1]) + 1):
 print("counted from", begin, flush=True)
 """
 """Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
+_UNDISTURBED = "last.pt"
 
 
-def train_undisturbed(cluster, folder, *options):
-    """The last checkpoint of a training when nothing comes in between."""
-    user = User(cluster, folder)
-    return last_checkpoint(user.done(user.submit(*TRAIN, *TWO, *options)))
+def train_undisturbed(cluster, folder):
+    """The last checkpoint of the training when nothing comes in between.
+
+    It is the same wherever it is trained: once in a session, on the first cluster that is there.
+    `folder` is what all processes of the tests share.
+    """
+
+    def fill(made):
+        user = User(cluster, made)
+        run = user.done(user.submit(*TRAIN, *TWO))
+        shutil.copy(_newest(run), made / _UNDISTURBED)
+
+    made = made_once(folder, "undisturbed", fill)
+    return torch.load(made / _UNDISTURBED, map_location="cpu", weights_only=True)
 
 
 def last_checkpoint(run):
-    path = max(run.checkpoints_folder.glob("step-*.pt"))
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return torch.load(_newest(run), map_location="cpu", weights_only=True)
+
+
+def _newest(run):
+    return max(run.checkpoints_folder.glob("step-*.pt"))
 
 
 def assert_equal(found, expected):

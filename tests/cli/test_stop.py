@@ -43,6 +43,7 @@ def weights(run):
     return torch.load(newest, weights_only=True)["model"]
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("nodes", "gpus", "workers"), [(1, 1, 0), (1, 2, 2), (2, 2, 0)], ids=str)
 def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist, nodes, gpus, workers):
     hpcdist.write("job.yaml", JOB.format(nodes=nodes, gpus=gpus, workers=workers))

@@ -33,6 +33,12 @@ OF_SCHEDULERS = {
 }
 
 
+@pytest.fixture
+def launch(zygote_with_lightning, launch_from):
+    """Start a script in ranks that have Lightning already: each takes seconds to import it."""
+    return launch_from(zygote_with_lightning)
+
+
 def told(launched, rank):
     lines = launched.log(rank).splitlines()
     return json.loads(next(line for line in lines if line.startswith("told:")).partition(" ")[2])
@@ -63,6 +69,7 @@ def test_a_users_trainer_trains_over_all_ranks(launch, options, nodes, gpus):
 
 
 def test_variables_of_schedulers_confuse_no_users_trainer(submit, monkeypatch):
+    """Here each rank imports Lightning, as a user's does."""
     for name, value in OF_SCHEDULERS.items():
         monkeypatch.setenv(name, value)
     assert_trained_together(submit(SCRIPT, "{}", nodes=2), 2)

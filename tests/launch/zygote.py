@@ -1,9 +1,11 @@
 """Forks agents from a process that has torch already: real runs without the wait for the import.
 
-Reads `<run directory>\\t<node>` lines, forks an agent for each, and reaps those that end.
+Modules that it is called with are imported, too. Reads `<run directory>\\t<node>` lines, forks an
+agent for each, and reaps those that end.
 """
 
 import contextlib
+import importlib
 import os
 import select
 import signal
@@ -37,6 +39,8 @@ def fork_agent(run_path, node):
 
 def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     print("ready", torch.__version__, flush=True)
     buffer = b""
     while True:

@@ -152,9 +152,10 @@ def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
 def test_a_controller_that_was_stopped_remembers_its_jobs(slurm):
     job = slurm.submit(LONG)
     slurm.wait_for_state(job, "RUNNING")
-    slurm.stop_controller()
-    assert slurm.run("squeue", check=False).returncode == 1
-    slurm.start_controller()
+    with slurm.impatient_commands():
+        slurm.stop_controller()
+        assert slurm.run("squeue", check=False).returncode == 1
+        slurm.start_controller()
     slurm.wait_for_state(job, "RUNNING")
     slurm.run("scancel", job)
 
@@ -204,6 +205,30 @@ def test_what_a_test_leaves_is_found_and_made_good(slurm, tmp_path):
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert slurm.queue() == []
     assert processes.is_zombie(int(pid.read_text()))
+
+
+def slurmd_pid(cluster, node):
+    """Of the process itself, not of its steps."""
+    command = b"\0".join([b"slurmd", b"-D", b"-N", node.encode(), b""])
+    (pid,) = (
+        pid
+        for pid in processes_of(cluster.spec.folder)
+        if Path(f"/proc/{pid}/cmdline").read_bytes() == command
+    )
+    return pid
+
+
+def test_nodes_that_have_ended_or_give_no_answer_are_made_good(slurm):
+    ended, silent = (slurmd_pid(slurm, node) for node in slurm.nodes[1:3])
+    os.kill(ended, signal.SIGKILL)
+    os.kill(silent, signal.SIGSTOP)
+    # What the controller finds out by itself after a while.
+    slurm.run("scontrol", "update", f"nodename={slurm.nodes[2]}", "state=noresp")
+    assert slurm.node_states()[slurm.nodes[2]] == "idle*"
+    assert slurm.restore() == []
+    assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
+    assert {slurmd_pid(slurm, node) for node in slurm.nodes}.isdisjoint({ended, silent})
+    assert slurm.run("srun", "--nodes=4", "--ntasks=4", "true").returncode == 0
 
 
 def test_nodes_in_namespaces_have_hostnames_and_networks_of_their_own(slurm_netns):

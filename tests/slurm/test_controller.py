@@ -25,6 +25,13 @@ def user(slurm, tmp_path):
 
 
 @pytest.fixture
+def impatient(user):
+    """Where the controller is down: what is waited for in vain is not waited for long."""
+    with user.cluster.impatient_commands():
+        yield
+
+
+@pytest.fixture
 def staying(user):
     """A run that goes on until the file `go` is there."""
     go = user.folder / "go"
@@ -43,6 +50,7 @@ def state(user, run, **options):
     return status["state"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_submission_while_the_controller_is_down_leaves_nothing(user):
     script = user.write("stay.py", STAY)
     user.cluster.stop_controller()
@@ -66,6 +74,7 @@ def unanswered(user, *arguments):
     return done.stderr, all_runs(user.folder / "runs")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_submission_without_an_answer_is_kept_and_goes_on_if_slurm_has_it(user):
     go = user.folder / "go"
     said, (run,) = unanswered(user, "--", go)
@@ -77,6 +86,7 @@ def test_a_submission_without_an_answer_is_kept_and_goes_on_if_slurm_has_it(user
     user.cluster.wait_until_idle()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_sweep_without_an_answer_is_kept_and_can_be_cancelled(user):
     said, runs = unanswered(user, "--repeat", "2", "--", user.folder / "go")
     sweep = runs[0].id.removesuffix("-000")
@@ -126,6 +136,7 @@ def test_what_slurm_has_not_after_a_time_out_was_not_submitted(user, sbatch_time
     assert all_runs(user.folder / "runs") == []
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_run_outlives_a_restart_of_the_controller_which_is_told(user, staying):
     user.cluster.stop_controller()
     try:

@@ -109,9 +109,10 @@ def test_more_nodes_than_there_are_fail_before_anything_is_submitted(doctor, slu
 
 
 def test_a_controller_that_is_down_is_said_and_nothing_else_is_tried(doctor, slurm, tmp_path):
-    slurm.stop_controller()
-    code, found, _ = doctor(*CPU)
-    slurm.start_controller()
+    with slurm.impatient_commands():
+        slurm.stop_controller()
+        code, found, _ = doctor(*CPU)
+        slurm.start_controller()
     assert code == 1
     assert failures(found) == ["controller"]
     assert "directives" not in found

@@ -7,18 +7,12 @@ import signal
 import pytest
 from cluster_user import User, agent_pid
 from interruptions import hosts
-from trainings import end_well, train, train_undisturbed
+from trainings import end_well, train
 
 
 @pytest.fixture
 def user(slurm, tmp_path):
     return User(slurm, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(cluster_of, tmp_path_factory):
-    """What the training ends with when nothing comes in between."""
-    return train_undisturbed(cluster_of("loopback"), tmp_path_factory.mktemp("uninterrupted"))
 
 
 @pytest.mark.timeout(240)
@@ -58,15 +52,14 @@ def test_a_killed_agent_costs_an_attempt_and_no_more(user, uninterrupted):
 
 
 @pytest.mark.timeout(300)
-def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path):
+def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path, uninterrupted):
     user = User(slurm_netns, tmp_path)
-    expected = train_undisturbed(slurm_netns, tmp_path)
     run = train(user)
     name = hosts(user, run)[1]
     slurm_netns.cut_link(name)
     try:
         user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
-        end_well(user, run, expected)
+        end_well(user, run, uninterrupted)
     finally:
         slurm_netns.mend_link(name)
     assert run.read_verdict().state == "done"

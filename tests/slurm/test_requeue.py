@@ -4,7 +4,7 @@ have been."""
 import pytest
 from cluster_user import User, events, job_id
 from interruptions import requeue, warn
-from trainings import COUNT, end_well, last_checkpoint, stopped_steps, train, train_undisturbed
+from trainings import COUNT, end_well, last_checkpoint, stopped_steps, train
 
 from hpcdist.run import Run
 
@@ -12,12 +12,6 @@ from hpcdist.run import Run
 @pytest.fixture
 def user(slurm, tmp_path):
     return User(slurm, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(cluster_of, tmp_path_factory):
-    """What the training ends with when nothing comes in between."""
-    return train_undisturbed(cluster_of("loopback"), tmp_path_factory.mktemp("uninterrupted"))
 
 
 @pytest.mark.parametrize("interrupt", [requeue, warn], ids=["scontrol requeue", "USR2"])

@@ -21,11 +21,11 @@ import os, sys, time
 from pathlib import Path
 word = sys.argv[1]
 print("says", word, os.environ["WORLD_SIZE"], os.environ.get("SLURM_ARRAY_JOB_ID"), flush=True)
-if word == "fail":
-    sys.exit(3)
-if word == "wait":
+if word.startswith("wait"):
     while not Path("gate").exists():
         time.sleep(0.05)
+if word.endswith("fail"):
+    sys.exit(3)
 """
 
 COUNTS = """
@@ -215,7 +215,7 @@ def test_a_run_starts_after_another_that_ended_well(user):
 
 
 def test_what_could_never_start_is_removed_and_says_so(user):
-    sweep = submit_sweep(user, "--sweep", "args=[wait],[fail]")
+    sweep = submit_sweep(user, "--sweep", "args=[wait],[wait-and-fail]")
     waits_for_all = user.submit("says.py", *CPU, "--after", sweep.id, "--", "a")
     goes_anyway = user.submit("says.py", *CPU, "--after", f"any:{sweep.id}", "--", "b")
     user.write("gate", "")  # Slurm decides about an array when all of it has ended

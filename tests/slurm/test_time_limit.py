@@ -10,20 +10,6 @@ def user(slurm, tmp_path):
     return User(slurm, tmp_path)
 
 
-@pytest.mark.timeout(240)
-def test_a_job_goes_on_after_its_time_limit(user):
-    """Slurm looks at limits every 30 s: of a minute's limit it warns after less than half."""
-    run = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1", "--", 500)
-    user.done(run, 200)
-    first = run.read_attempt_verdict(0)
-    assert (first.kind, first.exit_code_of_run) == ("time_limit", 75)
-    stopped = [int((run.path / f"saved-{rank}").read_text()) for rank in range(2)]
-    assert stopped[0] == stopped[1]
-    for rank in range(2):
-        assert f"stopped {stopped[0]}" in log(run, rank)
-        assert f"counted from {stopped[0]}" in log(run, rank)
-
-
 DEAF = """\
 import signal, time
 for number in (signal.SIGUSR2, signal.SIGTERM):
@@ -35,18 +21,35 @@ SLEEP = "import time\ntime.sleep(600)\n"
 
 
 @pytest.mark.timeout(240)
-def test_scripts_that_do_not_stop_end_at_the_time_limit_and_say_so(user):
-    runs = [
+def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_it_and_say_so(user):
+    """At one time, since all of it is waiting: Slurm looks at limits every 30 s, and warns of a
+    minute's limit after less than half."""
+    counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1", "--", 500)
+    do_not_stop = [
         user.submit(user.write(name, text), *options, "--time", "1")
         for name, text, options in (("deaf.py", DEAF, TWO), ("sleep.py", SLEEP, ()))
     ]
-    for run in runs:
-        verdict = user.verdict(run, 180)
-        assert (verdict.kind, verdict.state, verdict.exit_code_of_run) == (
-            "time_limit",
-            "failed",
-            1,
-        ), verdict.message
-        assert verdict.message.startswith("the time limit was reached: ended by SIGTERM")
+    user.done(counts, 200)
+    assert_went_on(counts)
+    for run in do_not_stop:
+        user.verdict(run, 180)
         assert user.cluster.wait_for_end(job_id(run)) == "TIMEOUT"
-        assert run.newest_attempt() == 0
+        assert_ended_at_the_limit(run)
+
+
+def assert_went_on(run):
+    first = run.read_attempt_verdict(0)
+    assert (first.kind, first.exit_code_of_run) == ("time_limit", 75)
+    stopped = [int((run.path / f"saved-{rank}").read_text()) for rank in range(2)]
+    assert stopped[0] == stopped[1]
+    for rank in range(2):
+        assert f"stopped {stopped[0]}" in log(run, rank)
+        assert f"counted from {stopped[0]}" in log(run, rank)
+
+
+def assert_ended_at_the_limit(run):
+    verdict = run.read_verdict()
+    found = (verdict.kind, verdict.state, verdict.exit_code_of_run)
+    assert found == ("time_limit", "failed", 1), verdict.message
+    assert verdict.message.startswith("the time limit was reached: ended by SIGTERM")
+    assert run.newest_attempt() == 0

@@ -1,5 +1,6 @@
 """Runs the trainer in real ranks: forked processes, a gloo group, a run directory."""
 
+import importlib
 import multiprocessing
 import os
 import signal
@@ -14,9 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-import torch._dynamo
 import torch.distributed.checkpoint as dcp
-import torch.distributed.fsdp
 import yaml
 from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
@@ -36,6 +35,13 @@ DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
 torch.set_num_threads(1)  # threads of a parent do not live on in forked children
 
 
+@pytest.fixture(scope="session", autouse=True)
+def imported_before_ranks_are_forked():
+    """What each rank would import by itself; only the processes that run these tests need it."""
+    for name in ("torch._dynamo", "torch.distributed.fsdp"):
+        importlib.import_module(name)
+
+
 @pytest.fixture
 def make_job():
     return _make_job
@@ -48,6 +54,21 @@ def train_ranks(tmp_path):
     def start(job, world_size=1, run=None, **options):
         run = run or Run.create(tmp_path / "runs", job.name)
         return Training(run, world_size, _run_ranks(job, world_size, run, **options))
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def train_whole(tmp_path_factory):
+    """The same for what others are compared with: trained once, and only to be looked at."""
+    trained = {}
+
+    def start(job, world_size=1, **options):
+        key = (msgspec.json.encode(job), world_size, *options.items())
+        if key not in trained:
+            run = Run.create(tmp_path_factory.mktemp("whole") / "runs", job.name)
+            trained[key] = Training(run, world_size, _run_ranks(job, world_size, run, **options))
+        return trained[key]
 
     return start
 

@@ -1,7 +1,8 @@
 """Lightning's trainer against the torch loop: the same batches, weights, events and stops."""
 
+import importlib
+
 import pytest
-import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 
 from hpcdist import files
@@ -9,6 +10,11 @@ from hpcdist.spec import job_to_dict
 from hpcdist.summary import summarize
 
 STEPS = 7  # of an epoch of 203 samples on 2 ranks of 16
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lightning_is_imported_before_ranks_are_forked():
+    importlib.import_module("pytorch_lightning")
 
 
 @pytest.fixture
@@ -51,9 +57,9 @@ SETTINGS = {
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_two_ranks_reach_the_very_weights_of_the_torch_loop(
-    train_ranks, make_job, lightning_job, setting
+    train_ranks, train_whole, make_job, lightning_job, setting
 ):
-    by_loop = train_ranks(make_job(**setting), 2)
+    by_loop = train_whole(make_job(**setting), 2)
     by_lightning = train_ranks(lightning_job(**setting), 2)
     assert by_lightning.exit_codes == by_loop.exit_codes == [0, 0], by_lightning.log()
     assert_same_weights(by_lightning, by_loop)
@@ -66,8 +72,10 @@ def test_two_ranks_reach_the_very_weights_of_the_torch_loop(
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_other_numbers_of_ranks_reach_them_too(train_ranks, make_job, lightning_job, world_size):
-    by_loop = train_ranks(make_job(), world_size)
+def test_other_numbers_of_ranks_reach_them_too(
+    train_ranks, train_whole, make_job, lightning_job, world_size
+):
+    by_loop = train_whole(make_job(), world_size)
     by_lightning = train_ranks(lightning_job(), world_size)
     assert_same_weights(by_lightning, by_loop)
     assert scores(by_lightning) == scores(by_loop)
@@ -205,10 +213,10 @@ STOPS = {
 
 @pytest.mark.parametrize(("stop_after", "setting"), STOPS.values(), ids=STOPS)
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
-    train_ranks, lightning_job, stop_after, setting
+    train_ranks, train_whole, lightning_job, stop_after, setting
 ):
     job = lightning_job(**setting)
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     stopped = train_ranks(job, 2, stop_after=stop_after)
     assert stopped.exit_codes == [75, 75], stopped.log()
     assert stopped.state()["position"]["step"] == stop_after
@@ -227,10 +235,10 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
 
 
 def test_a_killed_training_goes_on_from_its_newest_checkpoint_that_is_whole(
-    train_ranks, lightning_job
+    train_ranks, train_whole, lightning_job
 ):
     job = lightning_job(checkpoint={"every_steps": 2, "keep": 3})
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     killed = train_ranks(job, 2, kill_at_step=11)
     newest, before, *_ = killed.checkpoints()
     content = bytearray(newest.read_bytes())
@@ -243,8 +251,8 @@ def test_a_killed_training_goes_on_from_its_newest_checkpoint_that_is_whole(
     assert_same_weights(resumed, whole)
 
 
-def test_another_run_goes_on_where_an_epoch_ended(train_ranks, lightning_job):
-    whole = train_ranks(lightning_job(), 2)
+def test_another_run_goes_on_where_an_epoch_ended(train_ranks, train_whole, lightning_job):
+    whole = train_whole(lightning_job(), 2)
     first = train_ranks(lightning_job(train={"epochs": 1}), 2)
     resumed = train_ranks(lightning_job(checkpoint={"resume": str(first.run.path)}), 2)
     assert resumed.exit_codes == [0, 0], resumed.log()

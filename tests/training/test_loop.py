@@ -36,10 +36,10 @@ def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_ranks, 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_together_train_like_one_process_with_the_same_global_batch(
-    train_ranks, make_job, world_size
+    train_ranks, train_whole, make_job, world_size
 ):
     # 203 samples in batches of 48 leave a last batch of 11: 2 or 3 samples for each of 4 ranks.
-    whole = train_ranks(make_job(**_without_dropout(batch_size=48)), 1)
+    whole = train_whole(make_job(**_without_dropout(batch_size=48)), 1)
     parts = train_ranks(make_job(**_without_dropout(batch_size=48 // world_size)), world_size)
     _assert_close(parts.weights(), whole.weights())
     assert parts.events("evaluate")[-1]["accuracy"] == whole.events("evaluate")[-1]["accuracy"]
@@ -48,12 +48,12 @@ def test_ranks_together_train_like_one_process_with_the_same_global_batch(
 @pytest.mark.parametrize("train_samples", [203, 50])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_batch(
-    train_ranks, make_job, world_size, train_samples
+    train_ranks, train_whole, make_job, world_size, train_samples
 ):
     # The last batch of an epoch holds 11 samples, or 2: then some ranks have none.
     # The rate is too small to change a weight: later steps do not carry on earlier roundings.
     sections = {"train_samples": train_samples, "lr": 1e-30}
-    whole = train_ranks(make_job(**_without_dropout(batch_size=48, **sections)), 1, **GRADIENTS)
+    whole = train_whole(make_job(**_without_dropout(batch_size=48, **sections)), 1, **GRADIENTS)
     sections["batch_size"] = 48 // world_size
     parts = train_ranks(make_job(**_without_dropout(**sections)), world_size, **GRADIENTS)
     expected = whole.gradients()
@@ -64,27 +64,31 @@ def test_ranks_together_have_the_gradients_of_one_process_with_the_same_global_b
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_ranks_together_evaluate_exactly_like_one_process(train_ranks, make_job, world_size):
+def test_ranks_together_evaluate_exactly_like_one_process(
+    train_ranks, train_whole, make_job, world_size
+):
     # 300 samples are two batches and a part: not all ranks get one.
     sections = {"data": {"test_samples": 300}, "train": {"optimizer": "sgd", "lr": 1e-30}}
-    whole = train_ranks(make_job(**sections), 1)
+    whole = train_whole(make_job(**sections), 1)
     parts = train_ranks(make_job(**sections), world_size)
     _assert_same(parts.weights(), whole.weights())
     for rank in range(world_size):
         assert _scores(parts, rank) == _scores(whole)
 
 
-def test_a_rank_without_samples_in_the_last_step_takes_part_with_none(train_ranks, make_job):
+def test_a_rank_without_samples_in_the_last_step_takes_part_with_none(
+    train_ranks, train_whole, make_job
+):
     # The last batch of an epoch holds 2 samples for 4 ranks.
     sections = _without_dropout(batch_size=48, train_samples=50)
-    whole = train_ranks(make_job(**sections), 1)
+    whole = train_whole(make_job(**sections), 1)
     sections = _without_dropout(batch_size=12, train_samples=50)
     parts = train_ranks(make_job(**sections), 4)
     _assert_close(parts.weights(), whole.weights())
 
 
-def test_accumulated_batches_train_like_one_large_batch(train_ranks, make_job):
-    whole = train_ranks(make_job(**_without_dropout(batch_size=48)), 1)
+def test_accumulated_batches_train_like_one_large_batch(train_ranks, train_whole, make_job):
+    whole = train_whole(make_job(**_without_dropout(batch_size=48)), 1)
     pieces = train_ranks(make_job(**_without_dropout(batch_size=8, accumulate=3)), 2)
     _assert_close(pieces.weights(), whole.weights())
     assert pieces.events("setup")[0]["steps_per_epoch"] == 5

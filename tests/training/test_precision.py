@@ -56,7 +56,9 @@ def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, o
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
-def test_fp16_mixed_scales_gradients_and_resumes_exactly(train_ranks, make_job, strategy):
+def test_fp16_mixed_scales_gradients_and_resumes_exactly(
+    train_ranks, train_whole, make_job, strategy
+):
     ranks = 1 if strategy == "single" else 2
     sections = {
         "model": {"name": "mlp"},
@@ -64,7 +66,7 @@ def test_fp16_mixed_scales_gradients_and_resumes_exactly(train_ranks, make_job, 
         "checkpoint": {"every_steps": 2},
     }
     job = make_job(strategy, **sections)
-    whole = train_ranks(job, ranks)
+    whole = train_whole(job, ranks)
     assert whole.exit_codes == [0] * ranks, whole.log()
     assert whole.state()["scaler"]["scale"] > 1
     assert whole.state()["scaler"]["_growth_tracker"] > 2

@@ -6,10 +6,10 @@ WORLD_SIZES = [1, 2, 4]
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_a_killed_training_resumes_to_the_weights_of_an_uninterrupted_one(
-    train_ranks, make_job, world_size
+    train_ranks, train_whole, make_job, world_size
 ):
     job = make_job(train={"schedule": "cosine"}, checkpoint={"every_steps": 2})
-    whole = train_ranks(job, world_size)
+    whole = train_whole(job, world_size)
     in_second_epoch = whole.state()["position"]["step"] // 2 + 3
     killed = train_ranks(job, world_size, kill_at_step=in_second_epoch)
     assert set(killed.exit_codes) & {-9, 1}
@@ -36,9 +36,11 @@ def test_resume_at_another_world_size_goes_on_and_says_that_it_is_not_exact(trai
     assert left == 203 - position["samples"]
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(train_ranks, make_job):
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(
+    train_ranks, train_whole, make_job
+):
     job = make_job(checkpoint={"every_steps": 2, "keep": 3})
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     killed = train_ranks(job, 2, kill_at_step=11)
     newest, before, *_ = killed.checkpoints()
     _flip_a_bit(newest)
@@ -50,9 +52,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(train_ranks, 
     _assert_same(resumed.weights(), whole.weights())
 
 
-def test_checkpoint_resume_names_a_run_a_folder_or_a_file(train_ranks, make_job):
+def test_checkpoint_resume_names_a_run_a_folder_or_a_file(train_ranks, train_whole, make_job):
     first = train_ranks(make_job(train={"epochs": 1}), 1)
-    whole = train_ranks(make_job(), 1)
+    whole = train_whole(make_job(), 1)
     newest = first.checkpoints()[0]
     for name in (first.run.path, first.run.checkpoints_folder, newest):
         resumed = train_ranks(make_job(checkpoint={"resume": str(name)}), 1)

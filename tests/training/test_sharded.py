@@ -31,8 +31,10 @@ def job(make_job):
     return make
 
 
-def test_a_killed_fsdp_training_resumes_to_the_weights_of_an_uninterrupted_one(train_ranks, job):
-    whole = train_ranks(job(), 2)
+def test_a_killed_fsdp_training_resumes_to_the_weights_of_an_uninterrupted_one(
+    train_ranks, train_whole, job
+):
+    whole = train_whole(job(), 2)
     killed = train_ranks(job(), 2, kill_at_step=8)
     assert killed.state()["position"]["samples"] > 0
     resumed = train_ranks(job(), 2, run=killed.run, attempt=1)

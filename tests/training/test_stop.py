@@ -43,13 +43,13 @@ SETTINGS = {
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
-    train_ranks, make_job, world_size, setting
+    train_ranks, train_whole, make_job, world_size, setting
 ):
     sections = {"train": {"schedule": "cosine"}, **setting}
     # An epoch of 203 samples must have more than 3 steps, whatever the number of ranks.
     sections["train"] = {"schedule": "cosine", "batch_size": 4, **setting.get("train", {})}
     job = make_job(**sections)
-    whole = train_ranks(job, world_size)
+    whole = train_whole(job, world_size)
     resumed = stop_and_go_on(train_ranks, job, world_size, 3)
     assert resumed.weights()
     if job.checkpoint.every_epochs:
@@ -58,9 +58,11 @@ def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
 
 
 @pytest.mark.parametrize("stop_after", [STEPS - 1, STEPS, STEPS + 1, 2 * STEPS])
-def test_stopping_around_an_epochs_end_loses_no_evaluation(train_ranks, make_job, stop_after):
+def test_stopping_around_an_epochs_end_loses_no_evaluation(
+    train_ranks, train_whole, make_job, stop_after
+):
     job = make_job()
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     resumed = stop_and_go_on(train_ranks, job, 2, stop_after)
     assert weights_are_equal(resumed, whole)
     both = resumed.events("evaluate") + resumed.events("evaluate", attempt=1)
@@ -69,9 +71,11 @@ def test_stopping_around_an_epochs_end_loses_no_evaluation(train_ranks, make_job
     ]
 
 
-def test_stopping_at_the_last_of_max_steps_leaves_the_evaluation_for_later(train_ranks, make_job):
+def test_stopping_at_the_last_of_max_steps_leaves_the_evaluation_for_later(
+    train_ranks, train_whole, make_job
+):
     job = make_job(train={"max_steps": 10})
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     resumed = stop_and_go_on(train_ranks, job, 2, 10)
     assert weights_are_equal(resumed, whole)
     assert resumed.events("evaluate", attempt=1)[-1]["loss"] == whole.events("evaluate")[-1]["loss"]
@@ -83,9 +87,9 @@ def test_a_training_that_ends_before_it_is_to_stop_is_done(train_ranks, make_job
     assert done.events("stop") == []
 
 
-def test_it_stops_again_and_again(train_ranks, make_job):
+def test_it_stops_again_and_again(train_ranks, train_whole, make_job):
     job = make_job()
-    whole = train_ranks(job, 2)
+    whole = train_whole(job, 2)
     run = train_ranks(job, 2, stop_after=4).run
     train_ranks(job, 2, run=run, attempt=1, stop_after=5)
     last = train_ranks(job, 2, run=run, attempt=2)

@@ -16,6 +16,8 @@ from slurm_cluster.spec import LOOPBACK, ClusterSpec
 LIMIT_S = 30.0
 _POLL_S = 0.05
 _SHOULD_END_S = 5.0
+_SHOULD_ANSWER_S = 5.0
+_IMPATIENT_S = 3
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
 _QUEUE_FORMAT = "%i|%T|%P|%N|%j|%r"
@@ -65,8 +67,15 @@ class Cluster(Shell):
         finally:
             self._configure(before)
 
+    def impatient_commands(self):
+        """While open, Slurm's commands wait seconds for a controller that does not answer."""
+        return self.settings(MessageTimeout=_IMPATIENT_S)
+
     def _configure(self, text):
-        self.spec.slurm_conf.write_text(text)
+        # Daemons may be reading it after the change before; one that finds a part of it ends.
+        new = self.spec.slurm_conf.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.spec.slurm_conf)
         self.run("scontrol", "reconfigure")
 
     # What is in it.
@@ -203,12 +212,26 @@ class Cluster(Shell):
             self.mend_link(node)
         for node in [*self._dead_nodes]:
             self.revive_node(node)
+        self._client.order("start_ended_nodes")
         left = self._jobs_that_stay()
         if left:
             self.run("scancel", *(job.id for job in left))
             self._kill_tasks()
+        self._restart_silent_nodes()
         self.wait_for(lambda: not self.queue() and self._is_idle())
         return left
+
+    def _restart_silent_nodes(self):
+        """Those whose slurmd is there, but gives the controller no answer."""
+        deadline = time.monotonic() + _SHOULD_ANSWER_S
+        while (silent := self._silent_nodes()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        for node in silent:
+            self.kill_node(node)
+            self.revive_node(node)
+
+    def _silent_nodes(self):
+        return [node for node, state in self.node_states().items() if state.endswith("*")]
 
     def _jobs_that_stay(self):
         """A job whose work is done needs a moment to leave."""

@@ -58,6 +58,11 @@ def node_address(number):
     return f"10.77.0.{number}"
 
 
+def node_ethernet_address(number):
+    """Of the same node; the first byte says that no manufacturer gave it."""
+    return f"02:00:00:00:00:{number:02x}"
+
+
 def controller_host(spec):
     """Its hostname and address."""
     if spec.in_namespaces:

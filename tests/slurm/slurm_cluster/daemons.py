@@ -170,6 +170,13 @@ class Daemons:
     def start_node(self, node):
         self.start(f"slurmd.{node}", "slurmd", "-D", "-N", node)
 
+    def start_ended_nodes(self):
+        """Those whose slurmd has ended, whoever ended it."""
+        for node in self.spec.nodes:
+            popen = self._running.get(f"slurmd.{node}")
+            if popen is None or popen.poll() is not None:
+                self.start_node(node)
+
     def wait_until_idle(self):
         idle = ["idle"] * self.spec.num_nodes
         ask = ("sinfo", "--noheader", "--Node", "--partition=main", "--format=%T")

@@ -100,7 +100,9 @@ class NamespacedDaemons(Daemons):
         link = f"link{number}"
         # That of a killed node may not be gone yet.
         self.run("ip", "link", "delete", link, check=False)
-        peer = f"type veth peer name eth0 netns {popen.pid}"
+        # Always the same, or others look for a node that comes back where it was before.
+        ethernet = config.node_ethernet_address(number)
+        peer = f"type veth peer name eth0 address {ethernet} netns {popen.pid}"
         self.run("ip", "link", "add", link, *peer.split())
         self.run("ip", "link", "set", link, "master", "br0", "up")
         popen.stdin.write(b"go\n")

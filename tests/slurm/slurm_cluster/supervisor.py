@@ -91,6 +91,7 @@ def _obey(daemons):
     orders = {
         "kill_node": daemons.kill_node,
         "revive_node": daemons.start_node,
+        "start_ended_nodes": daemons.start_ended_nodes,
         "stop_controller": daemons.stop_controller,
         "start_controller": daemons.start_controller,
         "pause_controller": lambda: daemons.signal("slurmctld", signal.SIGSTOP),
