@@ -59,7 +59,18 @@ def _parent(pid):
 def leaked_shared_memory(before):
     """New entries of /dev/shm that no living process uses: those of other programs do not count."""
     new = set(os.listdir(_SHARED_MEMORY)) - before
-    return new - _shared_memory_in_use() if new else new
+    if not new:
+        return new
+    in_use = _shared_memory_in_use()
+    return {name for name in new if name not in in_use and _inode(name) not in in_use}
+
+
+def _inode(name):
+    """What a mapping is known by where it was made under another name, as semaphores are."""
+    try:
+        return str((_SHARED_MEMORY / name).stat().st_ino)
+    except OSError:
+        return None
 
 
 def _shared_memory_in_use():
@@ -71,6 +82,7 @@ def _shared_memory_in_use():
         except OSError:
             continue
         names.update(re.findall(rf"{_SHARED_MEMORY}/(\S+)", "\n".join([maps, *links])))
+        names.update(re.findall(rf" (\d+) +{_SHARED_MEMORY}/", maps))
     return names
 
 
