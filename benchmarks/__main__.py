@@ -11,7 +11,7 @@ from pathlib import Path
 
 _BENCHMARKS = (
     *("cli", "start", "recovery", "train", "lightning", "recording", "summary"),
-    *("fsdp", "allreduce"),
+    *("fsdp", "allreduce", "dataload"),
 )
 _ON_SLURM = ("submit", "status", "slurm_start")
 

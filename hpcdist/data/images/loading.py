@@ -38,6 +38,8 @@ class _Request(NamedTuple):
     indices: list[int]
     epoch: int
     place: int
+    ahead: list[int]
+    """What the same worker will be asked for next."""
 
 
 class _Made(NamedTuple):
@@ -169,11 +171,13 @@ class ImageBatches:
     def _number(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Request]:
         """Requests, each with the place that is free when it is made."""
         assert self._places is not None
-        for indices in lists:
+        workers = max(1, self._data.workers)  # which take turns
+        for number, indices in enumerate(lists):
+            ahead = lists[number + workers] if number + workers < len(lists) else []
             self._turn = (self._turn + 1) % self._places.shape[0]
             if self._pinned is not None:
                 self._pinned.wait(self._turn)
-            yield _Request(indices, epoch, self._turn)
+            yield _Request(indices, epoch, self._turn, ahead)
 
     def _make_room(self, batch_size: int) -> None:
         """Places and workers for batches of this size."""
@@ -242,9 +246,9 @@ class _Maker(Dataset[_Made]):
 
     def _fill(self, out: NDArray[Any], request: _Request) -> list[tuple[int, BadFile]]:
         if out.dtype == np.uint8:
-            return self._samples.fill(out, request.indices, request.epoch)
+            return self._samples.fill(out, request.indices, request.epoch, request.ahead)
         pixels = np.empty(out.shape, np.uint8)
-        bad = self._samples.fill(pixels, request.indices, request.epoch)
+        bad = self._samples.fill(pixels, request.indices, request.epoch, request.ahead)
         for target, image in zip(_channels_first(out), _channels_first(pixels), strict=True):
             self._samples.normalization.into(target, image)
         return bad

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 LATE_S = 2e-3
 """Reads that take so long on average are worth threads."""
@@ -18,6 +18,8 @@ _LAST = 4
 _WORK_S = 0.3e-3
 """About what is done with a file once it is there: so many threads keep one process at work."""
 _MOST = 64
+
+_Read = tuple[float, bytes | OSError]
 
 
 class Reader:
@@ -30,21 +32,33 @@ class Reader:
         """How many are read at once now."""
         self._last_s: deque[float] = deque(maxlen=_LAST)
         self._threads: ThreadPoolExecutor | None = None
+        self._ahead: dict[str, Future[_Read]] = {}
 
-    def read_all(self, paths: Sequence[str]) -> Iterator[bytes | OSError]:
-        """The contents of files, in order; an error takes the place of what cannot be read."""
+    def read_all(
+        self, paths: Sequence[str], ahead: Sequence[str] = ()
+    ) -> Iterator[bytes | OSError]:
+        """The contents of files, in order; an error takes the place of what cannot be read.
+
+        `ahead`: what will be asked for next, which threads begin with meanwhile.
+        """
         for number, path in enumerate(paths):
             if self.at_once > 1:
-                yield from self._read_at_once(paths[number:])
+                yield from self._read_at_once(paths[number:], ahead)
                 return
             time_s, content = _timed_read(path)
             self._note(time_s)
             yield content
 
-    def _read_at_once(self, paths: Sequence[str]) -> Iterator[bytes | OSError]:
+    def _read_at_once(
+        self, paths: Sequence[str], ahead: Sequence[str]
+    ) -> Iterator[bytes | OSError]:
         if self._threads is None:  # made where it is used: threads do not survive a fork
             self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
-        for time_s, content in self._threads.map(_timed_read, paths):
+        submit = self._threads.submit
+        begun = [self._ahead.get(path) or submit(_timed_read, path) for path in paths]
+        self._ahead = {path: submit(_timed_read, path) for path in ahead}
+        for reading in begun:
+            time_s, content = reading.result()
             self._note(time_s)
             yield content
 
@@ -64,7 +78,7 @@ class Reader:
 
     def _end_threads(self) -> None:
         if self._threads is not None:
-            self._threads.shutdown(wait=False)
+            self._threads.shutdown(wait=False)  # what has begun ends, and is used
             self._threads = None
 
 
@@ -74,7 +88,7 @@ def read_file(path: str) -> bytes:
         return file.readall()
 
 
-def _timed_read(path: str) -> tuple[float, bytes | OSError]:
+def _timed_read(path: str) -> _Read:
     begin_s = time.perf_counter()
     content: bytes | OSError
     try:

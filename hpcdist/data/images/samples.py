@@ -125,15 +125,23 @@ class ImageSamples:
         return Samples(images=torch.from_numpy(pixels).permute(0, 3, 1, 2), labels=labels)
 
     def fill(
-        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+        self,
+        out: NDArray[np.uint8],
+        indices: Sequence[int],
+        epoch: int,
+        ahead: Sequence[int] = (),
     ) -> list[tuple[int, BadFile]]:
         """Write the pixels to `out`; returns where in it there are none, and why.
 
-        Those are zero. HpcdistError where data.bad_files is refuse.
+        Those are zero. `ahead`: the samples that this process will be asked for next. HpcdistError
+        where data.bad_files is refuse.
         """
-        kept = [None if self.cache is None else self.cache.get(index) for index in indices]
+        kept = [self._kept(index) for index in indices]
         missing = [index for index, pixels in zip(indices, kept, strict=True) if pixels is None]
-        contents = self._reader.read_all([self.path(index) for index in missing])
+        contents = self._reader.read_all(
+            [self.path(index) for index in missing],
+            [self.path(index) for index in ahead if self._kept(index) is None],
+        )
         bad: list[tuple[int, BadFile]] = []
         with _kept_random_state(), no_warnings():
             for position, index in enumerate(indices):
@@ -147,6 +155,9 @@ class ImageSamples:
                     bad.append((position, self._bad(index, error)))
                     out[position] = 0
         return bad
+
+    def _kept(self, index: int) -> NDArray[np.uint8] | None:
+        return None if self.cache is None else self.cache.get(index)
 
     def _make(
         self, out: NDArray[np.uint8], content: bytes | OSError, index: int, epoch: int
@@ -216,7 +227,11 @@ class PixelSamples:
         return Samples(images=images, labels=self.labels[:number])
 
     def fill(
-        self, out: NDArray[np.uint8], indices: Sequence[int], epoch: int
+        self,
+        out: NDArray[np.uint8],
+        indices: Sequence[int],
+        epoch: int,
+        ahead: Sequence[int] = (),  # noqa: ARG002 - there is nothing to read
     ) -> list[tuple[int, BadFile]]:
         """Write the changed pixels to `out`; there are no bad files."""
         with _kept_random_state():

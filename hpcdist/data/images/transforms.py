@@ -96,8 +96,15 @@ class Transform:
         for call in self._calls:
             changed = call(changed)
         if isinstance(changed, torch.Tensor):
-            return changed.permute(1, 2, 0).numpy()
+            changed = changed.permute(1, 2, 0).numpy()
         pixels: NDArray[np.uint8] = np.asarray(changed)
+        height, width = pixels.shape[:2]
+        if (width, height) != image.size:
+            raise JobError(
+                f"data.transform makes {width} x {height} pixels of images of "
+                f"{image.size[0]} x {image.size[1]}, which those of the test are",
+                hint=f"set data.size to {width}, or leave out what changes the size",
+            )
         return pixels if pixels.ndim > 2 else pixels[..., None]
 
 

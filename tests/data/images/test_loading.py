@@ -1,5 +1,6 @@
 import os
 import signal
+from multiprocessing import forkserver
 
 import pytest
 import torch
@@ -85,7 +86,10 @@ def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, w
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 def test_workers_that_are_started_anew_give_the_same_pixels(files, context):
-    found = load(files, transform="light", workers=1, multiprocessing_context=context)
+    try:
+        found = load(files, transform="light", workers=1, multiprocessing_context=context)
+    finally:
+        forkserver._forkserver._stop()  # it would live as long as the tests do
     same(found, load(files, transform="light"))
 
 

@@ -53,3 +53,10 @@ def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     with pytest.raises(JobError, match=message) as caught:
         check_transform(spec)
     assert hint in caught.value.hint
+
+
+def test_a_transform_that_changes_the_size_is_refused_with_the_size_to_set():
+    transform = build_transform([{"RandomCrop": {"size": 20}}])
+    with pytest.raises(JobError, match="20 x 20 pixels of images of 40 x 32") as caught:
+        transform.apply(picture(1), 1)
+    assert "data.size to 20" in caught.value.hint
