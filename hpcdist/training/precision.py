@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from hpcdist.errors import HpcdistError
 
@@ -63,6 +64,26 @@ PRECISIONS = {
 """train.precision -> what it means."""
 
 _NEEDS_AMPERE = {"tf32"}
+
+
+class Autocasting(nn.Module):
+    """A model that computes in the format of a precision in whichever thread it is called.
+
+    Those of nn.DataParallel inherit that there is autocast, but not its format: on GPUs they would
+    take float16 for bfloat16.
+    """
+
+    def __init__(self, net: nn.Module, precision: Precision) -> None:
+        """Put `net` within autocast; its parameters stay as they are."""
+        super().__init__()
+        self.net = net
+        self._precision = precision
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images."""
+        with self._precision.autocasting(images.device):
+            logits: Tensor = self.net(images)
+        return logits
 
 
 def _require_ampere(name: str, device: torch.device) -> None:

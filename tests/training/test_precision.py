@@ -1,10 +1,13 @@
 """Precisions, activation checkpointing, and models of the user's."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 import torch
 
 from hpcdist.spec import Train, TrainJob
+from hpcdist.training.precision import PRECISIONS, Autocasting
 
 BLOCKS = """
 from torch import nn
@@ -53,6 +56,14 @@ def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, o
     assert found.keys() == expected.keys()
     assert any("num_batches_tracked" in name for name in expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("name", ["bf16-mixed", "fp16-mixed"])
+def test_a_model_computes_in_the_format_of_its_precision_in_any_thread(name):
+    precision = PRECISIONS[name]
+    model = Autocasting(torch.nn.Linear(4, 2), precision)
+    with ThreadPoolExecutor(1) as other:  # as those that nn.DataParallel starts
+        assert other.submit(model, torch.ones(3, 4)).result().dtype == precision.autocast
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])
