@@ -47,6 +47,8 @@ _TYPES = {
     "tuple[Port, Port]": "[first, last], 1024 to 65535",
     "tuple[Count, Count, Count]": "list of 3 integers, 1 or more",
     "Literal['auto'] | bool": "auto, true or false",
+    "Literal['reduce-overhead', 'max-autotune'] | bool": "true, false, reduce-overhead or "
+    "max-autotune",
 }
 
 _HEAD = """# Keys of a job file

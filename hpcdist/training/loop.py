@@ -130,9 +130,7 @@ class Trainer:
         self._strategy = STRATEGIES[job.strategy]
         place = Place(device=self.device, num_gpus=self.context.num_gpus, train=job.train)
         self._wrapped = self._strategy.wrap(self.model, place)
-        self._call = (
-            compile_module(self._wrapped, self.device) if job.train.compile else self._wrapped
-        )
+        self._call = compile_module(self._wrapped, self.device, setting=job.train.compile)
         self._note(self._strategy.note(place))
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
