@@ -103,6 +103,7 @@ class Trainer:
             rank=context.rank,
             world_size=context.world_size,
             least_batch=LEAST_BATCH * max(1, context.num_gpus),
+            parts=max(1, context.num_gpus),
         )
 
     def _first_samples(self, data: DataSet) -> Samples:
