@@ -248,6 +248,8 @@ class None_(nn.Module):
         (("fashion_cnn", {"channels": [8], "hidden": 9, "dropout": 0.1}), None),
         (("fashion_cnn", {"num_classes": 7}), ("model.args has num_classes", "it takes")),
         (("resnet18", {"zero_init_residual": True}), None),
+        (("resnet18", {"num_classes": 7}), ("resnet18 has one output for each class", "leave it")),
+        (("resnet18", {"weights": "DEFAULT"}), ("starts from freshly drawn weights", "leave it")),
     ],
 )
 @pytest.mark.parametrize("workload", [TrainJob, LightningJob, InferenceJob])
