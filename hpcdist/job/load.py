@@ -34,6 +34,7 @@ from hpcdist.nearest import nearest
 from hpcdist.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
+    InferenceJob,
     JobSpec,
     ModuleJob,
     ScriptJob,
@@ -293,7 +294,7 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
         shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
         check_script(script, shown)
         return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
-    if isinstance(job, TrainingJob):
+    if isinstance(job, TrainingJob | InferenceJob):
         job = _with_absolute_paths(job)
     if script_args:
         raise JobError(
@@ -320,14 +321,15 @@ def _with_file(
     return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
 
 
-def _with_absolute_paths(job: TrainingJob) -> TrainingJob:
+def _with_absolute_paths(job: TrainingJob | InferenceJob) -> JobSpec:
     """Paths mean the same in every process of the run, wherever it works: they are relative to the
     directory of the submission."""
-    return msgspec.structs.replace(
-        job,
-        data=msgspec.structs.replace(job.data, root=_absolute(job.data.root)),
-        checkpoint=msgspec.structs.replace(job.checkpoint, resume=_absolute(job.checkpoint.resume)),
-    )
+    data = msgspec.structs.replace(job.data, root=_absolute(job.data.root))
+    if isinstance(job, InferenceJob):
+        return msgspec.structs.replace(job, data=data)
+    resume = _absolute(job.checkpoint.resume)
+    checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
+    return msgspec.structs.replace(job, data=data, checkpoint=checkpoint)
 
 
 def _absolute(path: str | None) -> str | None:
