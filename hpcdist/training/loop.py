@@ -62,6 +62,7 @@ class Trainer:
         self.position = Position()
         self._precision = PRECISIONS[job.train.precision]
         self._precision.begin(self.device)
+        self._note(self._precision.note(self.device))
         self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
             model,
@@ -150,8 +151,7 @@ class Trainer:
 
     def _note(self, message: str | None) -> None:
         if message is not None and self.context.rank == 0:
-            self.context.events.write("note", message=message)
-            self.context.say(f"note: {message}")
+            self.context.note(message)
 
     def restore(self, loaded: Loaded) -> list[str]:
         """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""

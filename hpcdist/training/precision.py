@@ -40,6 +40,19 @@ class Precision:
             _require_ampere(self.name, device)
         torch.set_float32_matmul_precision(self.matmul)
 
+    def note(self, device: torch.device) -> str | None:
+        """What a user should know of the precision on a device."""
+        if device.type != "cuda" or torch.bfloat16 not in {self.weights, self.autocast}:
+            return None
+        major, minor = torch.cuda.get_device_capability(device)
+        if major >= _AMPERE:
+            return None
+        return (
+            f"train.precision is {self.name}, which {torch.cuda.get_device_name(device)} (compute "
+            f"capability {major}.{minor}) computes without tensor cores, and slowly; they take "
+            f"bfloat16 from {_AMPERE}.0 on, and float16 (fp16-mixed) from 7.0 on"
+        )
+
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Within it, products are computed in the format of `autocast`; can be entered again."""
         if self.autocast is None:

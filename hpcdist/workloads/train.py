@@ -126,6 +126,4 @@ def _resume(trainer: Trainer, *, has_group: bool) -> None:
         return
     context.say(f"going on from {loaded.path.name}: step {position.step}, epoch {position.epoch}")
     if differing:
-        message = f"the resume is not bit for bit exact: {'; '.join(differing)}"
-        context.events.write("note", message=message)
-        context.say(f"note: {message}")
+        context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import torch
 
+from hpcdist.errors import HpcdistError
 from hpcdist.spec import Train, TrainJob
 from hpcdist.training.precision import PRECISIONS, Autocasting
 
@@ -56,6 +57,20 @@ def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, o
     assert found.keys() == expected.keys()
     assert any("num_batches_tracked" in name for name in expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_what_an_older_gpu_cannot_do_is_refused_and_what_is_slow_there_noted(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _gpu: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _gpu: (7, 0))
+    with pytest.raises(HpcdistError, match=r"tf32, which Tesla V100 cannot do: .* is 7\.0"):
+        PRECISIONS["tf32"].begin(gpu)
+    told = {name: precision.note(gpu) for name, precision in PRECISIONS.items()}
+    assert {name for name, note in told.items() if note} == {"bf16-mixed", "bf16-true"}
+    assert "which Tesla V100 (compute capability 7.0) computes without" in told["bf16-mixed"]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _gpu: (8, 0))
+    assert not any(precision.note(gpu) for precision in PRECISIONS.values())
+    assert not any(precision.note(torch.device("cpu")) for precision in PRECISIONS.values())
 
 
 @pytest.mark.parametrize("name", ["bf16-mixed", "fp16-mixed"])
