@@ -57,6 +57,8 @@ _TYPES = {
     "str | tuple[str | dict[str, Any], ...]": "text, or a list of texts and mappings",
     "str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...]": "text, or a list "
     "of texts, mappings and such lists",
+    "Literal['reduce-overhead', 'max-autotune'] | bool": "true, false, reduce-overhead or "
+    "max-autotune",
 }
 
 _HEAD = """# Keys of a job file

@@ -58,6 +58,11 @@ class RankContext:
             **options,
         )
 
+    def note(self, message: str) -> None:
+        """Tell the user something of the run: in its summary, and in this rank's log."""
+        self.events.write("note", message=message)
+        self.say(f"note: {message}")
+
     def is_current(self) -> bool:
         """False once a newer attempt of the run has begun: then nothing shared may be written."""
         return self.run.newest_attempt() <= self.attempt

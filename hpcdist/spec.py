@@ -143,9 +143,11 @@ class Train(Section, frozen=True, kw_only=True):
     activation_checkpointing: bool = False
     """Compute the inside of a model's blocks again in the backward pass instead of keeping it: less
     memory for about a third more time."""
-    compile: bool = False
+    compile: Literal["reduce-overhead", "max-autotune"] | bool = False
     """Run the model by torch.compile, which takes a minute at the start; it needs a C++ compiler on
-    CPUs, a C compiler on GPUs, and the headers of Python."""
+    CPUs, a C compiler on GPUs, and the headers of Python. torch's modes: reduce-overhead (CUDA
+    graphs: GPUs only, and pays where kernels are short) and max-autotune (tries out kernels, with
+    CUDA graphs on GPUs: minutes)."""
     gradient_as_bucket_view: bool = True
     """ddp: gradients live in the communication buckets, which saves a copy of them."""
     static_graph: bool = False

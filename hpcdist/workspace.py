@@ -20,7 +20,7 @@ from hpcdist.snapshot import (
     store,
 )
 from hpcdist.snapshot.plan import DEFAULT_LIMIT_BYTES
-from hpcdist.spec import FunctionJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
+from hpcdist.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
 from hpcdist.training.own_model import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
@@ -145,7 +145,9 @@ def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) 
 
 
 def _runs_code_of_user(job: JobSpec) -> bool:
-    return isinstance(job, OwnCodeJob) or (isinstance(job, TrainingJob) and is_own(job.model.name))
+    if isinstance(job, TrainingJob | InferenceJob):
+        return is_own(job.model.name)
+    return isinstance(job, OwnCodeJob)
 
 
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:

@@ -380,6 +380,8 @@ def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
     assert (job.data.root, job.checkpoint.resume) == (str(tree / "data"), str(tree / "old/run"))
     home = load_job("ddp", overrides=["data.root=~/data"]).job
     assert home.data.root == os.path.expanduser("~/data")
+    timed = load_job("inference", overrides=["data.root=data"]).job
+    assert timed.data.root == str(tree / "data")
 
 
 WAITS = """
@@ -438,6 +440,15 @@ def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does
     assert plan_workspace(job, refused, by_default=True).snapshot is None
     planned = submission.plan_submission(LoadedJob(job=job, source="x"), scheduler="local")
     assert planned.workspace.snapshot is None
+
+
+@pytest.mark.parametrize("name", ["ddp", "lightning", "inference"])
+def test_jobs_with_a_model_of_the_users_take_a_snapshot_and_others_do_not(tree, runs, name):
+    request = SnapshotRequest(runs=runs)
+    shipped = load_job(name).job
+    own = load_job(name, overrides=["model.name=nets:Net"]).job
+    assert plan_workspace(own, request, by_default=True).snapshot is not None
+    assert plan_workspace(shipped, request, by_default=True).snapshot is None
 
 
 def test_a_store_that_cannot_be_written_says_so(tree, tmp_path):

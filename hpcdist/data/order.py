@@ -48,7 +48,8 @@ class Share:
     """After the last position that is computed; what lies past `end` has no part in the loss.
 
     A rank with less than `EpochPlan.least_batch` samples computes some more, so that it takes part
-    in the collectives and batch norm has something to work with.
+    in the collectives and batch norm has something to work with; as does one whose samples cannot
+    be cut into `EpochPlan.parts`.
     """
 
     @property
@@ -70,6 +71,9 @@ class EpochPlan:
     world_size: int
     least_batch: int = LEAST_BATCH
     """Samples that a rank computes at least."""
+    parts: int = 1
+    """Equal parts that a rank's batch is cut into, as data_parallel does for its GPUs: cut into
+    unequal ones, the last could have a single sample."""
 
     @property
     def samples_per_step(self) -> int:
@@ -98,4 +102,5 @@ class EpochPlan:
         begin = first + length * self.rank // self.world_size
         end = first + length * (self.rank + 1) // self.world_size
         least = min(self.least_batch, self.batch_size, self.num_samples)
-        return Share(begin=begin, end=end, filled_end=max(end, begin + least))
+        filled = -(-max(end - begin, least) // self.parts) * self.parts
+        return Share(begin=begin, end=end, filled_end=begin + filled)

@@ -15,6 +15,9 @@ _MOST_GAIN = 1.1
 
 _TELLING_SHARE = 0.05  # parts below it explain nothing
 
+_UNSURE_SHARE = 0.5
+"""Calls that differ so much that this share of the ideal gain would not be seen tell nothing."""
+
 Comparison = tuple[Cell, Cell]
 """The same batch size: single, and a parallel form."""
 
@@ -42,8 +45,12 @@ def is_faster(one: Cell, other: Cell) -> bool:
     """Whether the mean time is smaller by more than chance explains."""
     assert one.mean_time_s is not None
     assert other.mean_time_s is not None
-    error_s = math.hypot(_standard_error(one), _standard_error(other))
-    return other.mean_time_s - one.mean_time_s > _STANDARD_ERRORS * error_s
+    return other.mean_time_s - one.mean_time_s > _least_difference_s(one, other)
+
+
+def _least_difference_s(one: Cell, other: Cell) -> float:
+    """Of the mean times, to be more than chance explains."""
+    return _STANDARD_ERRORS * math.hypot(_standard_error(one), _standard_error(other))
 
 
 def _sentence(name: str, cells: Sequence[Cell]) -> str:
@@ -63,7 +70,25 @@ def _sentence(name: str, cells: Sequence[Cell]) -> str:
         listed = ", ".join(f"{size:,}" for size in some)
         largest = max(comparisons, key=_batch_size)[0].batch_size
         return f"{title} is faster than single with {listed} per batch, but not with {largest:,}."
-    return f"{title} is never faster than single: {_why_never(comparisons)}"
+    best = max(comparisons, key=_gain)
+    if _is_unsure(best):
+        return f"{title} cannot be told from single: {_at_best(best)}{_UNSURE}"
+    return f"{title} is never faster than single: {_at_best(best)}{_why_never(best)}"
+
+
+_UNSURE = (
+    "But calls differ so much that this says nothing: repeat them more often "
+    "(inference.repeats), with nothing else on the machine."
+)
+
+
+def _is_unsure(comparison: Comparison) -> bool:
+    """Whether it seems to win, and even half of what it could gain would be lost in the noise."""
+    single, parallel = comparison
+    assert single.mean_time_s is not None
+    ideal_s = single.mean_time_s * (1 - 1 / parallel.devices)
+    least_s = _least_difference_s(parallel, single)
+    return _gain(comparison) > 1 and least_s > _UNSURE_SHARE * ideal_s
 
 
 _ONE_DEVICE = {
@@ -104,13 +129,16 @@ def _doubt(comparison: Comparison) -> str:
     return " That is more than so many devices can give: something else slowed single down."
 
 
-def _why_never(comparisons: Sequence[Comparison]) -> str:
-    best = max(comparisons, key=_gain)
+def _at_best(best: Comparison) -> str:
     single, parallel = best
-    text = (
+    return (
         f"at its best, with {single.batch_size:,} per batch, it takes {_ms(parallel)} ms, and "
         f"single {_ms(single)}. "
     )
+
+
+def _why_never(best: Comparison) -> str:
+    single, parallel = best
     assert parallel.mean_time_s is not None
     parts_s = sum(parallel.parts_s.values())
     if parts_s > _TELLING_SHARE * parallel.mean_time_s:
@@ -118,11 +146,11 @@ def _why_never(comparisons: Sequence[Comparison]) -> str:
             f"{name} {time_s / parallel.mean_time_s:.0%}"
             for name, time_s in parallel.parts_s.items()
         )
-        return f"{text}Of its time go to {listed}."
+        return f"Of its time go to {listed}."
     share = math.ceil(parallel.batch_size / parallel.devices)
     saved = max(0.0, 1 - 1 / _gain(best))
     return (
-        f"{text}A share of {share:,} instead of {single.batch_size:,} images saves "
+        f"A share of {share:,} instead of {single.batch_size:,} images saves "
         f"{saved:.0%} of the time, where {parallel.devices} devices of their own would "
         f"save up to {1 - 1 / parallel.devices:.0%}: the rest is the fixed cost of a call, or the "
         f"devices share what they compute with."

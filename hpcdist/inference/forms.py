@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, share_of
-from hpcdist.inference.precision import autocast
 from hpcdist.rank import RankContext
+from hpcdist.training.precision import PRECISIONS, Autocasting
 
 
 class Single:
@@ -25,8 +25,7 @@ class Single:
         self.context = context
         self.devices = 1
         """Over which a batch is spread."""
-        self._module = model
-        self._precision = precision
+        self._module: nn.Module = Autocasting(model, PRECISIONS[precision])
         self._device = torch.device(context.device)
 
     @property
@@ -44,9 +43,7 @@ class Single:
 
     def call(self, images: Tensor) -> Tensor:
         """Logits, on the host, of this rank's share, which is there, too."""
-        images = self._to_model(images)
-        with autocast(self._precision, self._device):
-            logits: Tensor = self._module(images)
+        logits: Tensor = self._module(self._to_model(images))
         return logits.cpu()  # waits for the GPU
 
     def _to_model(self, images: Tensor) -> Tensor:
@@ -68,9 +65,9 @@ class DataParallel(Single):
         super().__init__(model, context, precision)
         if self._device.type == "cuda":
             self.devices = context.local_world_size
-            self._module = nn.DataParallel(model, device_ids=list(range(self.devices)))
+            self._module = nn.DataParallel(self._module, device_ids=list(range(self.devices)))
         elif not torch.cuda.is_available():
-            self._module = nn.DataParallel(model)
+            self._module = nn.DataParallel(self._module)
 
     def can_take(self, batch_size: int) -> bool:
         """Not where CPUs are asked for on a machine with GPUs: it would take these."""

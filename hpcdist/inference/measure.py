@@ -84,8 +84,8 @@ def time_form(
         cold_s = call()
     except torch.OutOfMemoryError:
         cold_s = float("inf")
-        torch.cuda.empty_cache()
     if meeting.largest(cold_s) == float("inf"):
+        torch.cuda.empty_cache()  # not above: the exception held what the call had made
         return None
     estimate_s = cold_s
     left_s = effort.max_time_s - cold_s
@@ -102,6 +102,7 @@ def time_form(
         times_s.append(call())
     is_whole = len(times_s) == repeats
     parts_s = form.time_parts(images, min(repeats, _PARTS_REPEATS)) if is_whole else {}
+    torch.cuda.empty_cache()  # the next strategy's processes may be others, on the same GPUs
     return Timed(cold_s=cold_s, times_s=times_s, parts_s=parts_s, is_whole=is_whole)
 
 

@@ -52,7 +52,8 @@ def tells_of_shortage(exception: str, message: str) -> bool:
     name = exception.rpartition(".")[2]
     if name in {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}:
         return True
-    return name in {"RuntimeError", "OSError"} and bool(_TELLS.search(message))
+    # What CUDA itself says, such as when it starts, is an AcceleratorError from torch 2.8 on.
+    return name in {"RuntimeError", "OSError", "AcceleratorError"} and bool(_TELLS.search(message))
 
 
 def parse_shortage(message: str) -> Shortage | None:

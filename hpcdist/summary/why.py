@@ -43,10 +43,9 @@ def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
     if variant.speedup is None or variant.lost is None or variant.efficiency is None:
         return f"{name}: no run is done, or none recorded steps."
     spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
-    gpus = _units(variant)
     sentence = (
         f"{name}: {variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)} on "
-        f"{number_of(variant.num_devices, gpus)}; ideal is {variant.ideal:.3g}."
+        f"{_size(variant)}."
     )
     if variant.speedup.sd is None:
         sentence += " One run of each cannot say how sure that is: --repeat 3."
@@ -65,14 +64,25 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> str:
         return " There are no GPUs here for its one process to drive: that says nothing of it."
     whole = 1 - variant.efficiency
     if abs(whole) < _WORTH_SAYING:
-        return " That is as good as ideal."
+        return " That is as good as ideal." if _is_larger(variant) else " That is no difference."
     if whole < 0:
-        return " That is more than ideal: something else slowed the first one down; run it again."
+        return _MORE_THAN_IDEAL if _is_larger(variant) else ""
     largest = max(variant.lost, key=variant.lost.__getitem__)
     return (
         f" Of each step {_losses(variant.lost)}. {_advice(largest, variant)}."
         f"{_shared_cpus(variant, baseline)}"
     )
+
+
+_MORE_THAN_IDEAL = (
+    " That is more than ideal: the two differ in more than their size, or something else slowed "
+    "the first one down."
+)
+
+
+def _is_larger(variant: VariantSummary) -> bool:
+    """Else it is compared for another reason, such as its precision, and may well be faster."""
+    return variant.ideal != 1
 
 
 def _losses(lost: Mapping[str, float]) -> str:
@@ -100,6 +110,8 @@ def _advice(part: str, variant: VariantSummary) -> str:
         return f"Rank {variant.slowest_rank} was the slowest every time. {_ADVICE[part]}"
     if part == "computing" and variant.world_size < variant.num_devices:
         return "One process drives all GPUs: copying model and batch to them is in its computing"
+    if part == "computing" and not _is_larger(variant):
+        return "What it computes takes longer on the same hardware"
     return _ADVICE[part]
 
 
@@ -117,5 +129,8 @@ def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> str:
     )
 
 
-def _units(variant: VariantSummary) -> str:
-    return "GPU" if variant.num_cpus is None else "rank"
+def _size(variant: VariantSummary) -> str:
+    unit = "GPU" if variant.num_cpus is None else "rank"
+    if not _is_larger(variant):
+        return f"as many {unit}s"
+    return f"{number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"

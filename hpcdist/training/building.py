@@ -10,6 +10,7 @@ from torch import nn
 from hpcdist.data.arrays import DataSet
 from hpcdist.events import EventWriter
 from hpcdist.spec import TrainingJob
+from hpcdist.training import rng
 from hpcdist.training.models import build_model, count_parameters
 
 
@@ -18,7 +19,7 @@ def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Modu
 
     Whoever looks for why memory ran out afterwards, or while the model was made, finds its size.
     """
-    torch.manual_seed(job.train.seed)
+    rng.seed_weights(job.train.seed)
     try:
         model = build_model(job.model, data.image_shape, data.num_classes)
     except (MemoryError, RuntimeError) as error:

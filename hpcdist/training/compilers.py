@@ -42,14 +42,14 @@ def require_compiler(device: str) -> None:
     if not any(shutil.which(name) for name in wanted):
         whose = f" (variable {compiler.variable})" if named else ""
         raise JobError(
-            f"train.compile is true, but host {host} has no {compiler.language} compiler: "
+            f"train.compile is set, but host {host} has no {compiler.language} compiler: "
             f"{' or '.join(wanted)}{whose}",
             hint="load one (a line in the cluster profile's setup), or leave train.compile out",
         )
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.exists():
         raise JobError(
-            f"train.compile is true, but host {host} has no headers of its Python: {header} is "
+            f"train.compile is set, but host {host} has no headers of its Python: {header} is "
             "not there, and what torch compiles includes it",
             hint="install them (package python3-dev or python3-devel), use a Python of conda or "
             "uv, which has them, or leave train.compile out",

@@ -19,7 +19,7 @@ def process_group(context: RankContext, *, needed: bool) -> Iterator[bool]:
         return
     device = torch.device(context.device)
     dist.init_process_group(
-        backend=context.backend, device_id=device if device.type == "cuda" else None
+        backend=context.backend, device_id=device if context.backend == "nccl" else None
     )
     yield True
     # Only after success: after an error, closing the group can wait for ranks that are gone.

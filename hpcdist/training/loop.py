@@ -62,6 +62,7 @@ class Trainer:
         self.position = Position()
         self._precision = PRECISIONS[job.train.precision]
         self._precision.begin(self.device)
+        self._note(self._precision.note(self.device))
         self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
             model,
@@ -103,6 +104,7 @@ class Trainer:
             rank=context.rank,
             world_size=context.world_size,
             least_batch=LEAST_BATCH * max(1, context.num_gpus),
+            parts=max(1, context.num_gpus),
         )
 
     def _first_samples(self, data: DataSet) -> Samples:
@@ -130,9 +132,7 @@ class Trainer:
         self._strategy = STRATEGIES[job.strategy]
         place = Place(device=self.device, num_gpus=self.context.num_gpus, train=job.train)
         self._wrapped = self._strategy.wrap(self.model, place)
-        self._call = (
-            compile_module(self._wrapped, self.device) if job.train.compile else self._wrapped
-        )
+        self._call = compile_module(self._wrapped, self.device, setting=job.train.compile)
         self._note(self._strategy.note(place))
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
@@ -151,8 +151,7 @@ class Trainer:
 
     def _note(self, message: str | None) -> None:
         if message is not None and self.context.rank == 0:
-            self.context.events.write("note", message=message)
-            self.context.say(f"note: {message}")
+            self.context.note(message)
 
     def restore(self, loaded: Loaded) -> list[str]:
         """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""

@@ -7,13 +7,22 @@ from pathlib import Path
 from hpcdist.errors import JobError
 from hpcdist.nearest import nearest_first
 from hpcdist.spec import Model
-from hpcdist.training.model_names import BUILT_IN_CLASSES
+from hpcdist.training.model_names import BUILT_IN_CLASSES, is_torchvision
 from hpcdist.training.own_model import GIVEN, find_source, is_own
 from hpcdist.training.signatures import Signature, read_signature
+
+_TORCHVISION_GIVEN = {
+    "num_classes": "has one output for each class of the data",
+    "weights": "starts from freshly drawn weights",
+}
+"""Argument that all of torchvision's models are made with -> what it is."""
 
 
 def check_model_args(model: Model) -> None:
     """Raise JobError for an argument that the model does not take, or needs and is not given."""
+    if is_torchvision(model.name):
+        _check_torchvision(model)
+        return
     own = is_own(model.name)
     signature = _users(model.name) if own else _built_in(model.name)
     if signature is None:
@@ -49,7 +58,12 @@ def _users(name: str) -> Signature | None:
     return None if source is None else read_signature(source, class_name)
 
 
+def _check_torchvision(model: Model) -> None:
+    """They pass on what they are given, so that their signatures tell nothing."""
+    for name, reason in _TORCHVISION_GIVEN.items():
+        if name in model.args:
+            raise JobError(f"model.args has {name}, but {model.name} {reason}", hint="leave it out")
+
+
 def _built_in(name: str) -> Signature | None:
-    if name not in BUILT_IN_CLASSES:
-        return None  # torchvision's pass on what they are given
     return read_signature(Path(__file__).with_name("models.py"), BUILT_IN_CLASSES[name])

@@ -196,7 +196,8 @@ def pick_memory_format(
     if setting == "auto":
         # Measured on CPU with fashion_cnn, batches of 64, against contiguous: a step takes 0.7 of
         # the time on 8 x 8 images and 0.8 to 0.9 on 28 x 28 with one thread, 0.8 and 0.85 with
-        # two. On GPUs the kernels for tensor cores want it, which fp32 does not use by default.
+        # two. On GPUs the kernels for tensor cores want it; fp32's convolutions use them for TF32,
+        # but not on GPUs before compute capability 8.0, and neither was measured.
         setting = (
             not sharded and is_convolutional(module) and (device.type == "cpu" or tensor_cores)
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from hpcdist.errors import HpcdistError
 
@@ -39,6 +40,19 @@ class Precision:
             _require_ampere(self.name, device)
         torch.set_float32_matmul_precision(self.matmul)
 
+    def note(self, device: torch.device) -> str | None:
+        """What a user should know of the precision on a device."""
+        if device.type != "cuda" or torch.bfloat16 not in {self.weights, self.autocast}:
+            return None
+        major, minor = torch.cuda.get_device_capability(device)
+        if major >= _AMPERE:
+            return None
+        return (
+            f"train.precision is {self.name}, which {torch.cuda.get_device_name(device)} (compute "
+            f"capability {major}.{minor}) computes without tensor cores, and slowly; they take "
+            f"bfloat16 from {_AMPERE}.0 on, and float16 (fp16-mixed) from 7.0 on"
+        )
+
     def autocasting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Within it, products are computed in the format of `autocast`; can be entered again."""
         if self.autocast is None:
@@ -63,6 +77,26 @@ PRECISIONS = {
 """train.precision -> what it means."""
 
 _NEEDS_AMPERE = {"tf32"}
+
+
+class Autocasting(nn.Module):
+    """A model that computes in the format of a precision in whichever thread it is called.
+
+    Those of nn.DataParallel inherit that there is autocast, but not its format: on GPUs they would
+    take float16 for bfloat16.
+    """
+
+    def __init__(self, net: nn.Module, precision: Precision) -> None:
+        """Put `net` within autocast; its parameters stay as they are."""
+        super().__init__()
+        self.net = net
+        self._precision = precision
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images."""
+        with self._precision.autocasting(images.device):
+            logits: Tensor = self.net(images)
+        return logits
 
 
 def _require_ampere(name: str, device: torch.device) -> None:

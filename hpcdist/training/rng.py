@@ -11,6 +11,13 @@ import torch
 from hpcdist.data.order import derive_seed
 
 
+def seed_weights(seed: int) -> None:
+    """Seed all generators alike in all ranks: a user's model may draw its weights from any."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator, which a model would take
+    torch.manual_seed(seed)
+
+
 def seed_rank(seed: int, *, rank: int, step: int, device: torch.device) -> None:
     """Seed all generators of this rank for what follows a step: each rank drops out other units."""
     own = derive_seed(seed, rank, step, 1)  # the 1 tells it from the seeds of epochs

@@ -59,7 +59,7 @@ def check_settings(job: TrainingJob) -> None:
     _check_pairs(job)
     _check_memory_format(job)
     _check_blocks(job)
-    check_precision(job, job.launch.device)
+    check_kind_of_device(job, job.launch.device)
 
 
 def _check_ranks(job: TrainJob) -> None:
@@ -121,16 +121,43 @@ def _check_blocks(job: TrainingJob) -> None:
         )
     if job.train.compile:
         raise JobError(
-            "train.activation_checkpointing and train.compile are both true: torch.compile chooses "
+            "train.activation_checkpointing and train.compile are both set: torch.compile chooses "
             "by itself what it computes again",
             hint="leave one of them out",
         )
 
 
-def check_precision(job: TrainingJob, device: str) -> None:
-    """Raise JobError for what a kind of device, cpu or cuda, cannot do."""
+def check_kind_of_device(job: TrainingJob, device: str) -> None:
+    """Raise JobError for what a kind of device cannot do: cpu, cuda, or auto, which is not known
+    yet."""
     if job.train.precision == "tf32" and device == "cpu":
         raise JobError(
             "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",
             hint="use fp32 or bf16-mixed",
+        )
+    if job.train.compile == "reduce-overhead" and device == "cpu":
+        raise JobError(
+            "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
+            hint="set train.compile to true, or leave it out",
+        )
+    if job.train.compile == "reduce-overhead" or (
+        job.train.compile == "max-autotune" and device == "cuda"
+    ):
+        _check_graphs(job)
+
+
+def _check_graphs(job: TrainingJob) -> None:
+    """What CUDA graphs cannot do: they use the same memory in each step."""
+    mode = job.train.compile
+    if strategy_of(job) == "fsdp":
+        raise JobError(
+            f"train.compile is {mode}, which strategy fsdp cannot have: its parameters are "
+            "gathered into other memory in each step, and CUDA graphs want the same",
+            hint="set train.compile to true, or strategy to ddp",
+        )
+    if job.train.accumulate > 1:  # github.com/pytorch/pytorch/issues/169545
+        raise JobError(
+            f"train.compile is {mode}, but train.accumulate is {job.train.accumulate}: CUDA graphs "
+            "put the gradients of each batch where those of the one before are",
+            hint="set train.compile to true, or train.accumulate to 1",
         )

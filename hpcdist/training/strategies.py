@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DataParallel as TorchDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.spec import Train
 from hpcdist.training.blocks import find_blocks
-from hpcdist.training.precision import PRECISIONS
+from hpcdist.training.precision import PRECISIONS, Autocasting
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -79,7 +79,7 @@ class DataParallel(Single):
         if place.num_gpus < _SEVERAL:
             return model
         first = place.device.index or 0
-        inner = _Autocasting(model, place)
+        inner = Autocasting(model, PRECISIONS[place.train.precision])
         return TorchDataParallel(inner, device_ids=list(range(first, first + place.num_gpus)))
 
     def note(self, place: Place) -> str | None:
@@ -95,21 +95,6 @@ class DataParallel(Single):
 
 
 _SEVERAL = 2
-
-
-class _Autocasting(nn.Module):
-    """Threads of DataParallel do not inherit the format of autocast, only that there is one."""
-
-    def __init__(self, net: nn.Module, place: Place) -> None:
-        super().__init__()
-        self.net = net
-        self._precision = PRECISIONS[place.train.precision]
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of images."""
-        with self._precision.autocasting(images.device):
-            logits: Tensor = self.net(images)
-        return logits
 
 
 class Ddp(Single):

@@ -236,9 +236,7 @@ class _Benchmark:
             raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
         if too_large and self.context.rank == 0:
             left_out = ", ".join(map(show_binary, too_large))
-            message = f"left out for want of memory: {left_out}; {why}"
-            self.context.events.write("note", message=message)
-            self.context.say(f"note: {message}")
+            self.context.note(f"left out for want of memory: {left_out}; {why}")
         return fitting
 
     def _room(self, place: _Place) -> int:

@@ -10,7 +10,7 @@ from hpcdist.spec import JobSpec, LightningJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_precision, check_settings
+from hpcdist.training.rules import check_kind_of_device, check_settings
 
 
 def check(job: JobSpec) -> None:
@@ -23,7 +23,7 @@ def check(job: JobSpec) -> None:
 def check_device(job: JobSpec, device: str) -> None:
     """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
     assert isinstance(job, LightningJob)
-    check_precision(job, device)
+    check_kind_of_device(job, device)
 
 
 def check_host(job: JobSpec, device: str) -> None:

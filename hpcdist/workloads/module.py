@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
-import types
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hpcdist import record
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
-from hpcdist.workloads.script import heavy_imports
+from hpcdist.workloads.script import heavy_imports, run_as_main
 
 
 def check(job: JobSpec) -> None:
@@ -40,21 +37,14 @@ def run(context: RankContext) -> None:
     code = loader.get_code(spec.name)
     assert spec.origin is not None
     sys.argv[0] = spec.origin
-    main = types.ModuleType("__main__")
-    main.__dict__.update(
-        __builtins__=builtins,
-        __annotations__={},
-        __cached__=spec.cached,
+    run_as_main(
+        code,
         __file__=spec.origin,
         __loader__=loader,
+        __cached__=spec.cached,
         __package__=spec.parent,
         __spec__=spec,
     )
-    sys.modules["__main__"] = main
-    try:
-        exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
-    finally:
-        record.finish()
 
 
 def _find(name: str) -> ModuleSpec:

@@ -138,11 +138,10 @@ class _Benchmark:
 
     def _build(self) -> tuple[nn.Module, Any]:
         """The model in its memory format, ready for inference; the same in all ranks."""
-        import torch
-
+        from hpcdist.training import rng
         from hpcdist.training.models import build_model, pick_memory_format
 
-        torch.manual_seed(self.setting.seed)
+        rng.seed_weights(self.setting.seed)
         model = build_model(self._job.model, self._images.shape, self._images.num_classes).eval()
         memory_format = pick_memory_format(
             model,
@@ -205,8 +204,7 @@ class _Benchmark:
 
     def _note(self, message: str) -> None:
         if self.context.rank == 0:
-            self.context.events.write("note", message=message)
-            self.context.say(f"note: {message}")
+            self.context.note(message)
 
     def _conclude(self) -> None:
         """The plot and the sentences, by the first rank, of what has been measured."""

@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 from hpcdist import record
 from hpcdist.rank import RankContext
@@ -79,12 +80,19 @@ def run(context: RankContext) -> None:
     path = _script(job)
     set_path(path)
     sys.argv = [str(path), *job.args]
+    run_as_main(
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True),
+        __file__=str(path),
+        __loader__=SourceFileLoader("__main__", str(path)),
+        __cached__=None,
+    )
+
+
+def run_as_main(code: types.CodeType, **names: Any) -> None:
+    """Run the user's code as the module `__main__`, which has these names beside those of all."""
     main = types.ModuleType("__main__")
-    main.__file__ = str(path)
-    main.__loader__ = SourceFileLoader("__main__", str(path))
-    main.__dict__.update(__builtins__=builtins, __annotations__={}, __cached__=None)
+    main.__dict__.update(__builtins__=builtins, __annotations__={}, **names)
     sys.modules["__main__"] = main
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     try:
         exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
     finally:

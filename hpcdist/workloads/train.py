@@ -11,7 +11,7 @@ from hpcdist.spec import JobSpec, TrainJob
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_precision, check_settings
+from hpcdist.training.rules import check_kind_of_device, check_settings
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -28,7 +28,7 @@ def check(job: JobSpec) -> None:
 def check_device(job: JobSpec, device: str) -> None:
     """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
     assert isinstance(job, TrainJob)
-    check_precision(job, device)
+    check_kind_of_device(job, device)
 
 
 def check_host(job: JobSpec, device: str) -> None:
@@ -126,6 +126,4 @@ def _resume(trainer: Trainer, *, has_group: bool) -> None:
         return
     context.say(f"going on from {loaded.path.name}: step {position.step}, epoch {position.epoch}")
     if differing:
-        message = f"the resume is not bit for bit exact: {'; '.join(differing)}"
-        context.events.write("note", message=message)
-        context.say(f"note: {message}")
+        context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -28,6 +28,30 @@ def test_what_fills_a_small_share_lies_within_the_order(num_samples):
                 indices = order[share.begin : share.filled_end]
                 assert len(indices) == max(share.count, min(2, num_samples))
                 assert len(set(indices.tolist())) == len(indices)
+
+
+@pytest.mark.parametrize("num_gpus", [2, 3, 4])
+def test_each_gpu_of_one_process_has_two_samples_at_least_however_small_the_last_batch(num_gpus):
+    """As many as batch norm needs, by torch's own cut."""
+    for num_samples in range(2 * num_gpus, 60):
+        plan = EpochPlan(
+            num_samples=num_samples,
+            batch_size=min(8, num_samples // num_gpus) * num_gpus,
+            accumulate=1,
+            rank=0,
+            world_size=1,
+            least_batch=LEAST_BATCH * num_gpus,
+            parts=num_gpus,
+        )
+        order = epoch_order(num_samples, seed=0, epoch=0, most_filled=plan.least_batch)
+        shares = [share for _, [share] in plan.steps()]
+        assert sum(share.count for share in shares) == num_samples
+        for share in shares:
+            batch = order[share.begin : share.filled_end]
+            assert len(batch) == share.filled_end - share.begin
+            parts = batch.chunk(num_gpus)
+            assert len(parts) == num_gpus
+            assert min(map(len, parts)) >= 2
 
 
 def test_shares_of_one_batch_differ_by_at_most_one_sample():

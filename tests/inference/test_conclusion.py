@@ -90,6 +90,14 @@ def test_a_form_that_never_wins_is_explained_by_its_own_parts_where_they_are_kno
     assert sentence.endswith("Of its time go to replicate 50%, scatter 10%, gather 5%.")
 
 
+def test_calls_that_differ_too_much_to_tell_are_no_reason_to_say_never():
+    sentence = concluded({512: 17.0}, sd_ms=60.0)
+    assert sentence.startswith("data_parallel (2 devices) cannot be told from single: at its best")
+    assert "inference.repeats" in sentence
+    # Less noise, in which half of the ideal gain would have been seen.
+    assert "is never faster than single" in concluded({512: 30.0}, sd_ms=10.0)
+
+
 def test_a_win_that_does_not_last_is_told_with_the_sizes():
     assert concluded({1: 0.5, 8: 0.5, 64: 3.0, 512: 33.0}) == (
         "data_parallel (2 devices) is faster than single with 1, 8, 64 per batch, but not with 512."

@@ -158,6 +158,8 @@ def test_a_model_that_does_not_fit_on_its_device_is_told_what_fsdp_would_leave()
 
 def test_what_was_left_on_the_host_is_told_and_numpys_error_is_one():
     assert tells_of_shortage("numpy._core._exceptions._ArrayMemoryError", OF_NUMPY)
+    assert tells_of_shortage("torch.AcceleratorError", "CUDA error: out of memory")
+    assert not tells_of_shortage("torch.AcceleratorError", "CUDA error: device-side assert")
     end = RankEnd(
         rank=0,
         local_rank=0,

@@ -148,6 +148,24 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     assert "One run of each cannot say how sure that is" in text
 
 
+def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(add_run):
+    fast = {phase: time / 2 for phase, time in ALONE.items()}
+    slow = ALONE | {"forward_backward": 0.18}
+    runs = [
+        add_run(name, steps) for name, steps in zip("abcd", (ALONE, fast, ALONE, slow), strict=True)
+    ]
+    faster, same, slower = conclusions(compared(*runs))
+    once = "One run of each cannot say how sure that is: --repeat 3."
+    assert faster == f"b: 2.00 times as fast as a on as many GPUs. {once}"
+    assert same == f"c: 1.00 times as fast as a on as many GPUs. {once} That is no difference."
+    assert slower.endswith(
+        "50 % slower computing. What it computes takes longer on the same hardware."
+    )
+    doubted = conclusions(compared(runs[0], add_run("two", fast, fast)))
+    assert "4.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
+    assert "the two differ in more than their size, or something else slowed" in doubted[0]
+
+
 def test_repeats_that_differ_much_are_called_a_guess(add_run):
     fast = {phase: time / 3 for phase, time in ALONE.items()}
     runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE), add_run("two", ALONE, ALONE)]

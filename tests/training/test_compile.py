@@ -11,8 +11,9 @@ from hpcdist.training import compilers
 COMPILING_LIMIT_S = 300
 
 
+@pytest.mark.parametrize("setting", [True, "max-autotune"])
 def test_compiled_models_train_like_others_by_both_trainers(
-    train_ranks, make_job, tmp_path, monkeypatch
+    train_ranks, make_job, tmp_path, monkeypatch, setting
 ):
     kernels = tmp_path / "kernels"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
@@ -20,7 +21,7 @@ def test_compiled_models_train_like_others_by_both_trainers(
     train = {"max_steps": 3, "lr": 0.01}
     plain = train_ranks(make_job("single", **sections, train=train), 1)
     assert not kernels.exists()
-    train["compile"] = True
+    train["compile"] = setting
     by_loop = train_ranks(make_job("single", **sections, train=train), 1, limit_s=COMPILING_LIMIT_S)
     assert by_loop.exit_codes == [0], by_loop.log()
     assert list(kernels.rglob("*.so"))

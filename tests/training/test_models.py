@@ -1,8 +1,11 @@
 import pytest
 import torch
 
+from hpcdist.data.catalog import load_data
 from hpcdist.errors import JobError
+from hpcdist.events import EventWriter
 from hpcdist.spec import Model
+from hpcdist.training.building import build_noted
 from hpcdist.training.models import build_model, is_convolutional
 
 
@@ -35,3 +38,33 @@ def test_an_image_size_scales_images_before_the_model():
 def test_arguments_that_the_model_does_not_take_are_the_users_mistake():
     with pytest.raises(JobError, match="fashion_cnn cannot be made with it"):
         build_model(Model(args={"hiden": 3}), (1, 8, 8), 10)
+
+
+DRAWING = """
+import random
+import numpy
+import torch
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        drawn = random.random(), numpy.random.random(), float(torch.rand(()))
+        self.drawn = nn.Parameter(torch.tensor(drawn))
+"""
+
+
+def test_all_ranks_draw_the_same_weights_from_any_generator(make_job, tmp_path, monkeypatch):
+    """Also with fsdp, which does not bring them in line."""
+    (tmp_path / "net_that_draws.py").write_text(DRAWING)
+    monkeypatch.chdir(tmp_path)
+    job = make_job("fsdp", model={"name": "net_that_draws:Net"})
+    data = load_data(job.data)
+
+    def draw():
+        events = EventWriter(tmp_path / "events.jsonl")
+        model = build_noted(job, data, events)
+        events.close()
+        return model.drawn.tolist()
+
+    assert draw() == draw()

@@ -1,10 +1,14 @@
 """Precisions, activation checkpointing, and models of the user's."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 import torch
 
+from hpcdist.errors import HpcdistError
 from hpcdist.spec import Train, TrainJob
+from hpcdist.training.precision import PRECISIONS, Autocasting
 
 BLOCKS = """
 from torch import nn
@@ -53,6 +57,28 @@ def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, o
     assert found.keys() == expected.keys()
     assert any("num_batches_tracked" in name for name in expected)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_what_an_older_gpu_cannot_do_is_refused_and_what_is_slow_there_noted(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _gpu: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _gpu: (7, 0))
+    with pytest.raises(HpcdistError, match=r"tf32, which Tesla V100 cannot do: .* is 7\.0"):
+        PRECISIONS["tf32"].begin(gpu)
+    told = {name: precision.note(gpu) for name, precision in PRECISIONS.items()}
+    assert {name for name, note in told.items() if note} == {"bf16-mixed", "bf16-true"}
+    assert "which Tesla V100 (compute capability 7.0) computes without" in told["bf16-mixed"]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _gpu: (8, 0))
+    assert not any(precision.note(gpu) for precision in PRECISIONS.values())
+    assert not any(precision.note(torch.device("cpu")) for precision in PRECISIONS.values())
+
+
+@pytest.mark.parametrize("name", ["bf16-mixed", "fp16-mixed"])
+def test_a_model_computes_in_the_format_of_its_precision_in_any_thread(name):
+    precision = PRECISIONS[name]
+    model = Autocasting(torch.nn.Linear(4, 2), precision)
+    with ThreadPoolExecutor(1) as other:  # as those that nn.DataParallel starts
+        assert other.submit(model, torch.ones(3, 4)).result().dtype == precision.autocast
 
 
 @pytest.mark.parametrize("strategy", ["single", "fsdp"])

@@ -68,7 +68,7 @@ def test_single_with_more_than_one_rank_is_refused():
                 "train": {"activation_checkpointing": True, "compile": True},
                 "model": {"name": "resnet18"},
             },
-            "train.activation_checkpointing and train.compile are both true",
+            "train.activation_checkpointing and train.compile are both set",
         ),
         (
             {"strategy": "fsdp", "train": {"channels_last": True}},
@@ -77,6 +77,22 @@ def test_single_with_more_than_one_rank_is_refused():
         (
             {"train": {"precision": "tf32"}, "launch": {"device": "cpu"}},
             "train.precision is tf32, which only GPUs have",
+        ),
+        (
+            {"train": {"compile": "reduce-overhead"}, "launch": {"device": "cpu"}},
+            "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
+        ),
+        (
+            {"train": {"compile": "reduce-overhead", "accumulate": 2}},
+            "train.compile is reduce-overhead, but train.accumulate is 2",
+        ),
+        (
+            {
+                "strategy": "fsdp",
+                "train": {"compile": "max-autotune"},
+                "launch": {"device": "cuda"},
+            },
+            "train.compile is max-autotune, which strategy fsdp cannot have",
         ),
     ],
     ids=[
@@ -90,6 +106,9 @@ def test_single_with_more_than_one_rank_is_refused():
         "recompute-compile",
         "fsdp-channels-last",
         "tf32-cpu",
+        "graphs-cpu",
+        "graphs-accumulate",
+        "graphs-fsdp",
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_with_the_reason(sections, said):
@@ -104,6 +123,19 @@ def test_tf32_is_left_to_the_nodes_where_the_device_is_not_known_and_refused_on_
     train.check_device(job, "cuda")
     with pytest.raises(JobError, match="the ranks run on CPUs"):
         train.check_device(job, "cpu")
+
+
+def test_graphs_are_left_to_the_nodes_where_the_device_is_not_known():
+    for mode in ("reduce-overhead", "max-autotune"):
+        train.check(_job(train={"compile": mode}))
+        train.check_device(_job(train={"compile": mode}), "cuda")
+    with pytest.raises(JobError, match="the ranks run on CPUs"):
+        train.check_device(_job(train={"compile": "reduce-overhead"}), "cpu")
+    job = _job(train={"compile": "max-autotune", "accumulate": 2})  # graphs on GPUs only
+    train.check(job)
+    train.check_device(job, "cpu")
+    with pytest.raises(JobError, match=r"train\.accumulate is 2"):
+        train.check_device(job, "cuda")
 
 
 def test_data_parallel_is_one_rank_with_all_gpus_of_its_node():
@@ -216,6 +248,8 @@ class None_(nn.Module):
         (("fashion_cnn", {"channels": [8], "hidden": 9, "dropout": 0.1}), None),
         (("fashion_cnn", {"num_classes": 7}), ("model.args has num_classes", "it takes")),
         (("resnet18", {"zero_init_residual": True}), None),
+        (("resnet18", {"num_classes": 7}), ("resnet18 has one output for each class", "leave it")),
+        (("resnet18", {"weights": "DEFAULT"}), ("starts from freshly drawn weights", "leave it")),
     ],
 )
 @pytest.mark.parametrize("workload", [TrainJob, LightningJob, InferenceJob])

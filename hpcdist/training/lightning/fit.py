@@ -115,9 +115,7 @@ class _Fitting:
             return
         context.say(f"going on from {path.name}: step {position.step}, epoch {position.epoch}")
         if differing:
-            message = f"the resume is not bit for bit exact: {'; '.join(differing)}"
-            context.events.write("note", message=message)
-            context.say(f"note: {message}")
+            context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")
 
 
 def _prepare(
@@ -127,6 +125,8 @@ def _prepare(
     net = build_noted(job, data, context.events)
     precision = PRECISIONS[job.train.precision]
     precision.begin(device)
+    if context.rank == 0 and (told := precision.note(device)) is not None:
+        context.note(told)
     memory_format = pick_memory_format(
         net,
         setting=job.train.channels_last,

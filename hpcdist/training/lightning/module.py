@@ -68,9 +68,9 @@ class Classifier(LightningModule):
             mesh = self.device_mesh
             assert mesh is not None
             cut_up(self.net, mesh["data_parallel"])
-        if self._train.compile:
-            # A bound method: a module would be a part of this one, and its weights there twice.
-            self._call = compile_module(self.net, self._progress.device).__call__
+        compiled = compile_module(self.net, self._progress.device, setting=self._train.compile)
+        # A bound method: a module would be a part of this one, and its weights there twice.
+        self._call = compiled.__call__
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [samples, classes] of images [samples, channels, height, width]."""
