@@ -36,10 +36,11 @@ def check_axes(given: Mapping[str, Any], source: str) -> Axes:
                 f"{where} is {show(values)}, must be a list of values",
                 hint=f"for example {key}: [1, 2]",
             )
-        twice = next((value for value in values if values.count(value) > 1), None)
+        called = [_shown(value) for value in values]  # 1 and "1" would be one name in the tables
+        twice = next((text for text in called if called.count(text) > 1), None)
         if twice is not None:
             raise JobError(
-                f"{where} has {show(twice)} {values.count(twice)} times",
+                f"{where} has {twice} {called.count(twice)} times",
                 hint="list each once; repeat says how often each point is run",
             )
     if len({_key(key) for key in given}) < len(given):
@@ -74,7 +75,8 @@ def _key(name: str) -> str:
 
 def _name(point: Mapping[str, Any]) -> str:
     """`strategy=ddp gpus=2`."""
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else show(value)}"
-        for name, value in point.items()
-    )
+    return " ".join(f"{name}={_shown(value)}" for name, value in point.items())
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)

@@ -73,7 +73,7 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
 
 def is_victim(end: RankEnd) -> bool:
     """Whether a rank ended only because others did."""
-    if end.out_of_memory:
+    if is_out_of_memory(end):
         return False
     if end.stopped:
         return True

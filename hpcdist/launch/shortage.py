@@ -53,7 +53,9 @@ def tells_of_shortage(exception: str, message: str) -> bool:
     if name in {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}:
         return True
     # What CUDA itself says, such as when it starts, is an AcceleratorError from torch 2.8 on.
-    return name in {"RuntimeError", "OSError", "AcceleratorError"} and bool(_TELLS.search(message))
+    # NCCL says it in its own error.
+    said_by = {"RuntimeError", "OSError", "AcceleratorError", "DistBackendError"}
+    return name in said_by and bool(_TELLS.search(message))
 
 
 def parse_shortage(message: str) -> Shortage | None:

@@ -1,16 +1,26 @@
-"""The process group of all ranks, for as long as a training needs it. Imports torch when used."""
+"""The process group of all ranks, for as long as a workload needs it. Imports torch when used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from hpcdist.rank import RankContext
 
 
 @contextmanager
-def process_group(context: RankContext, *, needed: bool) -> Iterator[bool]:
-    """The group of all ranks, where it is needed; gives whether there is one."""
+def process_group(
+    context: RankContext,
+    *,
+    needed: bool = True,
+    backend: str | None = None,
+    timeout: timedelta | None = None,
+) -> Iterator[bool]:
+    """The group of all ranks, where it is needed; gives whether there is one.
+
+    Without a backend the run's; without a timeout torch's.
+    """
     import torch
     import torch.distributed as dist
 
@@ -18,8 +28,9 @@ def process_group(context: RankContext, *, needed: bool) -> Iterator[bool]:
         yield False
         return
     device = torch.device(context.device)
+    backend = backend or context.backend
     dist.init_process_group(
-        backend=context.backend, device_id=device if context.backend == "nccl" else None
+        backend=backend, timeout=timeout, device_id=device if backend == "nccl" else None
     )
     yield True
     # Only after success: after an error, closing the group can wait for ranks that are gone.

@@ -69,7 +69,7 @@ def build_own_model(
     from torch import nn
 
     module, _, class_name = name.partition(":")
-    if os.getcwd() not in sys.path:  # a command's own folder is first there, not the user's
+    if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
         sys.path.insert(0, os.getcwd())
     cls = getattr(importlib.import_module(module), class_name)
     known = dict(zip(GIVEN, (image_shape, num_classes), strict=True))

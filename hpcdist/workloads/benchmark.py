@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
+from hpcdist.training import group
 
 _BEAT_S = 5.0
 _GROUP_TIMEOUT = timedelta(days=1)
@@ -20,19 +21,12 @@ _GROUP_TIMEOUT = timedelta(days=1)
 def process_group(context: RankContext, backend: str) -> Iterator[None]:
     """The group of all ranks, on the rank's device where the backend uses it."""
     import torch
-    import torch.distributed as dist
 
     device = torch.device(context.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        backend=backend,
-        timeout=_GROUP_TIMEOUT,
-        device_id=device if backend == "nccl" else None,
-    )
-    yield
-    # Only after success: after an error, closing the group can wait for ranks that are gone.
-    dist.destroy_process_group()
+    with group.process_group(context, backend=backend, timeout=_GROUP_TIMEOUT):
+        yield
 
 
 def alive(context: RankContext) -> None:

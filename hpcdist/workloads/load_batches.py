@@ -278,8 +278,7 @@ class _Benchmark:
 
     def _note(self, message: str) -> None:
         if self.context.rank == 0:
-            self.context.events.write("note", message=message)
-            self.context.say(f"note: {message}")
+            self.context.note(message)
 
     def _conclude(self) -> None:
         """The plot and the sentences, by the first rank, of what has been measured."""

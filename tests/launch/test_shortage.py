@@ -32,6 +32,10 @@ ON_THE_HOST = (
     "[enforce fail at alloc_cpu.cpp:127] data. DefaultCPUAllocator: can't allocate memory: you "
     "tried to allocate 400000000000 bytes. Error code 12 (Cannot allocate memory)"
 )
+OF_NCCL = (
+    "NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error\nLast error:\n"
+    "Failed to CUDA calloc 4096 bytes: Cuda failure 2 'out of memory'"
+)
 OF_NUMPY = "Unable to allocate 7.28 TiB for an array with shape (1000000, 1000000) and data type"
 
 
@@ -159,6 +163,7 @@ def test_a_model_that_does_not_fit_on_its_device_is_told_what_fsdp_would_leave()
 def test_what_was_left_on_the_host_is_told_and_numpys_error_is_one():
     assert tells_of_shortage("numpy._core._exceptions._ArrayMemoryError", OF_NUMPY)
     assert tells_of_shortage("torch.AcceleratorError", "CUDA error: out of memory")
+    assert tells_of_shortage("torch.distributed.DistBackendError", OF_NCCL)
     assert not tells_of_shortage("torch.AcceleratorError", "CUDA error: device-side assert")
     end = RankEnd(
         rank=0,

@@ -59,14 +59,14 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
 
 @contextmanager
 def slowed_down(pid):
-    """The process runs a seventh of the time only."""
+    """The process runs a twentieth of the time only."""
     over = threading.Event()
 
     def stop_and_go():
         with suppress(ProcessLookupError):
             while not over.wait(0.005):
                 os.kill(pid, signal.SIGSTOP)
-                over.wait(0.03)
+                over.wait(0.1)
                 os.kill(pid, signal.SIGCONT)
 
     pulse = threading.Thread(target=stop_and_go)
