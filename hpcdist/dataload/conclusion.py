@@ -162,7 +162,7 @@ def _on_more(cell: LoadingCell, most: LoadingCell, *, whose: str, cpus: float) -
 
 
 def _on_step(cell: LoadingCell, step: StepTime) -> Iterator[str]:
-    whose = f"a training step of {step.model}" if step.model else "a training step"
+    whose = f"a step of {step.model}" if step.model else "a training step"
     idle = _idle(cell, step)
     then = f"the model waits {idle:.0%} of the time" if idle > 0 else "ready before it is wanted"
     step_time, batch_time = show_time(step.mean_time_s), show_time(cell.mean_time_s)

@@ -136,7 +136,7 @@ def test_the_slower_of_model_and_loading_is_the_bottleneck(cells):
     slow = StepTime(batch_size=64, mean_time_s=0.1, model="resnet50")
     fast = StepTime(batch_size=64, mean_time_s=0.011)
     assert headline(cells(), slow).endswith("\nLoading is not the bottleneck, the model is.")
-    took = "A training step of resnet50 takes 100 ms, a batch 33 ms: ready before it is wanted."
+    took = "A step of resnet50 takes 100 ms, a batch 33 ms: ready before it is wanted."
     assert took in told(cells(), slow)
     waits = "\nLoading is the bottleneck: the model waits 67% of the time."
     assert headline(cells(), fast).endswith(waits)

@@ -62,6 +62,19 @@ def test_loading_is_told_by_workers_the_conclusion_first(summary_of):
     assert printed.index(line) > table
 
 
+def test_words_stand_left_and_numbers_below_each_other(summary_of):
+    summary = summary_of(
+        loading(0, 768.04, sd_time_s=0.689), loading(2, 93.0, transform="light", sd_time_s=0.0253)
+    )
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=200))
+    rows = [line for line in file.getvalue().splitlines() if "±" in line and line[0] in "nl"]
+    assert [row[:39] for row in rows] == [
+        "none             0   768.0 ± 689.0     ",
+        "light            2    93.0 ±  25.3     ",
+    ]
+
+
 def test_a_later_event_of_the_same_way_replaces_the_earlier(summary_of):
     summary = summary_of(loading(2, 40.0, repeats=3), loading(2, 33.0), loading(2, 66.0, node=1))
     (told,) = to_json(summary)
