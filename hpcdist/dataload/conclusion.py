@@ -51,7 +51,9 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Conclus
         *_on_unclear(unclear, named=bool(clear)),
         *_on_bottleneck(clear, steps),
     ]
-    return Conclusion(headlines=headlines, details=list(_details(clear, own, steps)))
+    return Conclusion(
+        headlines=headlines, details=list(_details(clear, own, steps, named=len(best) > 1))
+    )
 
 
 def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
@@ -115,18 +117,22 @@ def _with(names: Iterable[str], *, said: bool) -> str:
 
 
 def _details(
-    clear: Mapping[str, Series], own: Sequence[LoadingCell], steps: Sequence[StepTime]
+    clear: Mapping[str, Series],
+    own: Sequence[LoadingCell],
+    steps: Sequence[StepTime],
+    *,
+    named: bool,
 ) -> Iterator[str]:
-    """One line each; of several transforms each begins with the name of its own."""
+    """One line each; `named`: what is about one transform begins with its name."""
     if not clear:
         return
     pairs = _with_step(clear, steps)
     for name, series in clear.items():
         told = [*_on_workers(series), *(_on_step(*pairs[name]) if name in pairs else ())]
         for text in told:
-            yield capital(text) if len(clear) == 1 else f"{shortened(name, BRIEF)}: {text}"
+            yield f"{shortened(name, BRIEF)}: {text}" if named else capital(text)
     chosen = {name: recommended(series) for name, series in clear.items()}
-    yield from _on_steps_in_time([cell for name, cell in chosen.items() if name not in pairs])
+    yield from _on_steps_in_time([chosen[name] for name in clear if name not in pairs])
     dearest = max(chosen, key=lambda name: work_s(chosen[name]))
     yield from advise(chosen[dearest], clear[dearest], own)
     yield from _on_first(chosen[dearest])

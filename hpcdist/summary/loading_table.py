@@ -12,9 +12,9 @@ from hpcdist.summary.text import (
     UNDEFINED,
     column_decimals,
     format_number,
-    format_time,
     shown,
 )
+from hpcdist.units import show_mean_sd
 
 _MB = 1e6
 _PART_HEADERS = dict(
@@ -131,16 +131,15 @@ def _part_cells(cell: LoadingCell, decimals: int) -> Iterator[str]:
 
 def _steps(steps: Sequence[StepTime], number: int) -> PlainTable:
     rows = [
-        (shown(step.model or "as the job says"), f"{step.batch_size:,}", _step_time(step))
+        (
+            shown(step.model or "as the job says"),
+            f"{step.batch_size:,}",
+            show_mean_sd(step.mean_time_s, step.sd_time_s),
+        )
         for step in steps
     ]
     headers = ("model", "images\nper batch", "training step")
     return PlainTable(f"{number}: training steps with a batch that is there", headers, rows)
-
-
-def _step_time(step: StepTime) -> str:
-    spread = "" if step.sd_time_s is None else f" ± {format_time(step.sd_time_s)}"
-    return format_time(step.mean_time_s) + spread
 
 
 def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
