@@ -271,7 +271,7 @@ def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_larges
     assert "use fewer ranks: at most 3" in error.value.hint
     with pytest.raises(JobError, match="with 1 rank 2,000 samples per step, but digits") as alone:
         train.check(_job(train={"batch_size": 2000}))
-    assert alone.value.hint == "set train.batch_size to 1437 or less"
+    assert alone.value.hint == "set train.batch_size to 1438 or less"
 
 
 @pytest.mark.parametrize(
