@@ -44,4 +44,14 @@ def show_time(time_s: float) -> str:
     return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
 
 
+def show_mean_sd(mean_s: float, sd_s: float | None) -> str:
+    """`33.0 ± 0.4 ms`: three digits of the mean, and the unit once; the mean alone without sd."""
+    if sd_s is None:
+        return show_time(mean_s)
+    unit_s, unit = next((unit for unit in _TIMES if mean_s >= unit[0]), _TIMES[-1])
+    mean = mean_s / unit_s
+    decimals = 0 if mean >= 100 else 1 if mean >= 10 else 2
+    return f"{mean:,.{decimals}f} ± {sd_s / unit_s:,.{decimals}f} {unit}"
+
+
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))

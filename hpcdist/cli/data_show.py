@@ -123,9 +123,12 @@ def _file(out: str) -> Path:
 
 
 def _draw(wanted: Data, *, seed: int, number: int) -> Image:
+    from hpcdist.data.catalog import check_data, find_data_set
     from hpcdist.data.images.grid import draw_grid
     from hpcdist.data.images.preview import load_preview
 
+    if find_data_set(wanted).images is None:
+        check_data(wanted)  # JobError where files are missing, before torchvision looks for them
     shown = load_preview(wanted, seed=seed, number=number)
     for sample in shown:
         if sample.problem:
@@ -133,7 +136,7 @@ def _draw(wanted: Data, *, seed: int, number: int) -> Image:
     both = wanted.transform != "none"
     title = f"{wanted.name}, seed {seed}"
     if both:
-        title += f", transform {_in_words(wanted)}: left as read, right as the model sees it"
+        title = f"left as read, right as the model sees it: {title}, transform {_in_words(wanted)}"
     return draw_grid(shown, title=title, both=both)
 
 

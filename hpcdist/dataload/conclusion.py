@@ -1,48 +1,59 @@
-"""What loading figures mean: how many workers, what is the bottleneck, what would help; pure."""
+"""What loading figures mean: how many workers, and whether loading or the model waits; pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hpcdist.dataload.combinations import in_job, varied
-from hpcdist.dataload.figures import PARTS, LoadingCell, Setting, StepTime
+from msgspec import Struct
+
+from hpcdist.dataload.advice import advise, computing_s, work_s
+from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.dataload.series import (
+    LEAST_DIFFERENCE,
     Series,
-    alternatives,
     best_by_transform,
-    is_faster,
+    is_unclear,
     recommended,
     slowest_node,
+    spread,
 )
+from hpcdist.dataload.words import BRIEF, capital, listed, num_cpus, shortened, with_workers
 from hpcdist.units import show_time
 
-_TELLING_SHARE = 0.25
-"""Of the work per image; of parts below it is not spoken."""
-
-_BUSY = 0.8  # of the CPUs: then only less work per image helps
-_MUCH = 1.2  # times another time: then it is told
-_NOISY = 0.2  # sd to mean from which on figures say little
-_AXES = ("workers", "transform", "batch_size", "root")
-"""Keys that are compared otherwise, or that are no choice."""
+_MUCH = 1.2  # times another rate, or time: then it is told
+_NOISY = 0.2  # sd to mean from which on a word of doubt is due
 
 
-def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> list[str]:
-    """Sentences on the figures, those of the slowest node where there are several."""
+class Conclusion(Struct, frozen=True, kw_only=True):
+    """Sentences on loading figures."""
+
+    headlines: list[str] = []
+    """How many workers, and which of loading and the model is the bottleneck."""
+    details: list[str] = []
+    """What that goes by, and what would help."""
+
+
+def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Conclusion:
+    """Of the slowest node where there are several.
+
+    Where passes differ so much that another run could say the opposite, only that is said.
+    """
     if not cells:
-        return []
+        return Conclusion()
     node = slowest_node(cells)
     own = [cell for cell in cells if cell.node == node]
     best = best_by_transform(own)
-    chosen = [recommended(series) for series in best.values()]
-    dearest = max(chosen, key=_work_s)
-    told = [*_on_nodes(cells, node)]
-    told += [_on_workers(transform, series) for transform, series in best.items()]
-    told += _on_bottleneck(chosen, steps)
-    told += _on_parts(dearest, varied([cell.setting for cell in own]))
-    told += _on_choices(dearest, own)
-    told += _on_first(dearest)
-    told += _on_noise(chosen)
-    return told
+    unclear = {name: series for name, series in best.items() if any(map(is_unclear, series))}
+    clear = {name: series for name, series in best.items() if name not in unclear}
+    headlines = [
+        *_on_nodes(cells, node),
+        *_on_best(clear),
+        *_on_unclear(unclear, named=bool(clear)),
+        *_on_bottleneck(clear, steps),
+    ]
+    return Conclusion(
+        headlines=headlines, details=list(_details(clear, own, steps, named=len(best) > 1))
+    )
 
 
 def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
@@ -53,183 +64,131 @@ def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
     slow = max((cell for cell in cells if cell.node == node), key=_rate)
     fast = max(others, key=_rate)
     ratio = _rate(fast) / _rate(slow)
-    if ratio >= _MUCH:
+    if ratio >= _MUCH and not is_unclear(slow) and not is_unclear(fast):
         yield (
             f"Node {node} ({slow.host}) loads {_rate(slow):,.0f} images/s at its best, node "
-            f"{fast.node} ({fast.host}) {ratio:.2f} times as many: all that follows is about the "
-            "slower one, which the others would wait for."
+            f"{fast.node} ({fast.host}) {ratio:.2f} times as many: what follows is about the "
+            "slower, for which the others would wait."
         )
 
 
-def _on_workers(transform: str, series: Series) -> str:
-    cell = recommended(series)
-    workers = cell.setting.workers
-    text = (
-        f"Transform {transform}: {_workers(workers)} {_rate(cell):,.0f} images/s, "
-        f"{show_time(cell.mean_time_s)} per batch of {cell.setting.batch_size:,}"
+def _on_best(clear: Mapping[str, Series]) -> Iterator[str]:
+    """By number of workers, so that one is told once."""
+    rates: dict[int, list[str]] = {}
+    for name, series in clear.items():
+        cell = recommended(series)
+        rate = f"{_rate(cell):,.0f} images/s with transform {shortened(name)}"
+        rates.setdefault(cell.setting.workers, []).append(rate)
+    if rates:
+        told = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
+        yield f"Best {told}." if _is_compared(clear) else f"{capital(told)}."
+
+
+def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
+    if not unclear:
+        return
+    worst = max(spread(cell) for series in unclear.values() for cell in series)
+    what = "How many workers are best" if _is_compared(unclear) else "How fast loading is"
+    yield (
+        f"{what} cannot be told{_with(unclear, said=named)}: the passes differ by "
+        f"{worst:.0%} (sd). Run it again."
     )
-    alone = series[0]
+
+
+def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[StepTime]) -> Iterator[str]:
+    pairs = _with_step(clear, steps)
+    waits = {name: _idle(cell, step) for name, (cell, step) in pairs.items()}
+    late = [name for name, share in waits.items() if share > 0]
+    ready = [name for name in waits if name not in late]
+    differ = bool(late and ready)
+    if late:
+        most = max(waits.values())
+        up_to = "" if len(late) == 1 else "up to "
+        yield (
+            f"Loading is the bottleneck{_with(late, said=differ)}: the model waits {up_to}"
+            f"{most:.0%} of the time."
+        )
+    if ready:
+        yield f"Loading is not the bottleneck{_with(ready, said=differ)}, the model is."
+
+
+def _with(names: Iterable[str], *, said: bool) -> str:
+    return f" with transform {listed(names)}" if said else ""
+
+
+def _details(
+    clear: Mapping[str, Series],
+    own: Sequence[LoadingCell],
+    steps: Sequence[StepTime],
+    *,
+    named: bool,
+) -> Iterator[str]:
+    """One line each; `named`: what is about one transform begins with its name."""
+    if not clear:
+        return
+    pairs = _with_step(clear, steps)
+    for name, series in clear.items():
+        told = [*_on_workers(series), *(_on_step(*pairs[name]) if name in pairs else ())]
+        for text in told:
+            yield f"{shortened(name, BRIEF)}: {text}" if named else capital(text)
+    chosen = {name: recommended(series) for name, series in clear.items()}
+    yield from _on_steps_in_time([chosen[name] for name in clear if name not in pairs])
+    dearest = max(chosen, key=lambda name: work_s(chosen[name]))
+    yield from advise(chosen[dearest], clear[dearest], own)
+    yield from _on_first(chosen[dearest])
+    yield from _on_noise(clear)
+
+
+def _on_workers(series: Series) -> Iterator[str]:
+    cell = recommended(series)
+    workers, alone = cell.setting.workers, series[0]
+    text = f"{with_workers(workers)} {show_time(cell.mean_time_s)} per batch of "
+    text += f"{cell.setting.batch_size:,}"
     if workers and not alone.setting.workers:
         text += f", {alone.mean_time_s / cell.mean_time_s:.2f} times the rate without workers"
-    return f"{text}.{_on_more(cell, series)}"
-
-
-def _on_more(cell: LoadingCell, series: Series) -> str:
-    """Of more workers: what they gain, or that nobody tried."""
-    more = [other for other in series if other.setting.workers > cell.setting.workers]
+    yield f"{text}."
     cpus = cell.cpus / cell.ranks
-    told = f"the {_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {_cpus(cpus)}"
-    if more:
-        most = more[-1]
+    whose = f"the {num_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {num_cpus(cpus)}"
+    yield _on_more(cell, series[-1], whose=whose, cpus=cpus)
+
+
+def _on_more(cell: LoadingCell, most: LoadingCell, *, whose: str, cpus: float) -> str:
+    """Of more workers: what they gain, or that nobody tried."""
+    workers = cell.setting.workers
+    if most is not cell:
+        ratio = _rate(most) / _rate(cell)
+        chance = ", which is within the noise" if ratio > 1 + LEAST_DIFFERENCE else ""
         return (
-            f" More workers gain nothing on {told}: {_workers(most.setting.workers)} it is "
-            f"{_rate(most) / _rate(cell):.2f} times that."
+            f"more workers gain nothing on {whose}: {with_workers(most.setting.workers)} "
+            f"{ratio:.2f} times that{chance}."
         )
-    if cell.setting.workers < int(cpus):
-        return (
-            f" More workers were not tried, and {told} may have room for them: "
-            f"data.workers={cell.setting.workers * 2 or 1}."
-        )
-    return f" {told[:1].upper()}{told[1:]} {'are' if cpus > 1 else 'is'} in use then."
+    if workers < int(cpus):
+        return f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
+    return f"more were not tried, and {whose} {'have' if cpus > 1 else 'has'} no room for them."
 
 
-def _on_bottleneck(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Iterator[str]:
-    """Of each transform against a training step, where that is known."""
-    by_size = {step.batch_size: step for step in steps}
-    named = len(cells) > 1
-    open_cells = []
-    for cell in cells:
-        step = by_size.get(cell.setting.batch_size)
-        if step is None:
-            open_cells.append(cell)
-        else:
-            yield _against(cell, step, named=named)
-    if open_cells:
-        listed = ", ".join(
-            f"{show_time(cell.mean_time_s)} or more per batch of {cell.setting.batch_size:,}"
-            f"{f' ({cell.setting.transform})' if named else ''}"
-            for cell in open_cells
-        )
-        yield (
-            f"Loading keeps up with training steps of {listed}; dataload.step_time_s or model.name "
-            "compares it with yours."
-        )
-
-
-def _against(cell: LoadingCell, step: StepTime, *, named: bool) -> str:
-    what = f"With transform {cell.setting.transform}, loading" if named else "Loading"
+def _on_step(cell: LoadingCell, step: StepTime) -> Iterator[str]:
     whose = f"a step of {step.model}" if step.model else "a training step"
-    took = f"{whose} takes {show_time(step.mean_time_s)}, a batch {show_time(cell.mean_time_s)}"
-    if cell.mean_time_s <= step.mean_time_s:
-        text = f"{what} is not the bottleneck, the model is: {took}, ready before it is wanted."
-    else:
-        idle = 1 - step.mean_time_s / cell.mean_time_s
-        text = f"{what} is the bottleneck: {took}, so that the model waits {idle:.0%} of the time."
-    return text + (_on_shared_cpus(cell, step) if step.on_cpus else "")
+    idle = _idle(cell, step)
+    then = f"the model waits {idle:.0%} of the time" if idle > 0 else "ready before it is wanted"
+    step_time, batch_time = show_time(step.mean_time_s), show_time(cell.mean_time_s)
+    yield f"{whose} takes {step_time}, a batch {batch_time}: {then}."
+    if step.on_cpus:
+        batch_s = computing_s(cell) * cell.setting.batch_size * cell.ranks / cell.cpus
+        together_s = max(cell.mean_time_s, step.mean_time_s + batch_s)
+        yield (
+            "both, measured alone, want the same CPUs: together a step takes about "
+            f"{show_time(together_s)}."
+        )
 
 
-def _on_shared_cpus(cell: LoadingCell, step: StepTime) -> str:
-    batch_s = _computing_s(cell) * cell.setting.batch_size * cell.ranks / cell.cpus
-    return (
-        f" Both were measured alone, but want the same CPUs: together a step takes about "
-        f"{show_time(max(cell.mean_time_s, step.mean_time_s + batch_s))}."
-    )
-
-
-def _on_parts(cell: LoadingCell, compared: Sequence[str]) -> Iterator[str]:
-    """Where the time of an image goes, and what would save some of it: of the keys that were
-    compared, the figures speak."""
-    total_s = _work_s(cell)
-    if not total_s:
+def _on_steps_in_time(cells: Sequence[LoadingCell]) -> Iterator[str]:
+    """Where no step is known: which would be long enough."""
+    if not cells:
         return
-    setting = cell.setting
-    parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
-    listed = ", ".join(f"{_NAMES[name]} {part / total_s:.0%}" for name, part in parts.items())
-    took = f"An image takes {show_time(total_s)} of work with transform {setting.transform}"
-    yield f"{took}: {listed}."
-    busy = _rate(cell) * _computing_s(cell) / cell.cpus
-    if busy >= _BUSY:
-        yield (
-            f"The {_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
-            "work per image, or more CPUs (resources.cpus_per_gpu), would load faster."
-        )
-    for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
-        if part_s >= _TELLING_SHARE * total_s:
-            advice = _would_help(name, setting, parts, total_s)
-            yield from (text for key, text in advice if key not in compared)
-    if parts.get("read", 0.0) >= _TELLING_SHARE * total_s:
-        yield _on_reads(cell, parts["read"])
-
-
-def _would_help(
-    name: str, setting: Setting, parts: dict[str, float], total_s: float
-) -> Iterator[tuple[str, str]]:
-    """Keys, and what could be done with them."""
-
-    def most(*saved: str) -> str:
-        left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
-        return f"at most {total_s / left_s:.1f} times as fast" if left_s > 0 else "much faster"
-
-    if name in {"read", "decode"} and setting.cache is False:
-        yield (
-            "cache",
-            (
-                "data.cache=auto would save reading and decoding from the second epoch on, where "
-                f"the decoded images fit in memory: {most('read', 'decode')}."
-            ),
-        )
-    if name == "decode":
-        yield "decoder", _LESS_DECODING[setting.decoder]
-    if name == "transform":
-        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
-    if name in {"collate", "hand_over"} and setting.handover == "float32":
-        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
-
-
-def _on_reads(cell: LoadingCell, read_s: float) -> str:
-    """Of storage that answers late."""
-    at_once = _rate(cell) / cell.ranks * read_s / max(1, cell.setting.workers)
-    now = f"each worker has about {at_once:.0f} reads under way already, "
-    if at_once < _MUCH:
-        now = ""
-    reads = 2 * cell.setting.reads if cell.setting.reads else 16
-    return (
-        f"Reading a file takes {show_time(read_s)}: {now}more at once (data.reads={reads}), "
-        "workers beyond the number of CPUs, or a copy on a disk of the node would help."
-    )
-
-
-_LESS_DECODING = {
-    "pil": "data.decoder=exact decodes to the same pixels in less time.",
-    "exact": "data.decoder=fast decodes in less time, with data.size below that of the files much "
-    "less; its pixels differ a little.",
-    "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
-}
-
-_NAMES = {
-    "read": "reading",
-    "decode": "decoding",
-    "transform": "transform",
-    "collate": "collate",
-    "hand_over": "hand-over and waiting",
-}
-
-
-def _on_choices(cell: LoadingCell, cells: Sequence[LoadingCell]) -> Iterator[str]:
-    """What was gained by the keys that were compared, all else being equal."""
-    for key in varied([other.setting for other in cells]):
-        if key in _AXES:
-            continue
-        same = sorted([cell, *alternatives(cell, cells, key)], key=_rate)
-        slow, fast = same[0], same[-1]
-        own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
-        if is_faster(fast, slow):
-            ratio = _rate(fast) / _rate(slow)
-            yield (
-                f"data.{key}: {own} loads {ratio:.2f} times as much as {other}, all else as above."
-            )
-        elif slow is not fast:
-            yield f"data.{key}: {own} and {other} load alike, all else as above."
+    least = "as long as these batches" if len(cells) > 1 else show_time(cells[0].mean_time_s)
+    yield f"Loading keeps up with training steps that take at least {least}."
+    yield "To compare yours: --set model.name=resnet18, or --set dataload.step_time_s=0.1."
 
 
 def _on_first(cell: LoadingCell) -> Iterator[str]:
@@ -237,46 +196,50 @@ def _on_first(cell: LoadingCell) -> Iterator[str]:
     if cell.first_files != "memory" and ratio >= _MUCH:
         yield (
             f"The first pass took {ratio:.1f} times as long per batch"
-            f"{_TEMPERATURES[cell.first_files]}; its first batch was there after "
-            f"{show_time(cell.start_time_s)}."
-        )
-
-
-def _on_noise(cells: Sequence[LoadingCell]) -> Iterator[str]:
-    worst = max((cell.sd_time_s or 0.0) / cell.mean_time_s for cell in cells)
-    if worst >= _NOISY:
-        yield (
-            f"The passes differ by up to {worst:.0%} (sd): something else used these CPUs or the "
-            "storage, and what is said here is uncertain; run it again."
+            f"{_TEMPERATURES[cell.first_files]}."
         )
 
 
 _TEMPERATURES = {
     "cold": ", with files that came from storage",
-    "warm": ", though its files were in the memory of the system already",
-    "unknown": " (whether its files were in the memory of the system cannot be told here)",
+    "warm": ", though its files were in memory already",
+    "unknown": "; whether its files were in memory cannot be told here",
 }
 
 
-def _computing_s(cell: LoadingCell) -> float:
-    """Of an image, in which a CPU is busy."""
-    return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
+def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
+    cells = [cell for series in clear.values() for cell in series]
+    worst = max(map(spread, cells))
+    if worst >= _NOISY:
+        yield (
+            f"The passes differ by up to {worst:.0%} (sd), so that small differences may be "
+            "chance: run it again."
+        )
+    if all(cell.repeats == 1 for cell in cells):
+        yield "There was one pass of each, so that any difference may be chance: data.repeats=5."
 
 
-def _work_s(cell: LoadingCell) -> float:
-    return sum(cell.parts_s.values())
+def _with_step(
+    clear: Mapping[str, Series], steps: Sequence[StepTime]
+) -> dict[str, tuple[LoadingCell, StepTime]]:
+    """By transform: the best way of loading, and a step with as many images."""
+    by_size = {step.batch_size: step for step in steps}
+    chosen = {name: recommended(series) for name, series in clear.items()}
+    return {
+        name: (cell, by_size[cell.setting.batch_size])
+        for name, cell in chosen.items()
+        if cell.setting.batch_size in by_size
+    }
+
+
+def _idle(cell: LoadingCell, step: StepTime) -> float:
+    """Share of the time that the model waits."""
+    return max(0.0, 1 - step.mean_time_s / cell.mean_time_s)
+
+
+def _is_compared(by_transform: Mapping[str, Series]) -> bool:
+    return any(len(series) > 1 for series in by_transform.values())
 
 
 def _rate(cell: LoadingCell) -> float:
     return cell.images_per_s
-
-
-def _workers(number: int) -> str:
-    """In one rank."""
-    if not number:
-        return "without workers"
-    return f"with {number} worker{'s' if number > 1 else ''}"
-
-
-def _cpus(number: float) -> str:
-    return f"{number:g} CPU{'' if number == 1 else 's'}"

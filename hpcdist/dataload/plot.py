@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.dataload.combinations import in_job, varied
 from hpcdist.dataload.figures import LoadingCell
 from hpcdist.dataload.series import Series, by_workers
+from hpcdist.dataload.words import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +24,6 @@ MOST_AXES = 12
 """More would not be readable."""
 
 _COLUMNS = 4
-_LEGEND_WIDTH = 40
 _LABEL_WIDTH = 34
 _APART = 0.015  # of the axis
 
@@ -105,13 +105,9 @@ def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> No
         means,
         yerr=sds,
         capsize=4,
-        label=_shortened(series[0].setting.transform),
+        label=shortened(series[0].setting.transform),
         **_STYLES[number % len(_STYLES)],
     )
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LEGEND_WIDTH else f"{text[:_LEGEND_WIDTH]}..."
 
 
 def _finish(axes: Axes, label: str, found: Sequence[Series], *, is_first: bool) -> None:

@@ -10,9 +10,12 @@ import msgspec
 from hpcdist.dataload.figures import OF_WORKERS, LoadingCell, Setting
 
 _STANDARD_ERRORS = 2.0
-_LEAST_DIFFERENCE = 0.03
+LEAST_DIFFERENCE = 0.03
 """A difference of the means counts from two of its standard errors on, and from 3 % on: nobody
 spends a worker on less."""
+
+_UNCLEAR = 0.13
+"""Standard error to mean from which on a mean tells nothing: with 5 passes an sd of 30 %."""
 
 Series = Sequence[LoadingCell]
 """By workers; all else is equal."""
@@ -43,7 +46,17 @@ def is_faster(one: LoadingCell, other: LoadingCell) -> bool:
     """Whether the mean time is smaller by more than chance explains, and by enough to matter."""
     gain_s = other.mean_time_s - one.mean_time_s
     error_s = math.hypot(_standard_error(one), _standard_error(other))
-    return gain_s > max(_STANDARD_ERRORS * error_s, _LEAST_DIFFERENCE * other.mean_time_s)
+    return gain_s > max(_STANDARD_ERRORS * error_s, LEAST_DIFFERENCE * other.mean_time_s)
+
+
+def is_unclear(cell: LoadingCell) -> bool:
+    """Whether the passes differ so much that their mean tells nothing; more passes may help."""
+    return _standard_error(cell) >= _UNCLEAR * cell.mean_time_s
+
+
+def spread(cell: LoadingCell) -> float:
+    """Of the passes: sd to mean."""
+    return (cell.sd_time_s or 0.0) / cell.mean_time_s
 
 
 def best_by_transform(cells: Iterable[LoadingCell]) -> dict[str, Series]:

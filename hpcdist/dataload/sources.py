@@ -67,7 +67,7 @@ class Source:
         memory_format = (
             torch.channels_last
             if isinstance(self._samples, ImageSamples)  # the format in which they are decoded
-            else torch.preserve_format
+            else torch.contiguous_format
         )
         batches = make_batches(
             self._samples,

@@ -73,4 +73,6 @@ class LoadingSummary(Struct, frozen=True, kw_only=True):
     steps: list[StepTime] = []
     """What training steps take, by batch size, where that was asked for."""
     conclusions: list[str]
-    """How many workers, what the bottleneck is, and what would help."""
+    """How many workers, and what the bottleneck is."""
+    details: list[str]
+    """What that goes by, and what would help."""

@@ -64,8 +64,9 @@ def loading_summary(
     if not cells:
         return None
     newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
+    told = conclude_loading(newest, steps)
     return LoadingSummary(
-        cells=newest, steps=list(steps), conclusions=conclude_loading(newest, steps)
+        cells=newest, steps=list(steps), conclusions=told.headlines, details=told.details
     )
 
 

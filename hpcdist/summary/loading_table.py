@@ -10,12 +10,11 @@ from hpcdist.summary.benchmark_values import LoadingSummary
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.text import (
     UNDEFINED,
-    decimals_for,
-    format_mean_sd,
+    column_decimals,
     format_number,
-    format_time,
     shown,
 )
+from hpcdist.units import show_mean_sd
 
 _MB = 1e6
 _PART_HEADERS = dict(
@@ -58,7 +57,12 @@ def _times(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int
         *("time per batch\n(ms)", "images/s", "until first\nbatch (ms)"),
         *("first pass, per\nbatch (ms)", "worker\n(MB)"),
     )
-    rows = [(*(read(cell) for _, read in columns), *_time_cells(cell)) for cell in _ordered(cells)]
+    ordered = _ordered(cells)
+    times = zip(*_time_columns(ordered), strict=True)
+    rows = [
+        (*(read(cell) for _, read in columns), *texts)
+        for cell, texts in zip(ordered, times, strict=True)
+    ]
     first = cells[0]
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
     caption = f"{number}: loading by workers{several}, mean ± sd"
@@ -78,46 +82,64 @@ def _first_files(cells: Sequence[LoadingCell]) -> str:
     return "cold" if all(cell.first_files == "cold" for cell in cells) else "warm"
 
 
-def _time_cells(cell: LoadingCell) -> tuple[str, ...]:
-    mean_ms, sd_s = cell.mean_time_s * 1e3, cell.sd_time_s
-    return (
-        format_mean_sd(mean_ms, None if sd_s is None else sd_s * 1e3, decimals_for([mean_ms])),
-        f"{cell.images_per_s:,.0f}",
-        _ms(cell.start_time_s),
-        _ms(cell.first_time_s),
-        UNDEFINED if cell.worker_bytes is None else f"{cell.worker_bytes / _MB:,.0f}",
-    )
+def _time_columns(cells: Sequence[LoadingCell]) -> Iterator[list[str]]:
+    yield _means_ms(cells)
+    yield [f"{cell.images_per_s:,.0f}" for cell in cells]
+    yield _ms([cell.start_time_s for cell in cells])
+    yield _ms([cell.first_time_s for cell in cells])
+    yield [
+        UNDEFINED if cell.worker_bytes is None else f"{cell.worker_bytes / _MB:,.0f}"
+        for cell in cells
+    ]
+
+
+def _means_ms(cells: Sequence[LoadingCell]) -> list[str]:
+    """With the sd padded, so that the means stand below each other."""
+    decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
+    spreads = [
+        "" if cell.sd_time_s is None else f" ± {format_number(cell.sd_time_s * 1e3, decimals)}"
+        for cell in cells
+    ]
+    width = max(map(len, spreads))
+    return [
+        format_number(cell.mean_time_s * 1e3, decimals) + _right(spread, width)
+        for cell, spread in zip(cells, spreads, strict=True)
+    ]
+
+
+def _right(spread: str, width: int) -> str:
+    """` ±   0.5` for ` ± 0.5`."""
+    return spread[:3] + spread[3:].rjust(width - len(spread[:3]))
 
 
 def _parts(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int) -> PlainTable:
     headers = (*(header for header, _ in columns), *_PART_HEADERS.values(), "together")
+    shown_cells = [cell for cell in _ordered(cells) if cell.parts_s]
+    decimals = column_decimals([sum(cell.parts_s.values()) * 1e6 for cell in shown_cells])
     rows = [
-        (*(read(cell) for _, read in columns), *_part_cells(cell))
-        for cell in _ordered(cells)
-        if cell.parts_s
+        (*(read(cell) for _, read in columns), *_part_cells(cell, decimals)) for cell in shown_cells
     ]
     return PlainTable(f"{number}: work per image (µs)", headers, rows)
 
 
-def _part_cells(cell: LoadingCell) -> Iterator[str]:
+def _part_cells(cell: LoadingCell, decimals: int) -> Iterator[str]:
     for name in PARTS:
         part_s = cell.parts_s.get(name)
-        yield UNDEFINED if part_s is None else _us(part_s)
-    yield _us(sum(cell.parts_s.values()))
+        yield format_number(None if part_s is None else part_s * 1e6, decimals)
+    yield format_number(sum(cell.parts_s.values()) * 1e6, decimals)
 
 
 def _steps(steps: Sequence[StepTime], number: int) -> PlainTable:
     rows = [
-        (shown(step.model or "as the job says"), f"{step.batch_size:,}", _step_time(step))
+        (
+            shown(step.model or "as the job says"),
+            f"{step.batch_size:,}",
+            show_mean_sd(step.mean_time_s, step.sd_time_s),
+        )
         for step in steps
     ]
     headers = ("model", "images\nper batch", "training step")
     return PlainTable(f"{number}: training steps with a batch that is there", headers, rows)
-
-
-def _step_time(step: StepTime) -> str:
-    spread = "" if step.sd_time_s is None else f" ± {format_time(step.sd_time_s)}"
-    return format_time(step.mean_time_s) + spread
 
 
 def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
@@ -133,11 +155,6 @@ def _but_workers(setting: Setting) -> tuple[object, ...]:
     return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
 
 
-def _us(time_s: float) -> str:
-    if not time_s:
-        return "0"
-    return format_number(time_s * 1e6, decimals_for([time_s * 1e6]))
-
-
-def _ms(time_s: float) -> str:
-    return format_number(time_s * 1e3, decimals_for([time_s * 1e3]))
+def _ms(times_s: Sequence[float]) -> list[str]:
+    decimals = column_decimals([time_s * 1e3 for time_s in times_s])
+    return [format_number(time_s * 1e3, decimals) for time_s in times_s]

@@ -74,7 +74,8 @@ def _shared_cpus(run: RunSummary) -> str:
 
 
 def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
-    """Why it failed, restarts, notes of the ranks, and why it is not compared.
+    """Why it failed, restarts, what else is to be said of its figures, notes of the ranks, and why
+    it is not compared.
 
     `is_alone`: there is no other run of its job to compare it with.
     """
@@ -89,6 +90,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             for attempt in run.attempts[:-1]
             if attempt.message
         ]
+    told += [shown(text) for text in run.loading.details] if run.loading else []
     told += [shown(note) for note in run.notes]
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:

@@ -240,12 +240,23 @@ def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Grid:
 def _print_plain(console: Console, plain: PlainTable) -> None:
     say(console, plain.caption)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for header in plain.headers:
-        table.add_column(Text(header), justify="right", vertical="bottom", overflow="fold")
+    for place, header in enumerate(plain.headers):
+        is_text = _is_text([row[place] for row in plain.rows])
+        table.add_column(
+            Text(header),
+            justify="left" if is_text else "right",
+            vertical="bottom",
+            overflow="fold",
+        )
     for row in plain.rows:
         table.add_row(*map(Text, row))
     console.print(table)
     console.print()
+
+
+def _is_text(cells: Sequence[str]) -> bool:
+    """Words stand left, numbers, also those with a unit or not known, right."""
+    return not any(cell[:1].isdigit() or cell == UNDEFINED for cell in cells)
 
 
 def _print_remarks(console: Console, rows: Sequence[Row]) -> None:

@@ -42,6 +42,12 @@ def decimals_for(values: Sequence[float]) -> int:
     return max(0, min(2 - min(digits), 3 - max(digits)))
 
 
+def column_decimals(values: Sequence[float]) -> int:
+    """Decimals for a column of large and small values: at least two digits of the smallest."""
+    least = min((value for value in values if value > 0), default=1.0)
+    return max(decimals_for(values), 1 - math.floor(math.log10(least)))
+
+
 def time_unit(time_s: float) -> tuple[float, str]:
     """The unit, in seconds and by name, in which a time is at least 1."""
     return next((unit for unit in _TIME_UNITS if time_s >= unit[0]), _TIME_UNITS[-1])

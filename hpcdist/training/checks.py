@@ -50,9 +50,12 @@ def _check_sizes(job: TrainingJob) -> None:
     global_batch = job.train.batch_size * num_ranks
     if global_batch > sizes.train:
         most = sizes.train // num_ranks
-        smaller = f"set train.batch_size to {most} or less, or " if most else ""
+        ways = [f"set train.batch_size to {most} or less"] if most else []
+        if num_ranks > 1:
+            ways.append(f"use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}")
         raise JobError(
-            f"train.batch_size is {job.train.batch_size}, with {num_ranks} ranks "
-            f"{global_batch:,} samples per step, but {job.data.name} trains on {sizes.train:,}",
-            hint=f"{smaller}use fewer ranks: at most {max(1, sizes.train // job.train.batch_size)}",
+            f"train.batch_size is {job.train.batch_size}, with {num_ranks} "
+            f"rank{'' if num_ranks == 1 else 's'} {global_batch:,} samples per step, but "
+            f"{job.data.name} trains on {sizes.train:,}",
+            hint=", or ".join(ways),
         )

@@ -17,11 +17,12 @@ from hpcdist.dataload.combinations import Combination, in_job, several, varied
 from hpcdist.dataload.conclusion import conclude
 from hpcdist.dataload.effort import Effort, turns
 from hpcdist.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
+from hpcdist.dataload.words import BRIEF, shortened, with_workers
 from hpcdist.launch.cpu_quota import cpu_quota
 from hpcdist.rank import RankContext
 from hpcdist.spec import Data, DataloadJob, JobSpec
 from hpcdist.training.model_names import is_torchvision
-from hpcdist.units import show_time
+from hpcdist.units import show_mean_sd
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
@@ -217,10 +218,12 @@ class _Benchmark:
     def _tell_plan(self) -> None:
         number = len(self._combinations)
         most_s = number * self._job.dataload.max_time_s
+        repeats = self._job.data.repeats
+        turns_told = "" if repeats == 1 else ", each in two turns"
         self._say(
-            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}, "
-            f"{self._job.data.repeats} passes over {self._job.data.batches_to_check} batches each; "
-            f"at most about {most_s / 60:.0f} min"
+            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}"
+            f"{turns_told}: {repeats} passes x {self._job.data.batches_to_check} batches; at most "
+            f"about {most_s / 60:.0f} min"
         )
         cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
         most = max(each.setting.workers for each in self._combinations)
@@ -247,14 +250,16 @@ class _Benchmark:
 
     def _line(self, cell: LoadingCell) -> str:
         settings = [each.setting for each in self._combinations]
-        keys = dict.fromkeys(("transform", "workers", *varied(settings)))
-        words = [f"{key} {in_job(getattr(cell.setting, key))}" for key in keys]
-        node = f"node {cell.node}, " if self.context.num_nodes > 1 else ""
+        keys = [key for key in varied(settings) if key not in {"transform", "workers"}]
+        words = [f"node {cell.node}"] if self.context.num_nodes > 1 else []
+        words += [
+            shortened(cell.setting.transform, BRIEF),
+            with_workers(cell.setting.workers),
+            *(f"{key} {shortened(in_job(getattr(cell.setting, key)), BRIEF)}" for key in keys),
+        ]
         return (
-            f"{node}{', '.join(words)}: {_mean_sd(cell)} per batch, "
-            f"{cell.images_per_s:,.0f} images/s "
-            f"({cell.repeats} x {cell.batches} batches; first batch after "
-            f"{show_time(cell.start_time_s)}, first pass {show_time(cell.first_time_s)} per batch)"
+            f"{', '.join(words)}: {_mean_sd(cell)} per batch, "
+            f"{cell.images_per_s:,.0f} images/s ({cell.repeats} x {cell.batches})"
         )
 
     def _tell_step(self, step: StepTime) -> None:
@@ -285,7 +290,8 @@ class _Benchmark:
         cells = list(self._cells.values())
         if self.context.rank != 0 or not cells:
             return
-        for sentence in conclude(cells, self._steps):
+        told = conclude(cells, self._steps)
+        for sentence in (*told.headlines, *told.details):
             self.context.say(sentence)
         if self.context.is_current():
             from hpcdist.dataload.plot import MOST_AXES, draw, num_panels
@@ -316,8 +322,7 @@ def _places(context: RankContext) -> list[Place]:
 
 
 def _mean_sd(timed: LoadingCell | StepTime) -> str:
-    spread = "" if timed.sd_time_s is None else f" ± {show_time(timed.sd_time_s)}"
-    return f"{show_time(timed.mean_time_s)}{spread}"
+    return show_mean_sd(timed.mean_time_s, timed.sd_time_s)
 
 
 def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -130,6 +130,9 @@ def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
     missing = refusal(hpcdist("data", verb, "faces", "--root", "nowhere", *out))
     assert "error: data.root is 'nowhere': No such file or directory" in missing
     assert "https://ndownloader.figshare.com/" in missing
+    whole = refusal(hpcdist("data", verb, "cifar10", "--root", "nowhere", *out))
+    assert "data_batch_1 cannot be read: No such file or directory" in whole
+    assert "hint: lay it out as <root>/cifar-10-batches-py/" in whole
 
 
 def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):

@@ -50,11 +50,29 @@ def lines(summary):
 
 def test_loading_is_told_by_workers_the_conclusion_first(summary_of):
     printed = lines(summary_of(loading(0, 60.0), loading(2, 33.0)))
-    assert printed[0].startswith("dataload: Transform none: with 2 workers 1,939 images/s")
-    assert "none 0 60.0 ± 0.5 1,067 250 120 -" in printed
+    best = "dataload: Best with 2 workers: 1,939 images/s with transform none."
+    assert printed[0] == best
+    assert printed[1] == ""
+    assert "none 0 60.0 ± 0.5 1,067 250 120.0 -" in printed
     assert "none 2 33.0 ± 0.5 1,939 250 66.0 123" in printed
     assert "1: loading by workers, mean ± sd; first pass: files from storage" in printed
-    assert "none 2 20.0 300 0 10.0 - 330" in printed
+    assert "none 2 20 300 0 10 - 330" in printed
+    table = printed.index("1: work per image (µs)")
+    line = "1: With 2 workers 33 ms per batch of 64, 1.82 times the rate without workers."
+    assert printed.index(line) > table
+
+
+def test_words_stand_left_and_numbers_below_each_other(summary_of):
+    summary = summary_of(
+        loading(0, 768.04, sd_time_s=0.689), loading(2, 93.0, transform="light", sd_time_s=0.0253)
+    )
+    file = io.StringIO()
+    print_summary(summary, Console(file=file, width=200))
+    rows = [line for line in file.getvalue().splitlines() if "±" in line and line[0] in "nl"]
+    assert [row[:39] for row in rows] == [
+        "none             0   768.0 ± 689.0     ",
+        "light            2    93.0 ±  25.3     ",
+    ]
 
 
 def test_a_later_event_of_the_same_way_replaces_the_earlier(summary_of):
@@ -63,7 +81,7 @@ def test_a_later_event_of_the_same_way_replaces_the_earlier(summary_of):
     cells = told["loading"]["cells"]
     assert [(cell["node"], cell["repeats"]) for cell in cells] == [(0, 5), (1, 5)]
     assert [cell["images_per_s"] for cell in cells] == pytest.approx([1939.4, 969.7], abs=0.1)
-    assert "none 2 66.0 ± 0.5 970 250 132 123" in " ".join(lines(summary))
+    assert "none 2 66.0 ± 0.5 970 250 132.0 123" in " ".join(lines(summary))
     assert any(line.startswith("1 n1 none 2") for line in lines(summary))
 
 
@@ -78,7 +96,7 @@ def test_training_steps_are_shown_and_compared(summary_of):
         "model": "resnet18",
     }
     summary = summary_of(step, loading(2, 33.0))
-    assert "resnet18 64 20.0 ms ± 1.00 ms" in lines(summary)
+    assert "resnet18 64 20.0 ± 1.0 ms" in lines(summary)
     assert to_json(summary)[0]["loading"]["steps"][0]["model"] == "resnet18"
     assert "the model waits 39% of the time." in " ".join(lines(summary))
 

@@ -302,6 +302,10 @@ def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_larges
     with pytest.raises(JobError, match="with 8 ranks 3,200 samples per step, but digits") as error:
         train.check(_job(resources={"nodes": 2, "gpus": 4}, train={"batch_size": 400}))
     assert "set train.batch_size to 179 or less" in error.value.hint
+    assert "use fewer ranks: at most 3" in error.value.hint
+    with pytest.raises(JobError, match="with 1 rank 2,000 samples per step, but digits") as alone:
+        train.check(_job(train={"batch_size": 2000}))
+    assert alone.value.hint == "set train.batch_size to 1438 or less"
 
 
 @pytest.mark.parametrize(
