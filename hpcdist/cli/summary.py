@@ -25,6 +25,7 @@ _NAMES = {"csv": "the CSV", "markdown": "the Markdown"}
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
+@click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
 def summary(
     *,
@@ -33,6 +34,7 @@ def summary(
     as_json: bool,
     csv_file: str | None,
     markdown_file: str | None,
+    plot_folder: str | None,
     no_cache: bool,
 ) -> None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
@@ -61,6 +63,8 @@ def summary(
         warn=note,
     )
     _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
+    if plot_folder is not None:
+        _write_pictures(result, Path(plot_folder))
     if on_stdout is not None:
         for text in result.skipped:
             note(text)
@@ -101,6 +105,16 @@ def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
     for form, file in files.items():
         assert file is not None
         write_output(Path(file), _text(result, form), what=_NAMES[form])
+
+
+def _write_pictures(result: Summary, folder: Path) -> None:
+    from hpcdist.summary.pictures.files import write_pictures
+
+    written = write_pictures(result, folder)
+    if written:
+        note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
+    else:
+        note(f"there is nothing to draw yet, so {folder} has no pictures")
 
 
 def _cache() -> SummaryCache | None:
