@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.cache import SummaryCache
 
-_NAMES = {"csv": "the CSV", "markdown": "the Markdown"}
+_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
 
 
 @click.command
@@ -25,6 +25,7 @@ _NAMES = {"csv": "the CSV", "markdown": "the Markdown"}
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
+@click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
 def summary(
@@ -34,6 +35,7 @@ def summary(
     as_json: bool,
     csv_file: str | None,
     markdown_file: str | None,
+    html_file: str | None,
     plot_folder: str | None,
     no_cache: bool,
 ) -> None:
@@ -51,7 +53,7 @@ def summary(
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.search import search_named
 
-    files = {"csv": csv_file, "markdown": markdown_file}
+    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
     on_stdout = _on_stdout(files, as_json=as_json)
     found, foreign = search_named(runs, run_names)
     result = summarize(
@@ -89,14 +91,17 @@ def _text(result: Summary, form: str) -> str:
     from hpcdist import files
     from hpcdist.summary import to_json
     from hpcdist.summary.as_csv import to_csv
+    from hpcdist.summary.as_markdown import to_markdown
 
     if form == "json":
         return files.to_json(to_json(result))
     if form == "csv":
         return to_csv(result)
-    from hpcdist.summary.as_markdown import to_markdown
+    if form == "markdown":
+        return to_markdown(result)
+    from hpcdist.summary.page.rendering import to_html
 
-    return to_markdown(result)
+    return to_html(result)
 
 
 def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:

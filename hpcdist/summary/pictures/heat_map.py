@@ -37,7 +37,7 @@ def draw(found: HeatMap, title: str) -> Figure:
         extent=(0, found.whole_s / long_s, len(found.ranks), 0),
     )
     _name_ranks(axes, found)
-    axes.set_xlabel(f"time since the first step ({unit_of_all}); white: no steps")
+    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
     figure.suptitle(title)

@@ -47,6 +47,7 @@ def drawing(ink: str = "#000000") -> Iterator[None]:
 
     settings: Any = {
         "text.parse_math": False,
+        "legend.framealpha": 0.0,  # no white box on a dark page
         "svg.fonttype": "none",  # text stays text: to be searched, read aloud and selected
         "font.size": 10,
         **dict.fromkeys(_INKS, ink),
