@@ -73,12 +73,16 @@ def _starred(args: Sequence[str]) -> list[str]:
         name, equals, value = arg.partition("=")
         if equals and _is_secret(name, value):
             starred.append(f"{name}={_HIDDEN}")
-        elif _is_secret(before if before.startswith("-") else "", arg):
+        elif _is_secret(before if _names_value(before, arg) else "", arg):
             starred.append(_HIDDEN)
         else:
             starred.append(arg)
         before = arg
     return starred
+
+
+def _names_value(before: str, arg: str) -> bool:
+    return before.startswith("-") and "=" not in before and not arg.startswith("-")
 
 
 def _is_secret(name: str, value: str) -> bool:
