@@ -10,10 +10,16 @@ from PIL import Image
 
 from hpcdist.errors import UserError
 from hpcdist.summary import summarize
+from hpcdist.summary.pictures import heat_map
 from hpcdist.summary.pictures.catalogue import find_pictures
 from hpcdist.summary.pictures.files import write_pictures
 from hpcdist.summary.pictures.scaling import points
-from hpcdist.summary.pictures.series import NUM_COLUMNS, read_heat_map, read_learning
+from hpcdist.summary.pictures.series import (
+    NUM_COLUMNS,
+    HeatMap,
+    read_heat_map,
+    read_learning,
+)
 from hpcdist.summary.values import Rate, RunSummary
 
 
@@ -112,6 +118,28 @@ def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, e
     assert found.test_loss.steps == []
 
 
+def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path):
+    run = make_run("odd", gpus=2)
+    for rank in range(2):
+        windows = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
+        windows[0] |= {"loss": 1e308}
+        windows[1] |= {"step": 10**30, "time_s": 1e12}
+        windows[2] |= {"wall_s": 0.0, "time_s": None}
+        events.write(run, rank, [events.start(rank, world_size=2), *windows])
+    still = make_run("still", gpus=2)
+    for rank in range(2):
+        (window,) = windows_of(events, times_s=[0.1], clock_s=0.0)
+        still_window = window | {"wall_s": 0.0, "time_s": 0.0}
+        events.write(still, rank, [events.start(rank, world_size=2), still_window])
+    assert read_heat_map(still.path) is None
+    written = write_pictures(summarize([run, still, make_ddp("good", 2)], {}), tmp_path / "out")
+    assert {path.name for path in written} >= {
+        "odd-ranks.png",
+        "good-ranks.png",
+        "ddp-learning.svg",
+    }
+
+
 def run_of(gpus, mean, sd=None):
     return RunSummary(
         run=f"r{gpus}-{mean}",
@@ -158,7 +186,19 @@ def test_the_caption_of_a_heat_map_names_the_slowest_rank(make_ddp):
     summary = summarize([make_ddp("ddp-4", 4)], {})
     told = [picture.told for _, picture in find_pictures(summary) if "ranks" in picture.name]
     assert len(told) == 1
-    assert "300 ms (rank 3)" in told[0]
+    assert "to 300 ms (rank 3 host0)" in told[0]
+
+
+def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
+    times_s = [[0.1 + 0.001 * (rank % 7)] * NUM_COLUMNS for rank in range(1000)]
+    times_s[517] = [0.2] * NUM_COLUMNS
+    found = HeatMap(list(range(1000)), [None] * 1000, 60.0, times_s)
+    (axes, _) = heat_map.draw(found, "large").axes
+    (image,) = axes.images
+    shown = image.norm(image.get_array())[:, 0]
+    slow = 517 // -(-1000 // len(shown))
+    assert shown[slow] == pytest.approx(1.0)
+    assert max(value for row, value in enumerate(shown) if row != slow) < 0.2
 
 
 def test_there_are_no_pictures_of_runs_without_figures(make_run, tmp_path):

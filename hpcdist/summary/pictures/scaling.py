@@ -81,7 +81,7 @@ def _draw(axes: Axes, sizes: Sequence[int], rates: Sequence[Rate], ideal: Sequen
     for size, rate in zip(sizes, rates, strict=True):
         text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
         axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
-    axes.margins(x=0.2)
+    axes.margins(x=0.25, y=0.12)
     if sizes[-1] > _MOST_LINEAR * sizes[0]:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)  # so that the ideal is a straight line

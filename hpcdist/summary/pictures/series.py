@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from hpcdist.run import Run
 from hpcdist.summary.collect import read_rank
@@ -21,11 +21,14 @@ NUM_COLUMNS = 160
 
 NOT_KNOWN = math.nan
 
+_LARGEST = 1e100
+"""What is larger, no axis can show."""
+
 
 class Curve(NamedTuple):
     """One figure against steps and against time; the three are of one length."""
 
-    steps: list[int]
+    steps: list[float]
     times_s: list[float]
     values: list[float]
 
@@ -94,7 +97,9 @@ def read_heat_map(path: Path) -> HeatMap | None:
             cells = sums.setdefault(rank, [(0.0, 0.0)] * NUM_COLUMNS)
             _add_own_times(cells, record.windows, places[attempt].offset_s, whole_s)
             hosts[rank] = record.starts[-1].host if record.starts else None
-    ranks = sorted(sums)
+    ranks = sorted(rank for rank, cells in sums.items() if any(weight for _, weight in cells))
+    if not ranks:
+        return None
     return HeatMap(
         ranks=ranks,
         hosts=[hosts[rank] for rank in ranks],
@@ -142,7 +147,7 @@ def _drop_after(curve: Curve, step: int) -> None:
 
 def _add_windows(curve: Curve, windows: Sequence[Window], zero_s: float) -> None:
     for window, end_s in zip(windows, _ends_s(windows), strict=True):
-        if window.loss is not None and math.isfinite(window.loss):
+        if _can_be_drawn(window.loss):
             _add(curve, window.step, end_s - zero_s, window.loss)
 
 
@@ -155,12 +160,16 @@ def _add_evaluations(curves: Learning, record: RankRecord, zero_s: float) -> Non
             (curves.test_loss, evaluation.loss),
             (curves.accuracy, evaluation.accuracy),
         ):
-            if value is not None and math.isfinite(value):
+            if _can_be_drawn(value):
                 _add(curve, evaluation.step, time_s, value)
 
 
+def _can_be_drawn(value: float | None) -> TypeGuard[float]:
+    return value is not None and abs(value) < _LARGEST  # which NaN is not
+
+
 def _add(curve: Curve, step: int, time_s: float, value: float) -> None:
-    curve.steps.append(step)
+    curve.steps.append(float(step))  # damaged files have numbers of any size
     curve.times_s.append(time_s)
     curve.values.append(value)
 
