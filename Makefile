@@ -5,17 +5,18 @@ BIN := $(VENV)/bin
 # Most of the time tests wait for clusters: more processes than a small machine has CPUs.
 TEST_PROCESSES ?= 4
 
+BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
 SLURM_PACKAGES := slurm-wlm slurmdbd munge mariadb-server iproute2 shellcheck
 
-.PHONY: demo test lint clean slurm
+.PHONY: demo test lint clean slurm browser
 
 demo: $(VENV)/installed
 	$(BIN)/hpcdist submit ddp --nodes 2 --gpus 2 --local
 	$(BIN)/hpcdist submit ddp --nodes 1 --gpus 1 --local
 	$(BIN)/hpcdist summary
 
-test: $(VENV)/test-installed slurm
+test: $(VENV)/test-installed slurm browser
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -24,9 +25,12 @@ lint: $(VENV)/dev-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Never fails: without Slurm its tests are skipped, with a reason.
+# Never fail: without Slurm or a browser their tests are skipped, with a reason.
 slurm:
-	@./tests/slurm/install $(SLURM_PACKAGES)
+	@./tests/install-packages "a real Slurm" $(SLURM_PACKAGES)
+
+browser:
+	@./tests/install-packages "a real browser" $(BROWSER_PACKAGES)
 
 $(VENV)/python-made:
 	$(PYTHON) -c 'import sys; sys.exit("hpcdist needs Python 3.10 or newer, this is " + sys.version) if sys.version_info < (3, 10) else None'

@@ -11,9 +11,11 @@ from typing import Any
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+USUAL_FILE = 0o666
+"""What the user's umask makes of it: for files that are to be shown to others."""
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
     """Write aside, then rename: no reader, on no node, ever sees half a file.
 
     Text may hold names of files that are not UTF-8: their bytes are written as they are.
@@ -21,7 +23,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
         os.replace(aside, path)

@@ -56,6 +56,9 @@ def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):
     assert {
         "hpcdist/jobs/ddp.yaml",
         "hpcdist/templates/local.sh.j2",
+        "hpcdist/templates/report.html.j2",
+        "hpcdist/templates/report.css",
+        "hpcdist/templates/report.js",
         "hpcdist/templates/clusters/dtu.yaml",
         "hpcdist/schedulers/lsf/directives.py",
         "hpcdist/py.typed",

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcdist.cli.options import json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note, print_json
+from hpcdist.cli.printing import note
 
 if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.cache import SummaryCache
+
+_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
 
 
 @click.command
 @run_arguments
 @runs_option
 @json_option
+@click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
+@click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
+@click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
+@click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
-def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: bool) -> None:
+def summary(
+    *,
+    run_names: tuple[str, ...],
+    runs: Path,
+    as_json: bool,
+    csv_file: str | None,
+    markdown_file: str | None,
+    html_file: str | None,
+    plot_folder: str | None,
+    no_cache: bool,
+) -> None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
     Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs
@@ -32,9 +50,11 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: 
     files change.
     """
     from hpcdist.states import run_accounting, run_states
-    from hpcdist.summary import print_summary, summarize, to_json
+    from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.search import search_named
 
+    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
+    on_stdout = _on_stdout(files, as_json=as_json)
     found, foreign = search_named(runs, run_names)
     result = summarize(
         [*found, *foreign],
@@ -44,14 +64,62 @@ def summary(*, run_names: tuple[str, ...], runs: Path, as_json: bool, no_cache: 
         num_workers=None,
         warn=note,
     )
-    if as_json:
+    _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
+    if plot_folder is not None:
+        _write_pictures(result, Path(plot_folder))
+    if on_stdout is not None:
         for text in result.skipped:
             note(text)
-        print_json(to_json(result))
+        sys.stdout.write(_text(result, on_stdout))
         return
     print_summary(result)
     if result.comparisons:
         _write_comparisons(result, found[0].path.parent)
+
+
+def _on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
+    """What stands on stdout in the place of the tables: json, a form of file, or None."""
+    asked = [form for form, file in files.items() if file == "-"]
+    asked += ["json"] if as_json else []
+    if len(asked) > 1:
+        options = " and ".join("--json" if form == "json" else f"--{form} -" for form in asked)
+        raise click.UsageError(f"{options} contradict each other: each would be all of stdout")
+    return asked[0] if asked else None
+
+
+def _text(result: Summary, form: str) -> str:
+    from hpcdist import files
+    from hpcdist.summary import to_json
+    from hpcdist.summary.as_csv import to_csv
+    from hpcdist.summary.as_markdown import to_markdown
+
+    if form == "json":
+        return files.to_json(to_json(result))
+    if form == "csv":
+        return to_csv(result)
+    if form == "markdown":
+        return to_markdown(result)
+    from hpcdist.summary.page.rendering import to_html
+
+    return to_html(result)
+
+
+def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
+    from hpcdist.summary.outputs import write_output
+
+    for form, file in files.items():
+        assert file is not None
+        write_output(Path(file), _text(result, form), what=_NAMES[form])
+
+
+def _write_pictures(result: Summary, folder: Path) -> None:
+    from hpcdist.summary.pictures.files import write_pictures
+
+    written = write_pictures(result, folder)
+    if written:
+        note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
+    else:
+        note(f"there is nothing to draw yet, so {folder} has no pictures")
 
 
 def _cache() -> SummaryCache | None:

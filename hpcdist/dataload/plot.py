@@ -19,6 +19,7 @@ from hpcdist.dataload.words import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MOST_AXES = 12
 """More would not be readable."""
@@ -41,6 +42,13 @@ _STYLES: tuple[dict[str, Any], ...] = (
 
 def draw(cells: Sequence[LoadingCell], title: str) -> bytes:
     """A PNG image."""
+    file = io.BytesIO()
+    make_figure(cells, title).savefig(file, format="png", dpi=150)
+    return file.getvalue()
+
+
+def make_figure(cells: Sequence[LoadingCell], title: str) -> Figure:
+    """The picture, before it has a format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -64,9 +72,7 @@ def draw(cells: Sequence[LoadingCell], title: str) -> bytes:
     all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
     _legend(figure, list(all_axes.flat[: len(panels)]))
     figure.suptitle(title)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return figure
 
 
 def num_panels(cells: Sequence[LoadingCell]) -> int:

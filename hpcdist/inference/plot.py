@@ -13,12 +13,20 @@ from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Ce
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MARKERS = {SINGLE: "o", DATA_PARALLEL: "s", PROCESS_PER_GPU: "^"}
 
 
 def draw(cells: Sequence[Cell], title: str) -> bytes:
     """A PNG image."""
+    file = io.BytesIO()
+    make_figure(cells, title).savefig(file, format="png", dpi=150)
+    return file.getvalue()
+
+
+def make_figure(cells: Sequence[Cell], title: str) -> Figure:
+    """The picture, before it has a format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,9 +41,7 @@ def draw(cells: Sequence[Cell], title: str) -> bytes:
     _finish(time_axes, sizes, "time per batch (ms)")
     _finish(rate_axes, sizes, "images/s")
     figure.suptitle(title)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+    return figure
 
 
 def _draw_times(axes: Axes, strategy: str, cells: Sequence[Cell]) -> None:
@@ -77,6 +83,7 @@ def _error_bars(
 def _finish(axes: Axes, sizes: Sequence[int], label: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("images per batch, over all devices")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
-from hpcdist.summary.table import Column, Row, make_table, print_runs, say, say_each
+from hpcdist.summary.table import Column, Row, Titled, print_runs, print_titled, say, say_each
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -33,13 +33,17 @@ def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Ro
     say(console, f"comparison {shown(comparison.id)}", style="bold")
     say_each(console, conclusions(comparison))
     console.print()
-    console.print(make_table(comparison.variants, _speed_columns(comparison)))
-    console.print()
-    if any(variant.lost for variant in comparison.variants):
-        say(console, "Lost of the step time against the ideal, in %")
-        console.print(make_table(comparison.variants, _loss_columns()))
-        console.print()
+    for titled in comparison_tables(comparison):
+        print_titled(console, titled)
     print_runs(console, rows)
+
+
+def comparison_tables(comparison: Comparison) -> Iterator[Titled]:
+    """How fast the variants are, and what each lost."""
+    yield Titled("", comparison.variants, _speed_columns(comparison))
+    if any(variant.lost for variant in comparison.variants):
+        caption = "Lost of the step time against the ideal, in %"
+        yield Titled(caption, comparison.variants, _loss_columns())
 
 
 def _speed_columns(comparison: Comparison) -> list[Column]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Comparison, VariantSummary
 from hpcdist.summary.variants import PARTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS = {
     "data": "#e69f00",
@@ -18,6 +21,8 @@ _COLOURS = {
 }
 """Of Okabe and Ito: told apart also by those who see colours otherwise."""
 _USED = "#009e73"
+_HATCHES = {"data": "//", "communication": "..", "stragglers": "xx", "computing": "\\\\\\\\"}
+"""For those who print without colours."""
 _LABELS_PER_LINE = 4
 _VISIBLE = 0.002
 """Smaller shares of a step are thinner than a line."""
@@ -33,6 +38,11 @@ _LABELS = {
 
 def write_plot(comparison: Comparison, path: Path) -> None:
     """Write the picture as PNG; raises OSError."""
+    make_figure(comparison).savefig(path, format="png", dpi=120)
+
+
+def make_figure(comparison: Comparison) -> Figure:
+    """The picture, before it has a format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -48,7 +58,7 @@ def write_plot(comparison: Comparison, path: Path) -> None:
     figure.legend(
         loc="outside upper center", ncols=_LABELS_PER_LINE, frameon=False, markerscale=0.4
     )
-    figure.savefig(path, format="png", dpi=120)
+    return figure
 
 
 def _draw_speedups(axes: Any, comparison: Comparison) -> None:
@@ -71,7 +81,10 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             va="center",
         )
     if ideals:
-        axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color="black", label="ideal")
+        from matplotlib import rcParams
+
+        ink = rcParams["text.color"]
+        axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color=ink, label="ideal")
     axes.set_xlim(left=0)
     axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
 
@@ -89,6 +102,8 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
                 left=100 * left,
                 height=0.6,
                 color=_COLOURS.get(part, _USED),
+                edgecolor="white",
+                hatch=_HATCHES.get(part),
                 label=label,
             )
             left += share

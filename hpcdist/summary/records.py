@@ -78,6 +78,7 @@ class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
 class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
     """An evaluation over the test data."""
 
+    time_s: Seconds | None = None
     step: Count | None = None
     epoch: Count | None = None
     loss: float | None = None

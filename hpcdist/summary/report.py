@@ -6,32 +6,45 @@ This, table and comparison_table are the modules of the summary that import rich
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.console import Console
 
 from hpcdist.summary.comparison_table import print_comparison
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.table import Row, print_runs, say, say_each
-from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.summary.values import Comparison, RunSummary, Summary
 
 
 def print_tables(summary: Summary, console: Console) -> None:
     """Print every job's part, then what could not be read."""
     if not summary.runs:
         say(console, "There is no run to summarize.", style="bold")
-    rows = _rows(summary)
-    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
-    for key, grouped in itertools.groupby(rows, key=lambda row: _part(row.run)):
-        part = list(grouped)
-        if (comparison := comparisons.get(key)) is not None:
-            print_comparison(console, comparison, part)
+    for part in parts(summary):
+        if part.comparison is not None:
+            print_comparison(console, part.comparison, part.rows)
         else:
-            say(console, conclusion([row.run for row in part]), style="bold")
+            say(console, conclusion([row.run for row in part.rows]), style="bold")
             console.print()
-            print_runs(console, part)
+            print_runs(console, part.rows)
     if summary.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, summary.skipped)
+
+
+class Part(NamedTuple):
+    """Runs that are looked at together: those of a job, or of a comparison."""
+
+    rows: list[Row]
+    comparison: Comparison | None
+
+
+def parts(summary: Summary) -> Iterator[Part]:
+    """The parts of a summary, in order; runs are numbered through all of them."""
+    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
+    for key, rows in itertools.groupby(_rows(summary), key=lambda row: _part(row.run)):
+        yield Part(list(rows), comparisons.get(key))
 
 
 def _rows(summary: Summary) -> list[Row]:
@@ -41,11 +54,11 @@ def _rows(summary: Summary) -> list[Row]:
         for number, group in enumerate(summary.groups)
         for index, run in enumerate(group.runs)
     }
-    parts: dict[str, int] = {}
+    order: dict[str, int] = {}
     for run in summary.runs:
-        parts.setdefault(_part(run), len(parts))
+        order.setdefault(_part(run), len(order))
     last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (parts[_part(run)], place.get(run.run, last)))
+    ordered = sorted(summary.runs, key=lambda run: (order[_part(run)], place.get(run.run, last)))
     return [Row(number, run) for number, run in enumerate(ordered, 1)]
 
 

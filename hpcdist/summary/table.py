@@ -6,7 +6,7 @@ Three narrow tables, tied by a number per run, fit into 80 columns where one wid
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TextIO
 
 from rich.console import Console
@@ -34,6 +34,7 @@ from hpcdist.summary.values import RunSummary
 
 WIDTH_WITHOUT_TERMINAL = 120
 
+_BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
 _MIB = 2**20
 _WHOLE_MIB = 100
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -62,6 +63,15 @@ class Column(NamedTuple):
     is_number: bool = True
 
 
+class Titled(NamedTuple):
+    """A table of runs or variants, and what stands above and below it."""
+
+    caption: str
+    rows: Sequence[Any]
+    columns: list[Column]
+    footnote: str = ""
+
+
 def make_console(file: TextIO | None = None) -> Console:
     """A console on `file`, or on stdout; what is not a terminal gets no colour and a fixed
     width."""
@@ -71,27 +81,37 @@ def make_console(file: TextIO | None = None) -> Console:
 
 def print_runs(console: Console, rows: Sequence[Row]) -> None:
     """Print the figures of single runs, and what the figures do not say."""
-    runs = [row.run for row in rows]
-    console.print(make_table(rows, _speed_columns(runs)))
-    if any(run.speedup is not None for run in runs):
-        say(console, "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal")
-    console.print()
+    speed, *others = run_tables(rows)
+    print_titled(console, speed)
     for row in rows:
         for table in benchmark_tables(row.run, row.number):
             _print_plain(console, table)
-    stepped = [row for row in rows if row.run.step_time_s]
-    if stepped:
-        console.print(make_table(stepped, _step_columns([row.run for row in stepped])))
-        console.print()
-        say(console, "Share of step time by phase, in %")
-        console.print(make_table(stepped, _phase_columns([row.run for row in stepped])))
-        console.print()
-    held = [row for row in rows if row.run.model_states]
-    if held:
-        say(console, "Memory of the rank that has most, in MiB")
-        console.print(make_table(held, _memory_columns()))
-        console.print()
+    for titled in others:
+        print_titled(console, titled)
     _print_remarks(console, rows)
+
+
+def run_tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """Speed first, then those that there are figures for."""
+    runs = [row.run for row in rows]
+    is_scaled = any(run.speedup is not None for run in runs)
+    yield Titled("", rows, _speed_columns(runs), _BASELINE_NOTE if is_scaled else "")
+    if stepped := [row for row in rows if row.run.step_time_s]:
+        runs = [row.run for row in stepped]
+        yield Titled("", stepped, _step_columns(runs))
+        yield Titled("Share of step time by phase, in %", stepped, _phase_columns(runs))
+    if held := [row for row in rows if row.run.model_states]:
+        yield Titled("Memory of the rank that has most, in MiB", held, _memory_columns())
+
+
+def print_titled(console: Console, titled: Titled) -> None:
+    """Print a table with what belongs to it, and an empty line."""
+    if titled.caption:
+        say(console, titled.caption)
+    console.print(make_table(titled.rows, titled.columns))
+    if titled.footnote:
+        say(console, titled.footnote)
+    console.print()
 
 
 def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
@@ -260,14 +280,19 @@ def _is_text(cells: Sequence[str]) -> bool:
 
 
 def _print_remarks(console: Console, rows: Sequence[Row]) -> None:
+    told = numbered_remarks(rows)
+    say_each(console, told)
+    if told:
+        console.print()
+
+
+def numbered_remarks(rows: Sequence[Row]) -> list[str]:
     """What the figures do not say; what holds for several runs is said once."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
         for remark in remarks(row.run, is_alone=len(rows) == 1):
             numbers.setdefault(remark, []).append(row.number)
-    say_each(console, [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()])
-    if numbers:
-        console.print()
+    return [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 
 
 def say(console: Console, text: str, style: str = "") -> None:

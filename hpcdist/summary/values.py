@@ -14,6 +14,9 @@ from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
 from hpcdist.verdict import Kind, State
 
+SCHEMA = 1
+"""Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""
+
 
 class Rate(Struct, frozen=True, kw_only=True):
     """Samples per second of all ranks together, while they step."""
@@ -220,7 +223,5 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def to_json(summary: Summary) -> list[dict[str, Any]]:
-    """One object of plain values per run."""
-    value = msgspec.to_builtins(summary.runs)
-    assert isinstance(value, list)
-    return value
+    """One object of plain values per run, which says the version of the schema first."""
+    return [{"schema": SCHEMA, **msgspec.to_builtins(run)} for run in summary.runs]

@@ -1,0 +1,69 @@
+"""The summary as CSV: one line per run, for spreadsheets and data frames.
+
+A column is called as the key of the JSON is, keys within keys joined by dots, so units stand in the
+headers and the numbers are not rounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.recording import PHASES
+from hpcdist.summary.metrics import OTHER
+from hpcdist.summary.text import shown
+from hpcdist.summary.values import Summary, to_json
+
+_BEFORE_PHASES = (
+    *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
+    *("nodes", "gpus_per_node", "world_size", "num_cpus"),
+    *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
+    *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
+)
+_AFTER_PHASES = (
+    *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
+    *("peak_rss_bytes", "peak_cuda_bytes", "model_states.total_bytes"),
+    *("restarts", "lost_steps", "lost_time_s"),
+    *("slowest_rank.rank", "slowest_rank.host", "slowest_rank.own_time_s"),
+    *("fastest_rank.rank", "fastest_rank.host", "fastest_rank.own_time_s"),
+    *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),
+    *("accounting.energy_j", "accounting.exit_code"),
+    *("verdict.kind", "verdict.message", "not_compared_because", "path"),
+)
+_FORMULA = ("=", "+", "-", "@")
+
+
+def to_csv(summary: Summary) -> str:
+    """A header and one line per run, in the order of the summary; unknown values are empty."""
+    runs = to_json(summary)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns := _columns(runs))
+    for run in runs:
+        writer.writerow([_cell(_at(run, column)) for column in columns])
+    return text.getvalue()
+
+
+def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Always the same, but for phases that are none of ours."""
+    found = {phase for run in runs for phase in run["phase_s"] or {}}
+    phases = [*PHASES, *sorted(found - {*PHASES, OTHER}), OTHER]
+    return [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
+
+
+def _at(run: dict[str, Any], column: str) -> Any:
+    head, _, rest = column.partition(".")
+    if not rest:
+        return run[head]
+    # A phase of the user's may have dots in its name.
+    return (run[head] or {}).get(rest)
+
+
+def _cell(value: Any) -> Any:
+    """Text on one line; a spreadsheet must not take a name for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = shown(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,0 +1,98 @@
+"""Throughput and speed-up against GPUs, with their errors and the ideal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcdist.summary.pictures.style import (
+    LINES,
+    PLAIN_NUMBERS,
+    counts_axis,
+    finish,
+    new_figure,
+    shared_legend,
+)
+from hpcdist.summary.values import Rate, RunSummary
+from hpcdist.summary.variants import ratio
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_LINEAR = 16
+"""Larger sizes are so many times the smallest that the small ones would lie on each other."""
+
+
+class Point(NamedTuple):
+    """All runs of one size."""
+
+    num_gpus: int
+    samples_per_s: Rate
+    """Mean and sd over the runs; of a single run, the sd over its windows."""
+    speedup: Rate
+
+
+def points(runs: Sequence[RunSummary]) -> list[Point]:
+    """By GPUs, smallest first; the speed-up is against the mean of the smallest."""
+    rates: dict[int, list[Rate]] = defaultdict(list)
+    for run in runs:
+        if run.samples_per_s is not None:
+            rates[run.nodes * run.gpus_per_node].append(run.samples_per_s)
+    means = {size: _mean(rates[size]) for size in sorted(rates)}
+    baseline = next(iter(means.values()))
+    return [
+        Point(size, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
+        for size, rate in means.items()
+    ]
+
+
+def draw(runs: Sequence[RunSummary], title: str) -> Figure:
+    """The runs of one group, which has several sizes."""
+    found = points(runs)
+    sizes = [point.num_gpus for point in found]
+    times = [size / sizes[0] for size in sizes]
+    is_on_cpus = any(run.num_cpus is not None for run in runs)
+    figure = new_figure(9, 4.2)
+    rate_axes, speed_axes = figure.subplots(1, 2)
+    smallest = found[0].samples_per_s.mean
+    _draw(rate_axes, sizes, [point.samples_per_s for point in found], [smallest * t for t in times])
+    _draw(speed_axes, sizes, [point.speedup for point in found], times)
+    unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
+    finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
+    finish(speed_axes, x=unit, y=f"speed-up against {sizes[0]} (mean ± sd)")
+    shared_legend(figure, [rate_axes])
+    figure.suptitle(title)
+    return figure
+
+
+def _draw(axes: Axes, sizes: Sequence[int], rates: Sequence[Rate], ideal: Sequence[float]) -> None:
+    axes.plot(sizes, ideal, color="#888888", linestyle=":", label="ideal")
+    axes.errorbar(
+        sizes,
+        [rate.mean for rate in rates],
+        yerr=[rate.sd or 0.0 for rate in rates],
+        capsize=4,
+        label="measured",
+        **LINES[0],
+    )
+    for size, rate in zip(sizes, rates, strict=True):
+        text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
+        axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
+    axes.margins(x=0.25, y=0.12)
+    if sizes[-1] > _MOST_LINEAR * sizes[0]:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log", base=2)  # so that the ideal is a straight line
+        axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
+    else:
+        axes.set_ylim(bottom=0)
+    counts_axis(axes, sizes)
+
+
+def _mean(rates: Sequence[Rate]) -> Rate:
+    if len(rates) == 1:
+        return rates[0]
+    means = [rate.mean for rate in rates]
+    return Rate(mean=fmean(means), sd=stdev(means))

@@ -1,0 +1,106 @@
+"""`hpcdist summary` as files: what stands where, and what is said."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from hpcdist import files
+from hpcdist.run import Run
+from hpcdist.verdict import Verdict
+
+DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+
+
+def window(step):
+    times = {"sum": 1.0, "sumsq": 0.1, "min": 0.1, "max": 0.1}
+    return {
+        "event": "steps",
+        "time_s": 100.0 + step / 10,
+        "step": step,
+        "steps": 10,
+        "samples": 100,
+        "wall_s": 1.0,
+        "step_time_s": times,
+        "phases_s": {"data_wait": {"sum": 0.5}},
+        "histogram": {"-116": 10},
+        "loss": 1.0 / step,
+    }
+
+
+@pytest.fixture
+def user(hpcdist):
+    """A folder with one run of three windows, and an entry that is no run."""
+    run = Run(hpcdist.folder / "runs" / "ddp-1")
+    for folder in (run.events_folder, run.attempts_folder):
+        folder.mkdir(parents=True)
+    job = {"name": "ddp", "workload": "train", "resources": {"nodes": 1, "gpus": 1}}
+    source = {"job": "ddp", "overrides": ["train.lr=0.5"]}
+    files.write_json(run.spec_file, {"job": job, "source": source, "scheduler": "local"})
+    files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
+    run.write_verdict(DONE)
+    start = {"event": "start", "time_s": 99.0, "schema": 1, "world_size": 1}
+    events = [start, *map(window, (10, 20, 30)), {"event": "end", "time_s": 110.0}]
+    run.event_file(0).write_text("".join(json.dumps(event) + "\n" for event in events))
+    (hpcdist.folder / "runs" / "notes.txt").write_text("mine")
+    return hpcdist
+
+
+def test_all_forms_are_written_at_once_and_the_tables_stay_on_stdout(user):
+    options = ["--csv", "a.csv", "--markdown", "a.md", "--html", "a.html", "--plot", "pictures"]
+    done = user("summary", *options)
+    assert done.returncode == 0, done.stderr
+    assert "samples/s" in done.stdout
+    assert "note: 2 pictures, each as PNG and SVG, are in pictures" in done.stderr
+    names = {path.name for path in (user.folder / "pictures").iterdir()}
+    assert names == {
+        f"ddp-{name}.{form}" for name in ("phases", "learning") for form in ("png", "svg")
+    }
+    (line,) = csv.DictReader(io.StringIO((user.folder / "a.csv").read_text()))
+    assert float(line["samples_per_s.mean"]) == pytest.approx(100.0)
+    assert "| 100" in (user.folder / "a.md").read_text()
+    page = (user.folder / "a.html").read_text()
+    assert "hpcdist submit ddp --local --set train.lr=0.5" in page
+    assert page.count("<svg") == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "begins"),
+    [("--csv", "schema,run,"), ("--markdown", "# Summary"), ("--html", "<!DOCTYPE html>")],
+)
+def test_a_dash_is_stdout_in_the_place_of_the_tables(user, option, begins):
+    done = user("summary", option, "-")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(begins)
+    assert "notes.txt: skipped" in done.stderr
+
+
+def test_the_json_says_the_version_of_its_schema(user):
+    (run,) = json.loads(user("summary", "--json").stdout)
+    assert next(iter(run.items())) == ("schema", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--csv", "-", "--json"], "--csv - and --json contradict each other"),
+        (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
+        (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
+        (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
+        (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
+    ],
+)
+def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
+    done = user("summary", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "hint: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_without_figures_has_no_pictures_and_says_so(user):
+    user.runs[0].joinpath("events/rank-00000.jsonl").unlink()
+    done = user("summary", "--plot", "pictures")
+    assert done.returncode == 0, done.stderr
+    assert "there is nothing to draw yet" in done.stderr

@@ -1,0 +1,148 @@
+"""The page in a real browser: sorted by keyboard and mouse, on a phone, dark and light."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from hpcdist.summary import summarize
+from hpcdist.summary.page.rendering import to_html
+from hpcdist.verdict import Verdict
+
+EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
+FAILED = Verdict(
+    kind="exception",
+    state="failed",
+    message="rank 0 failed: ValueError",
+    exit_code_of_run=1,
+    rank=0,
+    log="logs/rank-00000.log",
+)
+DESKTOP, PHONE = 1200, 390
+
+
+@pytest.fixture
+def browser(missing, tmp_path):
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        missing("there is no browser: apt-get install chromium chromium-driver")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (
+        *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"),
+        *("--disable-background-networking", f"--user-data-dir={tmp_path / 'profile'}"),
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(executable_path=driver)
+    opened = webdriver.Chrome(options=options, service=service)
+    try:
+        yield opened
+    finally:
+        opened.quit()
+
+
+@pytest.fixture
+def page(make_run, events, tmp_path):
+    """Runs of 1, 2 and 4 ranks, and a failed one, on a page."""
+    runs = []
+    for gpus, rate in ((1, 100.0), (2, 60.0), (4, 45.0)):
+        run = make_run(f"ddp-{gpus}", gpus=gpus)
+        for rank in range(gpus):
+            windows = events.steady([rate] * 4)
+            events.write(run, rank, [events.start(rank, world_size=gpus), *windows, events.end()])
+        runs.append(run)
+    runs.append(make_run("ddp-bad", job=EVIL, verdict=FAILED))
+    runs[-1].log_file(0).write_text(f"{EVIL}\nthe end\n")
+    file = tmp_path / "report.html"
+    file.write_text(to_html(summarize(runs, {})))
+    return file
+
+
+def show(browser, page, *, width=DESKTOP, scheme="light"):
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get(page.as_uri())
+
+
+def column(browser, number):
+    """Texts of a column of the first table."""
+    return browser.execute_script(
+        "return [...document.querySelector('table').tBodies[0].rows]"
+        f".map(row => row.cells[{number}].textContent)"
+    )
+
+
+def colours(browser, selector):
+    return browser.execute_script(
+        "const style = getComputedStyle(document.querySelector(arguments[0]));"
+        "return [style.color, style.backgroundColor, style.fill]",
+        selector,
+    )
+
+
+def test_the_page_works_by_mouse_and_keyboard_and_asks_for_nothing(browser, page):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, page)
+    assert browser.title == "Summary of 4 runs"  # and not evil
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+    requests = [
+        entry["message"]
+        for entry in browser.get_log("performance")
+        if "Network.requestWillBeSent" in entry["message"] and "http" in entry["message"]
+    ]
+    assert [text for text in requests if '"url":"http' in text] == []
+
+    headers = browser.find_elements(By.CSS_SELECTOR, "table:first-of-type th")
+    names = [header.text for header in headers]
+    rate = next(index for index, name in enumerate(names) if name.startswith("samples/s"))
+    assert [text.split()[0] for text in column(browser, rate)] == ["100", "120", "180"]
+    button = headers[rate].find_element(By.TAG_NAME, "button")
+    button.click()
+    button.send_keys(Keys.ENTER)
+    assert headers[rate].get_attribute("aria-sort") == "descending"
+    assert [text.split()[0] for text in column(browser, rate)] == ["180", "120", "100"]
+    headers[0].find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
+    assert headers[rate].get_attribute("aria-sort") is None
+    assert column(browser, 0) == ["1", "2", "3"]
+
+    log = browser.find_element(By.CSS_SELECTOR, "details[open] .log")
+    assert log.is_displayed()
+    assert log.text == f"{EVIL}\nthe end"
+    closed = browser.find_element(By.CSS_SELECTOR, "#run-1 summary")
+    closed.send_keys(Keys.ENTER)
+    assert browser.find_element(By.ID, "run-1").get_attribute("open") is not None
+
+
+def test_the_page_fits_a_phone_and_shows_its_pictures(browser, page):
+    show(browser, page, width=PHONE)
+    width = "return document.documentElement.scrollWidth"
+    assert browser.execute_script(width) == PHONE
+    sizes = browser.execute_script(
+        "return [...document.querySelectorAll('.picture svg')]"
+        ".map(svg => svg.getBoundingClientRect()).map(box => [box.width, box.height])"
+    )
+    assert len(sizes) >= 3
+    assert all(width > 300 and height > 50 for width, height in sizes)
+
+
+def test_text_and_pictures_are_light_on_dark_where_the_reader_likes_that(browser, page):
+    show(browser, page, scheme="light")
+    text, back, _ = colours(browser, "body")
+    assert brightness(back) - brightness(text) > 150
+    show(browser, page, scheme="dark")
+    text, back, _ = colours(browser, "body")
+    assert brightness(text) - brightness(back) > 150
+    assert brightness(colours(browser, ".picture svg text")[2]) > 200
+
+
+def brightness(colour):
+    numbers = colour[colour.index("(") + 1 : -1].split(",")
+    return sum(map(float, numbers[:3])) / 3

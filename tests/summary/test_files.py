@@ -1,0 +1,127 @@
+"""The summary as CSV and Markdown, written where the user says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import threading
+
+import pytest
+
+from hpcdist.errors import UserError
+from hpcdist.summary import summarize, to_json
+from hpcdist.summary.as_csv import to_csv
+from hpcdist.summary.as_markdown import to_markdown
+from hpcdist.summary.outputs import write_output
+from hpcdist.verdict import Verdict
+
+FAILED = Verdict(
+    kind="exception",
+    state="failed",
+    message="=HYPERLINK(1)\n| <b>x</b> | `y` $z$",
+    exit_code_of_run=1,
+    rank=0,
+)
+
+
+@pytest.fixture
+def summary(make_run, events):
+    for gpus in (1, 2):
+        run = make_run(f"ddp-{gpus}", gpus=gpus)
+        for rank in range(gpus):
+            phases = {"data_wait": [0.02] * 10, "my.phase": [0.01] * 10}
+            windows = [
+                events.window(step=10 * n, times_s=[0.1] * 10, samples=100, phases_s=phases)
+                for n in (1, 2, 3)
+            ]
+            end = events.end(step=30, max_rss_bytes=2**20)
+            events.write(run, rank, [events.start(rank, world_size=gpus), *windows, end])
+    failed = make_run("ddp-failed", verdict=FAILED)
+    runs = [*(type(failed)(failed.path.parent / f"ddp-{gpus}") for gpus in (1, 2)), failed]
+    return summarize(runs, {})
+
+
+def lines(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
+    found = lines(to_csv(summary))
+    assert [line["run"] for line in found] == ["ddp-1", "ddp-2", "ddp-failed"]
+    for line, run in zip(found, to_json(summary), strict=True):
+        for column in ("samples_per_s.mean", "step_time_s.p95", "phase_s.data_wait"):
+            head, _, rest = column.partition(".")
+            expected = "" if run[head] is None else str(run[head][rest])
+            assert line[column] == expected
+    assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
+    assert float(found[1]["speedup"]) == pytest.approx(2.0)
+    assert float(found[1]["phase_s.my.phase"]) == pytest.approx(0.01)
+    assert found[2]["samples_per_s.mean"] == ""
+
+
+def test_csv_takes_no_name_for_a_formula_and_keeps_a_run_on_one_line(summary):
+    text = to_csv(summary)
+    assert len(text.splitlines()) == 4
+    assert lines(text)[2]["verdict.message"] == "'=HYPERLINK(1) | <b>x</b> | `y` $z$"
+
+
+def test_csv_has_the_same_columns_whatever_is_known(make_run):
+    header = to_csv(summarize([], {}))
+    (found,) = lines(to_csv(summarize([make_run("bare", verdict=None, scheduler=None)], {})))
+    assert header.strip().split(",") == list(found)
+    known = {name for name, value in found.items() if value}
+    assert {"schema", "run", "job", "nodes"} <= known
+    assert "samples_per_s.mean" not in known
+
+
+def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
+    text = to_markdown(summary)
+    assert text.index("2.00 times as fast") < text.index("samples/s")
+    assert "speed-up" in text
+    assert "step time (ms)" in text
+    assert "optimizer" in text or "data wait" in text
+    tables = [block for block in text.split("\n\n") if block.startswith("| ")]
+    assert len(tables) >= 3
+    for table in tables:
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+
+
+def test_markdown_escapes_what_comes_from_runs(summary):
+    text = to_markdown(summary)
+    assert "<b>" not in text.replace("\\<b\\>", "")
+    assert "\\| \\<b\\>x\\</b\\> \\| \\`y\\` \\$z\\$" in text
+
+
+def test_a_file_gets_the_mode_that_the_umask_says_and_a_link_stays(tmp_path):
+    target = tmp_path / "real.csv"
+    (tmp_path / "link.csv").symlink_to(target)
+    before = os.umask(0o022)
+    try:
+        write_output(tmp_path / "link.csv", "a\n", what="the CSV")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link.csv").is_symlink()
+    assert target.read_text() == "a\n"
+    assert target.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_output(pipe, "a\n", what="the CSV")
+    reader.join(10)
+    assert read == ["a\n"]
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["missing/file.csv", "."])
+def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path, name):
+    path = tmp_path / name
+    with pytest.raises(UserError, match=f"^{path}: the CSV cannot be written: ") as raised:
+        write_output(path, "a\n", what="the CSV")
+    assert raised.value.hint
+    assert list(tmp_path.iterdir()) == []

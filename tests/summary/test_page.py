@@ -1,0 +1,187 @@
+"""The page: nothing of a run is taken for markup, and nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from hpcdist.summary import summarize
+from hpcdist.summary.page.again import command_again
+from hpcdist.summary.page.contents import sort_key
+from hpcdist.summary.page.rendering import to_html
+from hpcdist.verdict import Verdict
+
+EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=alert(1)>"
+FAILED = Verdict(
+    kind="exception",
+    state="failed",
+    message=f"rank 0 failed: {EVIL}",
+    exit_code_of_run=1,
+    rank=0,
+    log="logs/rank-00000.log",
+)
+
+
+class Elements(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+        self.texts = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def parsed(text):
+    parser = Elements()
+    parser.feed(text)
+    parser.close()
+    return parser
+
+
+@pytest.fixture
+def make_evil(make_run, events):
+    def make(**options):
+        run = make_run("bad-1", job=EVIL, gpus=2, verdict=FAILED, **options)
+        for rank in range(2):
+            start = events.start(rank, world_size=2, host=EVIL)
+            note = {"event": "note", "time_s": 0.0, "message": EVIL}
+            windows = events.steady([100.0] * 4)
+            for window in windows:
+                window["phases_s"] = {EVIL: events.totals([0.01] * 10)}
+            events.write(run, rank, [start, note, *windows, events.end()])
+        run.log_file(0).write_bytes(b"\x1b[31m" + EVIL.encode() + b"\x1b[0m\nhow it ended\n")
+        return run
+
+    return make
+
+
+def test_what_comes_from_runs_is_text_and_the_only_script_is_our_own(make_evil):
+    page = parsed(to_html(summarize([make_evil()], {})))
+    tags = [tag for tag, _ in page.found]
+    assert tags.count("script") == 1
+    assert "img" not in tags
+    assert not any(name.startswith("on") for _, attrs in page.found for name in attrs)
+    assert any(EVIL in text for text in page.texts)
+    assert sum("how it ended" in text for text in page.texts) == 1
+    assert not any("\x1b" in text for text in page.texts)
+
+
+def test_the_page_names_nothing_to_load(make_evil):
+    text = to_html(summarize([make_evil()], {}))
+    page = parsed(text)
+    for tag, attrs in page.found:
+        for name in ("src", "href", "xlink:href", "srcset", "data"):
+            value = attrs.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, value)
+    assert "link" not in {tag for tag, _ in page.found}
+    assert "@import" not in text
+    assert set(re.findall(r"url\((.)", text)) <= {"#"}
+
+
+def test_ids_are_unique_and_what_refers_to_them_finds_them(make_evil, make_run, events):
+    other = make_run("ddp-1", gpus=2)
+    for rank in range(2):
+        events.write(other, rank, [events.start(rank, world_size=2), *events.steady([50.0] * 3)])
+    text = to_html(summarize([make_evil(), other], {}))
+    page = parsed(text)
+    ids = [attrs["id"] for _, attrs in page.found if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    referred = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+    assert referred
+    assert {a or b for a, b in referred} <= set(ids)
+
+
+def test_a_log_outside_of_the_run_is_not_shown(make_run, tmp_path):
+    (tmp_path / "secret").write_text("a private key")
+    verdict = msgspec.structs.replace(FAILED, log="../../secret")
+    run = make_run("bad-2", verdict=verdict)
+    assert (run.path / "../../secret").exists()
+    assert "a private key" not in to_html(summarize([run], {}))
+
+
+def test_a_page_without_runs_says_so_and_what_was_skipped(tmp_path, make_run):
+    run = make_run("torn")
+    run.spec_file.write_text("{")
+    page = parsed(to_html(summarize([run], {})))
+    assert "There is no run to summarize." in page.texts
+    assert any("torn" in text and "skipped" in text for text in page.texts)
+
+
+def spec(source, *overrides, **fields):
+    job = {"workload": "script", "args": []} | fields.pop("job", {})
+    return {
+        "source": {"job": source, "overrides": list(overrides)},
+        "scheduler": "local",
+        "job": job,
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "command"),
+    [
+        (spec("ddp", "train.lr=0.1"), "hpcdist submit ddp --local --set train.lr=0.1"),
+        (
+            spec("my job.py", job={"args": ["--lr", "0.1", "a b'c"]}, cwd="/a b"),
+            "cd '/a b' && hpcdist submit 'my job.py' --local -- --lr 0.1 'a b'\"'\"'c'",
+        ),
+        (
+            spec("x.yaml", scheduler="slurm", cluster={"name": "big"}, job={"args": ["a b"]}),
+            "hpcdist submit x.yaml --scheduler slurm --cluster big --set 'args=[\"a b\"]'",
+        ),
+        (
+            spec("t.py", "args=[a, b]", job={"args": ["a", "b"]}),
+            "hpcdist submit t.py --local --set 'args=[a, b]'",
+        ),
+        (spec("a.b", job={"workload": "module"}), "hpcdist submit -m a.b --local"),
+        (
+            spec("t.py", job={"args": ["--token", "abcdef", "--api-key=xyz", "--n", "3"]}),
+            "hpcdist submit t.py --local -- --token '***' '--api-key=***' --n 3",
+        ),
+        (
+            spec("t.py", "args=[--password, x]", job={"args": ["--password", "x"]}),
+            'hpcdist submit t.py --local --set \'args=["--password", "***"]\'',
+        ),
+        (spec("train", job={"workload": "function"}), None),
+        ({}, None),
+        ({"source": 3, "job": [], "cwd": None}, None),
+    ],
+)
+def test_the_command_to_run_it_again_is_quoted_and_shows_no_secret(value, command):
+    assert command_again(value) == command
+    if command:
+        assert shlex.split(command)
+
+
+def test_the_command_is_in_the_page(make_run):
+    run = make_run("ddp-1")
+    value = json.loads(run.spec_file.read_text())
+    value |= {"source": {"job": "ddp", "overrides": ["args=[<b>]"]}, "scheduler": "local"}
+    run.spec_file.write_text(json.dumps(value))
+    page = parsed(to_html(summarize([run], {})))
+    assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("-", ""),
+        ("1,234.5 ± 3.1", "1234.5"),
+        ("1 KiB", "1024.0"),
+        ("512 B", "512.0"),
+        ("16 x 4", "16.0"),
+        ("-3", "-3.0"),
+        ("data_parallel", "data_parallel"),
+    ],
+)
+def test_cells_sort_by_their_numbers(text, key):
+    assert sort_key(text) == key

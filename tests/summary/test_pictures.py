@@ -1,0 +1,212 @@
+"""Which pictures a summary has, and that their figures are those of the events."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+from PIL import Image
+
+from hpcdist.errors import UserError
+from hpcdist.summary import summarize
+from hpcdist.summary.pictures import heat_map
+from hpcdist.summary.pictures.catalogue import find_pictures
+from hpcdist.summary.pictures.files import write_pictures
+from hpcdist.summary.pictures.scaling import points
+from hpcdist.summary.pictures.series import (
+    NUM_COLUMNS,
+    HeatMap,
+    read_heat_map,
+    read_learning,
+)
+from hpcdist.summary.values import Rate, RunSummary
+
+
+def windows_of(events, *, times_s, clock_s, first_step=0, loss=1.0, waits_s=None):
+    """One window of ten steps per time, on a clock of its own."""
+    made, now_s = [], clock_s
+    for index, time_s in enumerate(times_s, 1):
+        now_s += 10 * time_s
+        phases = {"exposed_communication": [waits_s[index - 1]] * 10} if waits_s else {}
+        made.append(
+            events.window(
+                step=first_step + 10 * index,
+                times_s=[time_s] * 10,
+                samples=100,
+                phases_s=phases,
+                time_s=now_s,
+                loss=loss / index,
+            )
+        )
+    return made
+
+
+@pytest.fixture
+def make_ddp(make_run, events):
+    """A run whose last rank computes three times as long as others, which wait for it; each rank
+    has a clock of its own, minutes apart."""
+
+    def make(name, gpus, *, job="ddp", time_s=0.3):
+        run = make_run(name, gpus=gpus, job=job)
+        for rank in range(gpus):
+            is_slow = rank == gpus - 1 and gpus > 1
+            waits_s = None if is_slow else [time_s * 2 / 3 if gpus > 1 else 0.0] * 4
+            clock_s = 1e9 + 200.0 * rank
+            windows = windows_of(events, times_s=[time_s] * 4, clock_s=clock_s, waits_s=waits_s)
+            evaluation = {
+                "event": "evaluate",
+                "time_s": clock_s + 12.5,
+                "step": 40,
+                "loss": 0.5,
+                "accuracy": 0.9,
+            }
+            written = [events.start(rank, world_size=gpus), *windows, evaluation, events.end()]
+            events.write(run, rank, written)
+        return run
+
+    return make
+
+
+def test_a_slow_rank_is_a_bright_row_though_clocks_differ_by_minutes(make_ddp):
+    found = read_heat_map(make_ddp("ddp-4", 4).path)
+    assert found.ranks == [0, 1, 2, 3]
+    assert found.whole_s == pytest.approx(12.0)
+    for rank, times_s in zip(found.ranks, found.times_s, strict=True):
+        assert len(times_s) == NUM_COLUMNS
+        assert times_s == pytest.approx([0.3 if rank == 3 else 0.1] * NUM_COLUMNS)
+
+
+def test_a_heat_map_has_a_gap_where_the_ranks_were_started_again(make_run, events):
+    run = make_run("again", gpus=2)
+    for rank, clock_s in ((0, 1000.0), (1, 9000.0)):
+        for attempt, begins_s in ((0, 0.0), (1, 12.0)):
+            windows = windows_of(events, times_s=[0.2] * 4, clock_s=clock_s + begins_s)
+            start = events.start(rank, world_size=2)
+            events.write(run, rank, [start, *windows], attempt=attempt)
+    found = read_heat_map(run.path)
+    assert found.whole_s == pytest.approx(20.0)
+    for times_s in found.times_s:
+        known = [not math.isnan(time_s) for time_s in times_s]
+        middle = known[int(0.42 * NUM_COLUMNS) : int(0.58 * NUM_COLUMNS)]
+        assert not any(middle)
+        assert all(known[: int(0.38 * NUM_COLUMNS)])
+        assert all(known[int(0.62 * NUM_COLUMNS) :])
+
+
+def test_curves_show_what_was_done_again_once_and_time_goes_on(make_run, events):
+    run = make_run("again")
+    first = windows_of(events, times_s=[0.1] * 3, clock_s=100.0, loss=3.0)
+    again = windows_of(events, times_s=[0.1] * 2, clock_s=110.0, first_step=10, loss=8.0)
+    events.write(run, 0, [events.start(0, world_size=1), *first])
+    resume = {"event": "resume", "time_s": 110.0, "step": 10}
+    events.write(run, 0, [events.start(0, world_size=1), resume, *again], attempt=1)
+    curve = read_learning(run.path).train_loss
+    assert curve.steps == [10, 20, 30]
+    assert curve.values == pytest.approx([3.0, 8.0, 4.0])
+    assert curve.times_s == pytest.approx([1.0, 11.0, 12.0])
+
+
+def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, events):
+    run = make_run("nan")
+    windows = windows_of(events, times_s=[0.1] * 2, clock_s=0.0)
+    windows[0]["loss"] = None
+    evaluation = {"event": "evaluate", "time_s": 5.0, "loss": 0.5, "accuracy": 0.5}
+    events.write(run, 0, [events.start(0, world_size=1), *windows, evaluation])
+    found = read_learning(run.path)
+    assert found.train_loss.steps == [20]
+    assert found.test_loss.steps == []
+
+
+def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path):
+    run = make_run("odd", gpus=2)
+    for rank in range(2):
+        windows = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
+        windows[0] |= {"loss": 1e308}
+        windows[1] |= {"step": 10**30, "time_s": 1e12}
+        windows[2] |= {"wall_s": 0.0, "time_s": None}
+        events.write(run, rank, [events.start(rank, world_size=2), *windows])
+    still = make_run("still", gpus=2)
+    for rank in range(2):
+        (window,) = windows_of(events, times_s=[0.1], clock_s=0.0)
+        still_window = window | {"wall_s": 0.0, "time_s": 0.0}
+        events.write(still, rank, [events.start(rank, world_size=2), still_window])
+    assert read_heat_map(still.path) is None
+    written = write_pictures(summarize([run, still, make_ddp("good", 2)], {}), tmp_path / "out")
+    assert {path.name for path in written} >= {
+        "odd-ranks.png",
+        "good-ranks.png",
+        "ddp-learning.svg",
+    }
+
+
+def run_of(gpus, mean, sd=None):
+    return RunSummary(
+        run=f"r{gpus}-{mean}",
+        job="ddp",
+        nodes=1,
+        gpus_per_node=gpus,
+        world_size=gpus,
+        samples_per_s=Rate(mean=mean, sd=sd),
+    )
+
+
+def test_points_have_the_spread_of_repeats_and_propagate_it_to_the_speedup():
+    one, two = points([run_of(1, 90.0), run_of(1, 110.0), run_of(2, 150.0, sd=15.0)])
+    assert (one.num_gpus, one.samples_per_s.mean, one.speedup.mean) == (1, 100.0, 1.0)
+    assert one.samples_per_s.sd == pytest.approx(math.sqrt(200))
+    assert two.speedup.mean == pytest.approx(1.5)
+    assert two.speedup.sd == pytest.approx(1.5 * math.hypot(0.1, math.sqrt(200) / 100))
+
+
+def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tmp_path):
+    job = r"_a $x$ <b>&\frac{"
+    runs = [make_ddp(f"ddp-{gpus}", gpus, job=job) for gpus in (1, 2, 4)]
+    summary = summarize(runs, {})
+    written = write_pictures(summary, tmp_path / "a" / "b")
+    assert sorted(path.name for path in written) == sorted(
+        f"{name}.{form}"
+        for name in (
+            *("a-x-b-frac-scaling", "a-x-b-frac-phases", "a-x-b-frac-learning"),
+            *("ddp-2-ranks", "ddp-4-ranks"),
+        )
+        for form in ("png", "svg")
+    )
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                assert len(image.convert("RGB").getcolors(1 << 24)) > 10
+        else:
+            texts = "".join(ET.parse(path).getroot().itertext())
+            assert job.strip("_")[:4] in texts or "ddp-" in texts
+            assert "mathdefault" not in texts
+
+
+def test_the_caption_of_a_heat_map_names_the_slowest_rank(make_ddp):
+    summary = summarize([make_ddp("ddp-4", 4)], {})
+    told = [picture.told for _, picture in find_pictures(summary) if "ranks" in picture.name]
+    assert len(told) == 1
+    assert "to 300 ms (rank 3 host0)" in told[0]
+
+
+def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
+    times_s = [[0.1 + 0.001 * (rank % 7)] * NUM_COLUMNS for rank in range(1000)]
+    times_s[517] = [0.2] * NUM_COLUMNS
+    found = HeatMap(list(range(1000)), [None] * 1000, 60.0, times_s)
+    (axes, _) = heat_map.draw(found, "large").axes
+    (image,) = axes.images
+    shown = image.norm(image.get_array())[:, 0]
+    slow = 517 // -(-1000 // len(shown))
+    assert shown[slow] == pytest.approx(1.0)
+    assert max(value for row, value in enumerate(shown) if row != slow) < 0.2
+
+
+def test_there_are_no_pictures_of_runs_without_figures(make_run, tmp_path):
+    assert write_pictures(summarize([make_run("bare", verdict=None)], {}), tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(make_ddp, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="pictures cannot be written: ") as raised:
+        write_pictures(summarize([make_ddp("ddp-1", 1)], {}), tmp_path / "file" / "below")
+    assert raised.value.hint
