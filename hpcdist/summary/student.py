@@ -106,10 +106,8 @@ def two_sided(t: float, freedom: float) -> float:
 def _difference(first: Sample, second: Sample, *, error: float, freedom: float) -> Difference:
     mean = second.mean - first.mean
     half = quantile(CONFIDENCE, freedom) * error
-    if error:
-        p = two_sided(mean / error, freedom)
-    else:  # nothing spreads: all values of a side are equal
-        p = 1.0 if mean == 0 else 0.0
+    # Where nothing spreads, any difference is certain.
+    p = two_sided(mean / error, freedom) if error else float(mean == 0)
     return Difference(mean=mean, interval=Interval(low=mean - half, high=mean + half), p=p)
 
 

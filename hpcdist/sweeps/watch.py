@@ -20,17 +20,27 @@ _LOOK_S = 0.5
 class EndsWatch:
     """Watches runs, without asking their scheduler too often."""
 
-    def __init__(self, runs: Sequence[Run], *, interval_s: float = _FIRST_INTERVAL_S) -> None:
-        """`interval_s` is the time between the first two questions; it doubles up to 15 s."""
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        interval_s: float = _FIRST_INTERVAL_S,
+        known: Mapping[str, Condition] | None = None,
+    ) -> None:
+        """`interval_s` is the time between the first two questions; it doubles up to 15 s. `known`
+        is the answer to the first, where that was asked just now."""
         self._open: dict[str, Run] = {}
         self._ended_before: set[str] = set()
         self._interval_s = interval_s
-        self._next_s = 0.0
+        self._next_s = 0.0 if known is None else time.monotonic() + interval_s
         self.conditions: dict[str, Condition] = {}
         """What is known of each run."""
         self.unanswered: list[str] = []
         """Why schedulers did not answer the last question."""
         self.add(runs)
+        if known is not None:
+            self.conditions |= known
+            self._ended_before = {run.id for run in runs if _is_gone(known[run.id])}
 
     def add(self, runs: Iterable[Run]) -> None:
         """Watch these runs too."""
@@ -82,7 +92,7 @@ class EndsWatch:
         self._interval_s = min(2 * self._interval_s, _LONGEST_INTERVAL_S)
         if self.unanswered:
             return {}
-        gone = {name for name, one in answers.items() if one.state not in OPEN_STATES}
+        gone = {name for name, one in answers.items() if _is_gone(one)}
         self.conditions |= {name: one for name, one in answers.items() if name not in gone}
         certain = gone & self._ended_before
         self._ended_before = gone
@@ -95,6 +105,10 @@ class EndsWatch:
             del self._open[name]
             self.conditions[name] = Condition(state=verdict.state)
         return dict(verdicts)
+
+
+def _is_gone(condition: Condition) -> bool:
+    return condition.state not in OPEN_STATES
 
 
 def exit_code_of_all(verdicts: Iterable[Verdict | None]) -> int:
