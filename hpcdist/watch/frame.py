@@ -32,9 +32,9 @@ Line = Sequence[Part]
 def make_frame(
     views: Sequence[RunView], *, title: str, notes: Sequence[str] = (), height: int | None = None
 ) -> list[Line]:
-    """The title, how many runs are in which state, and each run with what there is to say of it;
-    of more lines than `height` the last ones are counted."""
-    head: list[Line] = [[Part(f"{title}: {_counts(views)}", "bold")]]
+    """How many runs are in which state, the title, and each run with what there is to say of it;
+    of more runs than fit into `height` lines the last ones are counted."""
+    head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {_one_line(title)}", "dim")]]
     head += [[Part(f"note: {_one_line(note)}", "yellow")] for note in notes]
     if not views:
         return head
