@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hpcdist.summary.comparison_table import print_comparison
 from hpcdist.summary.remarks import conclusion
+from hpcdist.summary.repeats_table import print_repeats
 from hpcdist.summary.table import Row, print_runs, say, say_each
 from hpcdist.summary.values import RunSummary, Summary
 
@@ -28,6 +29,7 @@ def print_tables(summary: Summary, console: Console) -> None:
         else:
             say(console, conclusion([row.run for row in part]), style="bold")
             console.print()
+            print_repeats(console, part)
             print_runs(console, part)
     if summary.skipped:
         say(console, "What could not be read:", style="bold")

@@ -8,8 +8,8 @@ from typing import Any
 
 from hpcdist.events import decode_event
 
-_HEAD_BYTES = 1 << 13  # the first events: start, model, setup, resume
-_TAIL_BYTES = 1 << 14  # some ten windows of steps
+_HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
+_TAIL_BYTES = 1 << 13  # some five windows of steps
 _CHUNK_BYTES = 1 << 20
 
 
