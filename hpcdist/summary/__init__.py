@@ -18,7 +18,7 @@ from hpcdist.run import Run
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
-from hpcdist.summary.configuration import configuration
+from hpcdist.summary.configuration import configurations
 from hpcdist.summary.found import find_measurements
 from hpcdist.summary.repeats import with_repeats
 from hpcdist.summary.search import search_runs
@@ -71,10 +71,10 @@ def summarize(
                 )
             )
     summaries, groups, comparisons = scaling.compare(measured)
-    configurations = [configuration(run.conditions) for run in measured]
+    digests = configurations([run.conditions for run in measured])
     summaries = [
         msgspec.structs.replace(run, configuration=one)
-        for run, one in zip(with_repeats(summaries, groups), configurations, strict=True)
+        for run, one in zip(with_repeats(summaries, groups), digests, strict=True)
     ]
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
