@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.cli.printing import note, print_json
-from hpcdist.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 
 if TYPE_CHECKING:
     from hpcdist.summary.cache import SummaryCache
@@ -57,9 +57,14 @@ def _print(comparison: Comparison, *, as_json: bool) -> None:
 
 
 def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.summary.baseline import is_saved, read_saved
+    from hpcdist.summary.baseline import is_saved, no_baseline, read_saved
 
-    return read_saved(Path(name)) if is_saved(name) else _summaries(runs, [name], cache)
+    if is_saved(name):
+        return read_saved(Path(name))
+    try:
+        return _summaries(runs, [name], cache)
+    except RunNotFoundError as error:
+        raise no_baseline(name, error) from None
 
 
 def _summaries(runs: Path, names: Sequence[str], cache: SummaryCache | None) -> list[RunSummary]:

@@ -78,7 +78,7 @@ def summary(
             against=against,
             threshold=_DEFAULT_THRESHOLD if threshold is None else threshold,
             as_json=as_json,
-            cache=None if no_cache else summarysummary_cache(),
+            cache=None if no_cache else summary_cache(),
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")

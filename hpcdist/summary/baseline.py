@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.errors import UserError
+from hpcdist.errors import HpcdistError, UserError
 from hpcdist.summary.values import RunSummary
 
 _HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
+_SHOWN = 5
 
 
 def is_saved(name: str) -> bool:
@@ -36,6 +37,11 @@ def read_saved(path: Path) -> list[RunSummary]:
         raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
 
 
+def no_baseline(name: str, error: HpcdistError) -> UserError:
+    """The error for a name that is neither a file nor that of runs."""
+    return UserError(f"there is no baseline {name}: {error.message}", hint=_HINT)
+
+
 def check_comparable(
     baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
 ) -> None:
@@ -58,9 +64,6 @@ def nothing_in_common(
         f"{_sizes(runs)}",
         hint="compare runs of one job, on as many nodes and GPUs, and with equal settings",
     )
-
-
-_SHOWN = 5
 
 
 def _sizes(runs: Sequence[RunSummary]) -> str:

@@ -89,7 +89,7 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
             "from one to the next: submit --repeat 3 for a surer answer."
         )
     if any(change.over is None and change.change is not None for change in changes):
-        yield "Single runs without windows to compare cannot tell a change from chance: repeat them."
+        yield "Single figures without a spread cannot tell a change from chance: --repeat 3."
     if any(not change.same_settings for change in changes):
         unlike = [run for one in changes if not one.same_settings for run in one.now.runs]
         yield f"The settings of the baseline are not those of {_listed(unlike)}."
