@@ -55,12 +55,12 @@ class RankEvents:
         """Take the next event in."""
         match event.get("event"):
             case "start":
-                self.world_size = event.get("world_size") or 1
+                self.world_size = round(_number(event, "world_size")) or 1
             case "setup":
-                self._total_steps = event.get("total_steps")
+                self._total_steps = round(_number(event, "total_steps")) or None
             case "resume":
                 self._last = {"epoch": event.get("epoch"), "step": event.get("step")}
-            case "steps":
+            case "steps" if isinstance(event.get("step"), int):
                 self._last = dict(event)
                 self._windows.append(_window(event))
             case "end":
@@ -138,11 +138,17 @@ class LiveProgress:
 
 
 def _window(event: Mapping[str, Any]) -> _Window:
-    times = event.get("step_time_s") or {}
-    waiting = (event.get("phases_s") or {}).get("exposed_communication") or {}
+    stepping_s = _number(event, "step_time_s", "sum")
     return _Window(
-        wall_s=event.get("wall_s", 0.0),
-        steps=event.get("steps", 0),
-        samples=event.get("samples", 0),
-        own_s=times.get("sum", 0.0) - waiting.get("sum", 0.0),
+        wall_s=_number(event, "wall_s"),
+        steps=round(_number(event, "steps")),
+        samples=round(_number(event, "samples")),
+        own_s=stepping_s - _number(event, "phases_s", "exposed_communication", "sum"),
     )
+
+
+def _number(event: Any, *keys: str) -> float:
+    """A number within an event; 0 where there is none, as in what another version wrote."""
+    for key in keys:
+        event = event.get(key) if isinstance(event, Mapping) else None
+    return event if isinstance(event, int | float) else 0

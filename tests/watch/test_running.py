@@ -98,6 +98,24 @@ def test_a_restart_begins_with_the_new_attempt(going):
     assert (seen.progress.attempt, seen.progress.step) == (1, 30)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"step": "many"},
+        {"step": 7, "steps": None, "wall_s": "long", "step_time_s": 3},
+        {"step": 7, "phases_s": {"exposed_communication": [1]}},
+    ],
+    ids=str,
+)
+def test_windows_of_another_version_do_not_stop_the_view(going, odd):
+    made = going(world_size=1)
+    made.start(0)
+    made.writers[0].write("setup", total_steps="some")
+    made.writers[0].write("steps", **odd)
+    assert RunningRun(made.run).look().num_alive == 1
+
+
 # Files.
 
 
