@@ -27,7 +27,8 @@ def conclusion(comparison: Comparison) -> str:
     limit = f"{100 * comparison.threshold:g} %"
     worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
     if not worse:
-        return f"No regression: nothing is surely slower by more than {limit}."
+        doubt = _doubt(comparison)
+        return f"No regression: nothing is surely slower by more than {limit}.{doubt}"
     slower = [change for change in worse if change.change is not None]
     failed = len(worse) - len(slower)
     parts = []
@@ -39,6 +40,21 @@ def conclusion(comparison: Comparison) -> str:
     if failed:
         parts.append(f"{number_of(failed, 'figure')} of the baseline could not be had again")
     return f"Regression: {'; '.join(parts)}; {limit} is allowed."
+
+
+def _doubt(comparison: Comparison) -> str:
+    """What may be slower after all."""
+    doubted = [
+        one for one in comparison.changes if one.change and one.change < -comparison.threshold
+    ]
+    if not doubted:
+        return ""
+    worst = min(doubted, key=lambda one: one.change or 0.0)
+    assert worst.change is not None
+    return (
+        f" {_name(worst)} is slower by {-100 * worst.change:.1f} %, but that may be chance: more "
+        "repeats would tell."
+    )
 
 
 def _name(change: Change) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
+from hpcdist.dataload.figures import LoadingCell, Setting
 from hpcdist.summary.student import Sample
 from hpcdist.summary.values import RunSummary
 from hpcdist.units import show_binary
@@ -28,6 +31,20 @@ def _quantities(run: RunSummary) -> Iterator[tuple[str, Sample]]:
             sd = _relative(cell.images_per_s, cell.sd_time_s, cell.mean_time_s)
             name = f"images/s, {cell.strategy}, batch {cell.batch_size}"
             yield name, _sample(cell.images_per_s, sd, cell.repeats)
+    for way in run.loading.cells if run.loading else []:
+        sd = _relative(way.images_per_s, way.sd_time_s, way.mean_time_s)
+        yield f"images/s, {_words(way)}", _sample(way.images_per_s, sd, way.repeats)
+
+
+def _words(way: LoadingCell) -> str:
+    """A way of loading: its workers and batches, what else is not the default, and the node."""
+    setting = msgspec.to_builtins(way.setting)
+    usual = msgspec.to_builtins(
+        Setting(batch_size=way.setting.batch_size, workers=way.setting.workers)
+    )
+    others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
+    workers = f"{way.setting.workers} workers, batch {way.setting.batch_size}"
+    return ", ".join([workers, *others, *([f"node {way.node}"] if way.node else [])])
 
 
 def _sample(mean: float, sd: float | None = None, count: int | None = None) -> Sample:

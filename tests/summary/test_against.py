@@ -9,6 +9,7 @@ from msgspec import structs
 from hpcdist.cli.main import main
 from hpcdist.summary import summarize
 from hpcdist.summary.change import compare_with
+from hpcdist.summary.change_table import conclusion
 from hpcdist.summary.student import two_sided
 from hpcdist.verdict import Verdict
 
@@ -161,6 +162,36 @@ def test_benchmarks_are_compared_size_by_size(add, make_run, events):
         ("bus GB/s, 1 MiB", "slower"),
     ]
     assert found.changes[0].before.mean == pytest.approx(10.1)
+
+
+def test_ways_of_loading_are_compared_by_their_passes(make_run, events):
+    def dataload(name, time_s):
+        run = make_run(name, job="dataload")
+        cell = {"event": "loading", "time_s": 0.0, "node": 0, "host": "a", "ranks": 1, "cpus": 2}
+        cell |= {"repeats": 5, "batches": 9, "sd_time_s": 1e-3, "min_time_s": time_s}
+        cell |= {"mean_time_s": time_s, "start_time_s": 0.1, "first_time_s": 0.2}
+        ways = [
+            {"batch_size": 64, "workers": workers, "reads": reads}
+            for workers, reads in ((0, None), (2, 4))
+        ]
+        made = [{**cell, "setting": way, "images_per_s": 64 / time_s} for way in ways]
+        events.write(run, 0, [events.start(0, world_size=1), *made])
+        return run
+
+    found = compared([dataload("a/1", 0.03)], [dataload("b/1", 0.06)])
+    assert [(one.quantity, one.over, one.outcome) for one in found.changes] == [
+        ("images/s, 0 workers, batch 64", "windows", "slower"),
+        ("images/s, 2 workers, batch 64, reads 4", "windows", "slower"),
+    ]
+    assert found.changes[0].change == pytest.approx(-0.5)
+
+
+def test_a_large_loss_that_may_be_chance_is_told_without_calling_it_a_regression(add):
+    told = conclusion(compared(add("a", 98.0, 100.0, 102.0), add("b", 60.0, 90.0, 120.0)))
+    assert told == (
+        "No regression: nothing is surely slower by more than 5 %. ddp on 1 x 1, samples/s, is "
+        "slower by 10.0 %, but that may be chance: more repeats would tell."
+    )
 
 
 # The command.
