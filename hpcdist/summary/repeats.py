@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 
 import msgspec
@@ -29,11 +29,12 @@ def _repeats_of(runs: Sequence[RunSummary], baseline: Sequence[str]) -> dict[str
     for run in runs:
         by_size[run.nodes, run.gpus_per_node].append(run)
     found = {size: made for size, theirs in by_size.items() if (made := _repeats(theirs))}
-    first = next((one for one in found.values() if set(one.runs) == set(baseline)), None)
+    firsts = [size for size, theirs in by_size.items() if theirs[0].run in baseline]
+    first = found.get(firsts[0]) if firsts else None
     return {
-        run: _against(one, first) if first is not None and one is not first else one
-        for one in found.values()
-        for run in one.runs
+        run.run: one if first is None or one is first else _against(one, first)
+        for size, one in found.items()
+        for run in by_size[size]
     }
 
 
@@ -42,9 +43,7 @@ def _repeats(runs: Sequence[RunSummary]) -> Repeats | None:
     interval = interval_of(rates)
     if interval is None:
         return None
-    return Repeats(
-        runs=[run.run for run in runs], mean=fmean(rates), sd=stdev(rates), interval=interval
-    )
+    return Repeats(num_runs=len(rates), mean=fmean(rates), sd=stdev(rates), interval=interval)
 
 
 def _against(repeats: Repeats, baseline: Repeats) -> Repeats:
@@ -52,6 +51,9 @@ def _against(repeats: Repeats, baseline: Repeats) -> Repeats:
     return msgspec.structs.replace(repeats, differs_from_baseline=differs)
 
 
-def repeats_by_size(runs: Sequence[RunSummary]) -> Mapping[tuple[str, ...], RunSummary]:
-    """A run of each size that was repeated, by the ids of its repeats."""
-    return {tuple(run.repeats.runs): run for run in runs if run.repeats is not None}
+def one_of_each(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """One run of each size that was repeated."""
+    found = {
+        (run.nodes, run.gpus_per_node, run.repeats): run for run in runs if run.repeats is not None
+    }
+    return list(found.values())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from hpcdist.summary.repeats import repeats_by_size
+from hpcdist.summary.repeats import one_of_each
 from hpcdist.summary.table import Column, Row, make_table, say
 from hpcdist.summary.text import UNDEFINED, decimals_for, format_number
 from hpcdist.summary.values import Repeats, RunSummary
@@ -14,7 +14,7 @@ from hpcdist.summary.values import Repeats, RunSummary
 
 def print_repeats(console: Console, rows: Sequence[Row]) -> None:
     """Print a line for each size that was run more than once; nothing where none was."""
-    runs = list(repeats_by_size([row.run for row in rows]).values())
+    runs = one_of_each([row.run for row in rows])
     if not runs:
         return
     say(console, "Repeats, with the 95 % confidence interval of their mean")
@@ -32,7 +32,7 @@ def _columns(runs: Sequence[RunSummary]) -> list[Column]:
 
     return [
         Column("nodes\nx gpus", lambda run: f"{run.nodes} x {run.gpus_per_node}"),
-        Column("runs", lambda run: str(len(_repeats(run).runs))),
+        Column("runs", lambda run: str(_repeats(run).num_runs)),
         Column("samples/s", mean),
         Column("against the baseline", lambda run: _difference(_repeats(run)), is_number=False),
     ]

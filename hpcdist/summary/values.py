@@ -29,8 +29,8 @@ class Rate(Struct, frozen=True, kw_only=True):
 class Repeats(Struct, frozen=True, kw_only=True):
     """Samples/s over runs that are alike in all, size included."""
 
-    runs: list[str]
-    """Run ids; two or more."""
+    num_runs: int
+    """Two or more."""
     mean: float
     sd: float
     interval: Interval
