@@ -250,6 +250,12 @@ class Run:
         return max(self.attempts(), default=-1)
 
 
+def place_of_events(name: str) -> tuple[int, int] | None:
+    """(rank, attempt) of an event file by its name; None for another file."""
+    match = _EVENT_FILE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
 def runs_folder(option: str | None = None) -> Path:
     """The folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()

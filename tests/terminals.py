@@ -1,8 +1,11 @@
 """A command on a terminal of its own."""
 
+import fcntl
 import os
 import pty
 import select
+import struct
+import termios
 import time
 
 LIMIT_S = 60.0
@@ -33,11 +36,16 @@ class Terminal:
                 return False
         return True
 
-    def wait_for(self, text):
+    def wait_for(self, text, *, after=0):
+        """Wait until the text was shown; `after` so many characters."""
         deadline_s = time.monotonic() + LIMIT_S
-        while text not in self.shown:
+        while text not in self.shown[after:]:
             assert self.read(), f"ended without {text!r}: {self.shown}"
             assert time.monotonic() < deadline_s, f"no {text!r}: {self.shown}"
+
+    def resize(self, *, rows, columns):
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def type(self, keys):
         os.write(self._master, keys)
@@ -54,7 +62,4 @@ class Terminal:
 
 
 def _take_terminal():
-    import fcntl
-    import termios
-
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -14,6 +14,8 @@ VERBS = [
     ["jobs"],
     ["runs"],
     ["status"],
+    ["watch"],
+    ["watch", "--help"],
     ["render", "ddp", "--nodes", "2", "--gpus", "2", "--local"],
     ["cancel", "nope"],
     ["logs", "nope"],

@@ -23,6 +23,7 @@ VERBS = {
     "jobs": "List the jobs that can be submitted.",
     "runs": "List the runs that were submitted.",
     "status": "Show the state of runs, and how far they have come.",
+    "watch": "Watch runs wait, run and end, in a view that refreshes itself.",
     "logs": "Print what the ranks of a run print.",
     "cancel": "End runs.",
     "summary": "Compare runs: throughput, speed-up, where the time went.",

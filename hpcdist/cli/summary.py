@@ -19,6 +19,22 @@ if TYPE_CHECKING:
 _NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
 
 
+_DEFAULT_THRESHOLD = 0.05
+
+
+def _share(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """`5%`, or `5`, as 0.05."""
+    if value is None:
+        return None
+    try:
+        share = float(value.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{value!r} is no percentage from 0 to 100, such as 5%")
+    return share
+
+
 @click.command
 @run_arguments
 @runs_option
@@ -28,6 +44,17 @@ _NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
 @click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
+@click.option(
+    "--against",
+    metavar="BASELINE",
+    help="Only say how the runs compare with this run, sweep, folder, or saved --json.",
+)
+@click.option(
+    "--threshold",
+    metavar="PERCENT",
+    callback=_share,
+    help="Loss that --against lets pass. [default: 5%]",
+)
 def summary(
     *,
     run_names: tuple[str, ...],
@@ -38,7 +65,9 @@ def summary(
     html_file: str | None,
     plot_folder: str | None,
     no_cache: bool,
-) -> None:
+    against: str | None,
+    threshold: float | None,
+) -> int | None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
     Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs
@@ -48,19 +77,36 @@ def summary(
 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.
+
+    With --against it exits with 1 where something is slower by more than the threshold, and that is
+    not chance; or where its runs failed.
     """
+    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
+    if against is not None:
+        from hpcdist.cli.against import compare
+
+        _refuse_with_against(files, plot_folder)
+        return compare(
+            run_names,
+            runs,
+            against=against,
+            threshold=_DEFAULT_THRESHOLD if threshold is None else threshold,
+            as_json=as_json,
+            cache=None if no_cache else summary_cache(),
+        )
+    if threshold is not None:
+        raise click.UsageError("--threshold goes with --against")
     from hpcdist.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.search import search_named
 
-    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
     on_stdout = _on_stdout(files, as_json=as_json)
     found, foreign = search_named(runs, run_names)
     result = summarize(
         [*found, *foreign],
         run_states(found, warn=note),
         accounting=run_accounting(found, warn=note),
-        cache=None if no_cache else _cache(),
+        cache=None if no_cache else summary_cache(),
         num_workers=None,
         warn=note,
     )
@@ -71,10 +117,20 @@ def summary(
         for text in result.skipped:
             note(text)
         sys.stdout.write(_text(result, on_stdout))
-        return
+        return None
     print_summary(result)
     if result.comparisons:
         _write_comparisons(result, found[0].path.parent)
+    return None
+
+
+def _refuse_with_against(files: Mapping[str, str | None], plot_folder: str | None) -> None:
+    given = [f"--{form}" for form, file in files.items() if file is not None]
+    given += ["--plot"] if plot_folder is not None else []
+    if given:
+        raise click.UsageError(
+            f"{given[0]} and --against contradict each other: a comparison has only --json"
+        )
 
 
 def _on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
@@ -122,7 +178,8 @@ def _write_pictures(result: Summary, folder: Path) -> None:
         note(f"there is nothing to draw yet, so {folder} has no pictures")
 
 
-def _cache() -> SummaryCache | None:
+def summary_cache() -> SummaryCache | None:
+    """Where figures are kept; None where that is nowhere."""
     from hpcdist.summary.cache import SummaryCache, cache_folder
 
     try:

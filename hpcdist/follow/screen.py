@@ -116,7 +116,7 @@ def progress_figures(progress: Progress) -> str:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4g}")
     if progress.remaining_s is not None:
-        parts.append(f"{_clock(progress.remaining_s)} left")
+        parts.append(f"{clock(progress.remaining_s)} left")
     return ", ".join(parts)
 
 
@@ -127,7 +127,7 @@ def _drawing(progress: Progress | None, *, elapsed_s: float) -> RenderableType:
 
     if progress is None or progress.step is None:
         what = "starting" if progress is None else "running"
-        return Text(f"{what}, {_clock(elapsed_s)}", no_wrap=True)
+        return Text(f"{what}, {clock(elapsed_s)}", no_wrap=True)
     row: list[RenderableType] = [Text(progress_place(progress))]
     if progress.total_steps:
         total = progress.total_steps
@@ -138,7 +138,8 @@ def _drawing(progress: Progress | None, *, elapsed_s: float) -> RenderableType:
     return grid
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A length of time: 1:02, or with hours 1:00:02."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

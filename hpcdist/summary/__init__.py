@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hpcdist.run import Run
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
+from hpcdist.summary.configuration import configurations
 from hpcdist.summary.found import find_measurements
+from hpcdist.summary.repeats import with_repeats
 from hpcdist.summary.search import search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 from hpcdist.verdict import State
@@ -67,6 +71,11 @@ def summarize(
                 )
             )
     summaries, groups, comparisons = scaling.compare(measured)
+    digests = configurations([run.conditions for run in measured])
+    summaries = [
+        msgspec.structs.replace(run, configuration=one)
+        for run, one in zip(with_repeats(summaries, groups), digests, strict=True)
+    ]
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
 

@@ -61,8 +61,14 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
         f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
         f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
         f" {format_percent(run.efficiency)} % of the ideal speed-up.{doubt}"
-        f"{_shared_cpus(run)}"
+        f"{_not_distinguishable(run)}{_shared_cpus(run)}"
     )
+
+
+def _not_distinguishable(run: RunSummary) -> str:
+    if run.repeats is None or run.repeats.differs_from_baseline is not False:
+        return ""
+    return " The two are not distinguishable: their 95 % confidence intervals overlap."
 
 
 def _shared_cpus(run: RunSummary) -> str:

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from hpcdist.summary.comparison_table import print_comparison
 from hpcdist.summary.remarks import conclusion
-from hpcdist.summary.table import Row, print_runs, say, say_each
+from hpcdist.summary.repeats_table import repeats_tables
+from hpcdist.summary.table import Row, print_runs, print_titled, say, say_each
 from hpcdist.summary.values import Comparison, RunSummary, Summary
 
 
@@ -27,6 +28,8 @@ def print_tables(summary: Summary, console: Console) -> None:
         else:
             say(console, conclusion([row.run for row in part.rows]), style="bold")
             console.print()
+            for table in repeats_tables(part.rows):
+                print_titled(console, table)
             print_runs(console, part.rows)
     if summary.skipped:
         say(console, "What could not be read:", style="bold")

@@ -12,6 +12,7 @@ from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.comparison_table import comparison_tables
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import conclusion
+from hpcdist.summary.repeats_table import repeats_tables
 from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
 from hpcdist.summary.text import shown
@@ -66,6 +67,8 @@ def _conclusions(part: Part) -> list[str]:
 def _tables(part: Part) -> Iterator[TextTable]:
     if part.comparison is not None:
         yield from map(_from_titled, comparison_tables(part.comparison))
+    else:
+        yield from map(_from_titled, repeats_tables(part.rows))
     speed, *others = run_tables(part.rows)
     yield _from_titled(speed)
     for row in part.rows:

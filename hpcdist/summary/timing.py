@@ -135,7 +135,8 @@ def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
         rates += rates_by_window(ranks)
     if not total_s:
         return None
-    return Rate(mean=weighted / total_s, sd=_weighted_sd(rates))
+    sd = _weighted_sd(rates)
+    return Rate(mean=weighted / total_s, sd=sd, count=None if sd is None else len(rates))
 
 
 def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]]:

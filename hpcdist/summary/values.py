@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
+from hpcdist.summary.student import Interval
 from hpcdist.verdict import Kind, State
 
 SCHEMA = 1
@@ -24,6 +25,21 @@ class Rate(Struct, frozen=True, kw_only=True):
     mean: float
     sd: float | None = None
     """Over windows, weighted by their length; None with fewer than two."""
+    count: int | None = None
+    """Windows, or runs, that the sd is over."""
+
+
+class Repeats(Struct, frozen=True, kw_only=True):
+    """Samples/s over runs that are alike in all, size included."""
+
+    num_runs: int
+    """Two or more."""
+    mean: float
+    sd: float
+    interval: Interval
+    differs_from_baseline: bool | None = None
+    """Their interval and that of the baseline's repeats do not overlap; None for the baseline, and
+    where that was not repeated."""
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -151,6 +167,11 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     compared_with: list[str] = []
     """The baseline: the runs of the smallest size among those like this one."""
     not_compared_because: str | None = None
+    repeats: Repeats | None = None
+    """Of this run, itself included; None where there is no other like it."""
+    configuration: str | None = None
+    """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
+    measure the same."""
     all_reduce: AllReduceSummary | None = None
     """Of the job allreduce, and of check."""
     inference: InferenceSummary | None = None
@@ -189,6 +210,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     num_cpus: int | None = None
     samples_per_s: Rate | None = None
     """Mean and sd over the runs."""
+    interval: Interval | None = None
+    """Of that mean, with 95 % confidence; None with fewer than two runs."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part; together the step time."""
     slowest_rank: int | None = None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
 from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.student import interval_of
 from hpcdist.summary.values import Comparison, Rate, RunSummary, VariantSummary
 
 PARTS = ("data", "communication", "stragglers", "computing", "fixed")
@@ -94,6 +95,7 @@ def _describe(name: str, runs: Sequence[MeasuredRun]) -> VariantSummary:
         world_size=runs[0].summary.world_size,
         num_cpus=runs[0].summary.num_cpus,
         samples_per_s=_mean_rate(measured),
+        interval=interval_of([run.samples_per_s.mean for run in measured if run.samples_per_s]),
         parts_s=_mean_parts(measured),
         slowest_rank=_slowest_rank(measured),
     )
@@ -113,7 +115,9 @@ def _mean_rate(runs: Sequence[RunSummary]) -> Rate | None:
     rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
     if not rates:
         return None
-    return Rate(mean=fmean(rates), sd=stdev(rates) if len(rates) > 1 else None)
+    if len(rates) == 1:
+        return Rate(mean=rates[0])
+    return Rate(mean=fmean(rates), sd=stdev(rates), count=len(rates))
 
 
 def _mean_parts(runs: Sequence[RunSummary]) -> dict[str, float] | None:

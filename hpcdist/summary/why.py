@@ -54,6 +54,8 @@ def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
             " The repeats differ so much that this is a guess: something else ran there, or the "
             "runs are too short."
         )
+    if variant.interval and baseline.interval and variant.interval.overlaps(baseline.interval):
+        sentence += " The two are not distinguishable: their 95 % confidence intervals overlap."
     return sentence + _why(variant, baseline)
 
 

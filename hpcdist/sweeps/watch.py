@@ -20,13 +20,38 @@ _LOOK_S = 0.5
 class EndsWatch:
     """Watches runs, without asking their scheduler too often."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self._open = {run.id: run for run in runs}
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        interval_s: float = _FIRST_INTERVAL_S,
+        known: Mapping[str, Condition] | None = None,
+    ) -> None:
+        """`interval_s` is the time between the first two questions; it doubles up to 15 s. `known`
+        is the answer to the first, where that was asked just now."""
+        self._open: dict[str, Run] = {}
         self._ended_before: set[str] = set()
-        self._interval_s = _FIRST_INTERVAL_S
-        self._next_s = 0.0
-        self.conditions = {run.id: Condition(state="pending") for run in runs}
+        self._interval_s = interval_s
+        self._next_s = 0.0 if known is None else time.monotonic() + interval_s
+        self.conditions: dict[str, Condition] = {}
         """What is known of each run."""
+        self.unanswered: list[str] = []
+        """Why schedulers did not answer the last question."""
+        self.add(runs)
+        if known is not None:
+            self.conditions |= known
+            self._ended_before = {run.id for run in runs if _is_gone(known[run.id])}
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Watch these runs too."""
+        for run in runs:
+            self._open[run.id] = run
+            self.conditions[run.id] = Condition(state="pending")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some of the runs have not ended."""
+        return bool(self._open)
 
     def wait(
         self, *, check: Callable[[], None], changed: Callable[[Counter[State]], None]
@@ -39,7 +64,7 @@ class EndsWatch:
         before: Counter[State] = Counter()
         while self._open:
             check()
-            verdicts |= self._look()
+            verdicts |= self.look()
             counts = Counter(one.state for one in self.conditions.values())
             if counts != before:
                 changed(counts)
@@ -48,7 +73,8 @@ class EndsWatch:
                 time.sleep(_LOOK_S)
         return verdicts
 
-    def _look(self) -> dict[str, Verdict]:
+    def look(self) -> dict[str, Verdict]:
+        """Verdicts of the runs that have ended since the last look."""
         found = self._written()
         if self._open and time.monotonic() >= self._next_s:
             found |= self._ask()
@@ -60,13 +86,13 @@ class EndsWatch:
 
     def _ask(self) -> dict[str, Verdict]:
         """A scheduler must say twice that a run ended: a verdict may be on its way."""
-        unanswered: list[str] = []
-        answers = run_conditions(list(self._open.values()), warn=unanswered.append)
+        self.unanswered = []
+        answers = run_conditions(list(self._open.values()), warn=self.unanswered.append)
         self._next_s = time.monotonic() + self._interval_s
         self._interval_s = min(2 * self._interval_s, _LONGEST_INTERVAL_S)
-        if unanswered:
+        if self.unanswered:
             return {}
-        gone = {name for name, one in answers.items() if one.state not in OPEN_STATES}
+        gone = {name for name, one in answers.items() if _is_gone(one)}
         self.conditions |= {name: one for name, one in answers.items() if name not in gone}
         certain = gone & self._ended_before
         self._ended_before = gone
@@ -79,6 +105,10 @@ class EndsWatch:
             del self._open[name]
             self.conditions[name] = Condition(state=verdict.state)
         return dict(verdicts)
+
+
+def _is_gone(condition: Condition) -> bool:
+    return condition.state not in OPEN_STATES
 
 
 def exit_code_of_all(verdicts: Iterable[Verdict | None]) -> int:

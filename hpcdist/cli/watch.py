@@ -1,0 +1,85 @@
+"""`hpcdist watch`: runs as they wait, run and end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcdist.cli.interrupts import Interrupted, Interrupts
+from hpcdist.cli.options import named_runs, run_arguments, runs_option
+from hpcdist.cli.printing import note
+from hpcdist.errors import EXIT_DONE, EXIT_INTERRUPTED
+from hpcdist.run import Run
+
+if TYPE_CHECKING:
+    from hpcdist.watch.board import Board
+
+
+@click.command
+@run_arguments
+@click.option("--once", is_flag=True, help="Print one frame, as of now.")
+@runs_option
+def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
+    """Watch runs wait, run and end, in a view that refreshes itself; Ctrl-C leaves it.
+
+    With RUN, it ends when all of them have: with the run's own exit code if it is one, else as
+    submit --wait does for a sweep. Without, it shows all runs that go on and the last that have
+    ended, and those that are submitted meanwhile.
+
+    What is no terminal gets one frame.
+
+    \b
+    STEP       finished, of how many
+    SAMPLES/S  of all ranks, over their newest windows of steps
+    RANKS      that are alive, of how many
+    LEFT       minutes:seconds, at the pace of the newest steps
+    """
+    found = named_runs(runs, run_names)
+    is_live = not once and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if not found and not is_live:
+        note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
+        return EXIT_DONE
+    from hpcdist.watch.board import Board
+
+    interrupts = Interrupts()
+    try:
+        with interrupts.handled():
+            board = Board(found, folder=None if run_names else runs)
+            if is_live:
+                _watch_live(board, _title(runs, run_names))
+            _print_frame(board, _title(runs, run_names))
+    except Interrupted:
+        return EXIT_INTERRUPTED
+    return _exit_code(board, found) if is_live else EXIT_DONE
+
+
+def _watch_live(board: Board, title: Callable[[], str]) -> None:
+    from hpcdist.watch.live import watch_live
+
+    watch_live(board, title)
+
+
+def _print_frame(board: Board, title: Callable[[], str]) -> None:
+    from hpcdist.watch.frame import make_frame, plain
+
+    frame = make_frame(board.look(), title=title(), notes=board.unanswered)
+    sys.stdout.write(plain(frame))
+
+
+def _exit_code(board: Board, runs: Sequence[Run]) -> int:
+    from hpcdist.sweeps.watch import exit_code_of_all
+
+    if len(runs) == 1:
+        return board.verdicts[runs[0].id].exit_code_of_run
+    return exit_code_of_all(board.verdicts.values())
+
+
+def _title(runs: Path, names: Sequence[str]) -> Callable[[], str]:
+    what = " ".join(names) if names else str(runs)
+    return lambda: f"{time.strftime('%H:%M:%S')}  {what}"

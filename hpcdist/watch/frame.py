@@ -1,0 +1,123 @@
+"""One frame of the view, as lines of text: pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from hpcdist.follow.screen import clock
+from hpcdist.watch.board import RunView
+
+_HEADER = ("RUN", "STATE", "STEP", "EPOCH", "SAMPLES/S", "RANKS", "LEFT")
+_NUM_TEXTS = 2
+"""Columns that stand left; the others hold numbers."""
+_ORDER = ("running", "failed", "lost", "unknown", "pending")
+"""What goes on and what went wrong comes first: a small screen shows no more."""
+_STYLES = {"running": "cyan", "done": "green", "failed": "red", "lost": "red"}
+_OTHER_STYLE = "yellow"
+
+
+class Part(NamedTuple):
+    """A stretch of a line."""
+
+    text: str
+    style: str = ""
+    """As rich has it."""
+
+
+Line = Sequence[Part]
+
+
+def make_frame(
+    views: Sequence[RunView], *, title: str, notes: Sequence[str] = (), height: int | None = None
+) -> list[Line]:
+    """How many runs are in which state, the title, and each run with what there is to say of it;
+    of more runs than fit into `height` lines the last ones are counted."""
+    head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {_one_line(title)}", "dim")]]
+    head += [[Part(f"note: {_one_line(note)}", "yellow")] for note in notes]
+    if not views:
+        return head
+    ordered = sorted(views, key=lambda view: _place(view.state))
+    rows = [_HEADER, *(_cells(view) for view in ordered)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    head += [[Part("")], _row(_HEADER, widths, "dim")]
+    blocks = [_block(view, widths) for view in ordered]
+    return [*head, *_fitting(blocks, None if height is None else height - len(head))]
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The frame without styles."""
+    return "".join("".join(part.text for part in line).rstrip() + "\n" for line in lines)
+
+
+def _block(view: RunView, widths: Sequence[int]) -> list[Line]:
+    style = _STYLES.get(view.state, _OTHER_STYLE)
+    details = [[Part(f"  {_one_line(detail)}", "dim")] for detail in view.details]
+    return [_row(_cells(view), widths, "", state_style=style), *details]
+
+
+def _cells(view: RunView) -> tuple[str, ...]:
+    name = _one_line(view.run)
+    if view.ranks is None:
+        return (name, view.state, "", "", "", "", "")
+    is_running = view.state == "running"
+    progress = view.ranks.progress
+    step = "" if progress.step is None else str(progress.step)
+    if step and progress.total_steps:
+        step += f"/{progress.total_steps}"
+    rate = "" if progress.samples_per_s is None else f"{progress.samples_per_s:,.0f}"
+    left = "" if progress.remaining_s is None else clock(progress.remaining_s)
+    return (
+        name,
+        view.state,
+        step,
+        "" if progress.epoch is None else str(progress.epoch + 1),
+        rate,
+        f"{view.ranks.num_alive}/{view.ranks.world_size}" if is_running else "",
+        left if is_running else "",
+    )
+
+
+def _row(
+    cells: Sequence[str], widths: Sequence[int], style: str, *, state_style: str | None = None
+) -> Line:
+    texts = [
+        cell.ljust(width) if column < _NUM_TEXTS else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    name, state, *numbers = texts
+    return [
+        Part(f"{name}  ", style),
+        Part(state, style if state_style is None else state_style),
+        Part("".join(f"  {number}" for number in numbers), style),
+    ]
+
+
+def _fitting(blocks: Sequence[list[Line]], height: int | None) -> list[Line]:
+    """As many runs as there is room for, with all that there is to say of each."""
+    lines = [line for block in blocks for line in block]
+    if height is None or len(lines) <= height:
+        return lines
+    shown: list[Line] = []
+    for number, block in enumerate(blocks):
+        if len(shown) + len(block) >= height:  # a line is kept for those left out
+            left = len(blocks) - number
+            return [*shown, [Part(f"... and {left} more", "dim")]]
+        shown += block
+    return shown
+
+
+def _counts(views: Sequence[RunView]) -> str:
+    counts = Counter(view.state for view in views)
+    order = sorted(counts, key=_place)
+    return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
+
+
+def _place(state: str) -> tuple[int, str]:
+    return (_ORDER.index(state) if state in _ORDER else len(_ORDER), state)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)

@@ -1,0 +1,53 @@
+"""The view on a terminal: a screen of its own, drawn anew as runs and the window change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from hpcdist.watch.board import Board
+from hpcdist.watch.frame import Line, make_frame
+
+_REFRESH_S = 1.0
+_RESIZE_S = 0.1
+_MOST_LOAD = 0.1
+"""Share of the time that looking may take: the ranks need the processors, and the file system,
+more."""
+
+
+def watch_live(board: Board, title: Callable[[], str]) -> None:
+    """Show the board until all its runs have ended; the terminal is left as it was, whatever
+    happens."""
+    console = Console()
+    live = Live(console=console, screen=True, auto_refresh=False)
+    try:
+        live.start()
+        while True:
+            begun_s = time.monotonic()
+            views = board.look()
+            if board.is_over:
+                return
+            taken_s = time.monotonic() - begun_s
+            until_s = time.monotonic() + max(_REFRESH_S, taken_s / _MOST_LOAD)
+            while time.monotonic() < until_s:
+                size = console.size
+                frame = make_frame(views, title=title(), notes=board.unanswered, height=size.height)
+                live.update(_drawing(frame), refresh=True)
+                _wait_for_resize(console, until_s)
+    finally:
+        live.stop()
+
+
+def _wait_for_resize(console: Console, until_s: float) -> None:
+    size = console.size
+    while console.size == size and time.monotonic() < until_s:
+        time.sleep(min(_RESIZE_S, max(0.0, until_s - time.monotonic())))
+
+
+def _drawing(frame: list[Line]) -> Text:
+    lines = [Text.assemble(*line) for line in frame]
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)

@@ -1,0 +1,107 @@
+"""`hpcdist watch`, on a terminal and off it."""
+
+import signal
+
+import pytest
+from terminals import Terminal
+
+from hpcdist.run import Run
+
+SHORT = ("--set", "train.max_steps=40", "--set", "train.num_threads=1")
+ENDLESS = "import time\nprint('on', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+SHOW_CURSOR = "\x1b[?25h"
+
+
+def assert_clean(terminal):
+    """The screen of its own is left, the cursor is there, and nothing is drawn after that."""
+    assert terminal.shown.count(ENTER) == terminal.shown.count(LEAVE) == 1
+    _, after = terminal.shown.rsplit(LEAVE, 1)
+    assert SHOW_CURSOR in terminal.shown[terminal.shown.rindex("\x1b[?25l") :]
+    assert "Traceback" not in terminal.shown
+    return after.replace(SHOW_CURSOR, "")
+
+
+@pytest.fixture
+def endless(hpcdist, launched_run):
+    hpcdist.write("endless.py", ENDLESS)
+    submitted = hpcdist("submit", "endless.py", "--scheduler", "local")
+    assert submitted.returncode == 0, submitted.stderr
+    run = Run(hpcdist.folder / "runs" / submitted.stdout.strip())
+    launched_run(run).wait(lambda: run.event_file(0).exists() or run.log_file(0).exists())
+    yield hpcdist
+    hpcdist("cancel", "last")
+
+
+def test_a_run_is_watched_to_its_end_and_gives_its_exit_code(hpcdist):
+    assert hpcdist("submit", "ddp", "--gpus", "2", "--scheduler", "local", *SHORT).returncode == 0
+    terminal = Terminal(hpcdist, "watch", "last")
+    assert terminal.finish() == 0, terminal.shown
+    after = assert_clean(terminal)
+    assert after.lstrip().startswith("1 done")
+    assert "SAMPLES/S" in after
+
+
+def test_a_run_that_fails_gives_its_exit_code_and_its_verdict(hpcdist):
+    hpcdist.write("fails.py", "import sys\nsys.exit(7)\n")
+    hpcdist("submit", "fails.py", "--scheduler", "local")
+    terminal = Terminal(hpcdist, "watch", "last")
+    assert terminal.finish() == 1, terminal.shown
+    assert "left with exit code 7" in assert_clean(terminal)
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", signal.SIGTERM, signal.SIGHUP], ids=str)
+def test_an_interrupted_view_leaves_the_terminal_clean_and_the_run_alone(endless, how):
+    terminal = Terminal(endless, "watch", "last")
+    terminal.wait_for("1 running")
+    if how == "ctrl-c":
+        terminal.press_ctrl_c()
+    else:
+        terminal.process.send_signal(how)
+    assert terminal.finish() == 130, terminal.shown
+    assert assert_clean(terminal).strip() == ""
+    assert '"running"' in endless("status", "last", "--json").stdout
+
+
+def test_the_view_follows_the_size_of_the_window(endless):
+    terminal = Terminal(endless, "watch", "last")
+    terminal.resize(rows=10, columns=100)
+    terminal.wait_for("SAMPLES/S  RANKS  LEFT")
+    seen = len(terminal.shown)
+    terminal.resize(rows=10, columns=45)
+    terminal.wait_for("…", after=seen)
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 130
+    assert_clean(terminal)
+
+
+def test_without_names_runs_that_are_submitted_meanwhile_appear(hpcdist):
+    terminal = Terminal(hpcdist, "watch")
+    terminal.wait_for("no runs")
+    hpcdist.write("short.py", "print('on')\n")
+    run_id = hpcdist("submit", "short.py", "--scheduler", "local").stdout.strip()
+    terminal.wait_for(run_id)
+    terminal.wait_for("1 done")
+    terminal.press_ctrl_c()
+    assert terminal.finish() == 130
+    assert_clean(terminal)
+
+
+def test_a_pipe_gets_one_plain_frame(endless):
+    done = endless("watch")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 running")
+    assert "\x1b" not in done.stdout
+    terminal = Terminal(endless, "watch", "--once")
+    assert terminal.finish() == 0
+    assert "1 running" in terminal.shown
+    assert ENTER not in terminal.shown
+
+
+def test_an_unknown_run_and_no_runs_are_told(hpcdist):
+    done = hpcdist("watch", "nope")
+    assert done.returncode == 2
+    assert "error: there are no runs in" in done.stderr
+    done = hpcdist("watch")
+    assert done.returncode == 0
+    assert "note: there are no runs in" in done.stderr

@@ -1,0 +1,64 @@
+"""Repeats: the interval of their mean, and what cannot be told apart."""
+
+import io
+import re
+
+import pytest
+
+from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.table import make_console
+
+
+@pytest.fixture
+def add_run(make_run, events):
+    """Add a run with this many samples/s over all its ranks."""
+    count = iter(range(100))
+
+    def add(rate, *, gpus=1, **options):
+        run = make_run(f"ddp-{next(count):02d}", gpus=gpus, **options)
+        for rank in range(gpus):
+            start = events.start(rank, world_size=gpus)
+            events.write(run, rank, [start, *events.steady([rate / gpus] * 5)])
+        return run
+
+    return add
+
+
+def test_repeats_have_the_interval_of_their_mean(add_run):
+    made = [add_run(rate, train={"seed": seed}) for seed, rate in enumerate((98.0, 100.0, 102.0))]
+    one, *_ = summarize(made, {}).runs
+    assert one.repeats.num_runs == 3
+    assert (one.repeats.mean, one.repeats.sd) == (pytest.approx(100), pytest.approx(2))
+    # t(2) = 4.3027; the standard error is 2 / sqrt(3)
+    assert one.repeats.interval.low == pytest.approx(100 - 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert one.repeats.interval.high == pytest.approx(100 + 4.3027 * 2 / 3**0.5, abs=1e-3)
+    assert one.repeats.differs_from_baseline is None
+
+
+def test_a_run_by_itself_has_no_interval(add_run):
+    runs = summarize([add_run(100.0), add_run(180.0, gpus=2), add_run(50.0, job="other")], {}).runs
+    assert [run.repeats for run in runs] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("rates", "differs"),
+    [((180.0, 182.0, 184.0), True), ((103.0, 105.0, 101.0), False)],
+    ids=["apart", "overlapping"],
+)
+def test_sizes_whose_intervals_overlap_are_not_distinguishable(add_run, rates, differs):
+    made = [add_run(rate) for rate in (98.0, 100.0, 102.0)]
+    made += [add_run(rate, gpus=2) for rate in rates]
+    summary = summarize(made, {})
+    assert [run.repeats.differs_from_baseline for run in summary.runs] == [None] * 3 + [differs] * 3
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    conclusion, table = file.getvalue().split("\n", 1)
+    assert re.search(r"1 x 1 +3 +100 ± 5 +-", table)
+    for text in (conclusion, table):
+        assert ("not distinguishable" in text) is not differs
+
+
+def test_runs_of_other_settings_are_no_repeats(add_run):
+    made = [add_run(98.0), add_run(100.0), add_run(50.0, train={"batch_size": 8})]
+    *_, other = summarize(made, {}).runs
+    assert other.repeats is None

@@ -1,0 +1,184 @@
+"""Runs that go on: what their ranks recorded, read only once."""
+
+import os
+
+import pytest
+
+from hpcdist.events import EventWriter
+from hpcdist.watch.event_tail import EventTail
+from hpcdist.watch.running import RunningRun
+
+DAY_S = 86400
+
+
+def test_progress_and_rate_are_those_of_all_ranks(going):
+    made = going(world_size=2)
+    running = RunningRun(made.run)
+    assert running.look() is None
+
+    made.start(0)
+    seen = running.look()
+    assert (seen.num_alive, seen.world_size) == (1, 2)
+    assert seen.progress.step is None
+
+    made.start(1)
+    made.window(0, 10, samples=100)
+    assert running.look().progress.samples_per_s == pytest.approx(200)  # the other is as fast
+    made.window(1, 10, samples=60)
+    seen = running.look()
+    assert seen.progress.samples_per_s == pytest.approx(160)
+    assert (seen.progress.step, seen.progress.total_steps) == (10, 400)
+    assert seen.progress.remaining_s == pytest.approx(39)
+    assert seen.num_alive == 2
+    assert not seen.troubles
+
+
+def test_only_the_newest_windows_count(going):
+    made = going(world_size=1)
+    made.start(0)
+    running = RunningRun(made.run)
+    for number in range(1, 6):
+        made.window(0, 10 * number, samples=100)
+    assert running.look().progress.samples_per_s == pytest.approx(100)
+    for number in range(6, 11):
+        made.window(0, 10 * number, samples=300)
+    assert running.look().progress.samples_per_s == pytest.approx(300)
+
+
+def test_a_rank_that_ended_is_not_alive_and_a_failure_is_told(going):
+    made = going(world_size=3)
+    for rank in range(3):
+        made.start(rank)
+    made.end(1, "killed")
+    made.end(2, "done")
+    seen = RunningRun(made.run).look()
+    assert seen.num_alive == 1
+    assert seen.troubles == ["ended before the others: rank 1 (killed)"]
+
+
+def test_a_slow_rank_is_named_though_all_ranks_step_together(going):
+    made = going(world_size=3)
+    for rank, waiting_s in enumerate((0.5, 0.0, 0.5)):
+        made.start(rank)
+        made.window(rank, 10, wall_s=1.0, waiting_s=waiting_s)
+    (trouble,) = RunningRun(made.run).look().troubles
+    assert trouble == "rank 1 is slow: its own part of a step takes 2.0 times as long"
+
+
+def test_ranks_that_record_nothing_for_long_are_told(going):
+    made = going(world_size=1)
+    made.start(0)
+    made.window(0, 10)
+    path = made.run.event_file(0)
+    age(path, DAY_S)
+    (trouble,) = RunningRun(made.run).look().troubles
+    assert trouble == "its ranks have recorded nothing for 1 day"
+
+    made.window(0, 20, wall_s=DAY_S)  # its next window may take as long
+    age(path, DAY_S)
+    assert not RunningRun(made.run).look().troubles
+
+
+def age(path, seconds):
+    stat = path.stat()
+    os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
+
+
+def test_a_restart_begins_with_the_new_attempt(going):
+    made = going(world_size=1)
+    running = RunningRun(made.run)
+    made.start(0)
+    made.window(0, 50)
+    assert running.look().progress.step == 50
+    made.attempt(1)
+    assert running.look() is None
+    made.start(0)
+    made.window(0, 30)
+    seen = running.look()
+    assert (seen.progress.attempt, seen.progress.step) == (1, 30)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"step": "many"},
+        {"step": 7, "steps": None, "wall_s": "long", "step_time_s": 3},
+        {"step": 7, "phases_s": {"exposed_communication": [1]}},
+    ],
+    ids=str,
+)
+def test_windows_of_another_version_do_not_stop_the_view(going, odd):
+    made = going(world_size=1)
+    made.start(0)
+    made.writers[0].write("setup", total_steps="some")
+    made.writers[0].write("steps", **odd)
+    assert RunningRun(made.run).look().num_alive == 1
+
+
+# Files.
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "events.jsonl"
+    writer = EventWriter(path)
+    yield path, writer
+    writer.close()
+
+
+def steps(tail, path):
+    return [event.get("step") for event in tail.events(path.stat().st_size)]
+
+
+def test_an_event_is_given_once_and_half_a_line_waits_for_its_end(file):
+    path, writer = file
+    tail = EventTail(path)
+    writer.write("steps", step=1)
+    assert steps(tail, path) == [1]
+    assert steps(tail, path) == []
+    with path.open("ab") as appended:
+        appended.write(b'{"event":"steps",')
+        appended.flush()
+        assert steps(tail, path) == []
+        appended.write(b'"step":2}\nnonsense\n')
+    writer.write("steps", step=3)
+    assert steps(tail, path) == [2, 3]
+
+
+def test_of_a_long_file_only_the_beginning_and_the_end_are_read(file):
+    path, writer = file
+    for step in range(20_000):
+        writer.write("steps", step=step)
+    tail = EventTail(path)
+    first = steps(tail, path)
+    assert first[0] == 0
+    assert first[-1] == 19_999
+    assert len(first) < 1_000
+    assert first == sorted(set(first))
+    for step in range(20_000, 60_000):  # what comes later is read whole
+        writer.write("steps", step=step)
+    assert steps(tail, path) == list(range(20_000, 60_000))
+
+
+@pytest.mark.parametrize("num_events", range(40, 90))
+def test_no_event_is_given_twice_or_lost_where_beginning_and_end_meet(file, num_events):
+    path, writer = file
+    for step in range(num_events):
+        writer.write("steps", step=step, padding="." * 140)
+    found = steps(EventTail(path), path)
+    assert found == sorted(set(found))
+    kept = 4096 + 8192
+    if path.stat().st_size <= kept:
+        assert found == list(range(num_events))
+
+
+def test_a_file_that_does_not_grow_is_not_opened(file):
+    path, writer = file
+    writer.write("steps", step=1)
+    tail = EventTail(path)
+    size = path.stat().st_size
+    assert len(list(tail.events(size))) == 1
+    path.unlink()
+    assert list(tail.events(size)) == []
+    assert list(tail.events(size + 1)) == []  # gone
