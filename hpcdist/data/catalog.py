@@ -108,10 +108,11 @@ def load_data(data: Data, *, seed: int = 0) -> DataSet:
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
-    from hpcdist.data.images.samples import PixelSamples
+    from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
     train = PixelSamples(pixels, whole.train.labels, data, seed)
-    return replace(whole, train=train, train_pixels=None)
+    assert not isinstance(whole.test, ImageSamples)
+    return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
 def _from_files(data: Data, seed: int) -> DataSet:

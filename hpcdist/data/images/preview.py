@@ -92,7 +92,7 @@ def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
     channels, height, width = samples.shape
     after = np.empty((len(indices), height, width, channels), np.uint8)
     samples.fill(after, indices, epoch=0)
-    before = images[indices].reshape(after.shape)
+    before = images[indices].reshape(len(indices), *images.shape[1:3], channels)
     brighter = 255 / images.max()
     for position, index in enumerate(indices):
         yield Shown(

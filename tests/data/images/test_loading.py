@@ -4,7 +4,7 @@ from multiprocessing import forkserver
 
 import pytest
 import torch
-from pictures import plain, write_files
+from pictures import encoded, picture, plain, write_files
 
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.images.cache import DecodedCache
@@ -75,6 +75,55 @@ def test_pixels_are_those_of_torchvision_at_another_size_too(files):
     )
 
 
+CROP = [{"RandomResizedCrop": {"size": [20, 24]}}]
+
+
+@pytest.mark.parametrize("keys", [{"workers": 1}, {"size": 30}], ids=str)
+def test_a_transform_may_change_the_size_of_all_images_alike(files, keys):
+    found = load(files, transform=CROP, **keys)
+    for index, (image, _) in found.items():
+        assert image.shape == (3, 20, 24)
+        expected = plain(files, index, spec=CROP, seed=5, epoch=1, size=keys.get("size"))
+        assert image.equal(expected)
+
+
+def mixed_files(folder):
+    """Images of two sizes, the first of which most have."""
+    files = write_files(folder, NUMBER)
+    for index in (4, 7):
+        (files.root / files.paths[index]).write_bytes(encoded(picture(index, size=(18, 60))))
+    return files
+
+
+def test_images_of_other_sizes_are_cropped_as_they_are_and_only_the_usual_ones_kept(tmp_path):
+    files = mixed_files(tmp_path / "pictures")
+    data = Data(transform=CROP)
+    samples = ImageSamples(files, data, seed=5)
+    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
+    for _ in range(2):
+        images = samples.batch(range(NUMBER), epoch=1).images
+        for index in (0, 4, 7):
+            expected = plain(files, index, spec=CROP, seed=5, epoch=1)
+            assert samples.normalization(images[index]).equal(expected)
+    assert [samples.cache.get(index) is None for index in (0, 4, 7)] == [False, True, True]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_path, workers):
+    files = mixed_files(tmp_path / "pictures")
+    with pytest.raises(HpcdistError, match=r"26 x 68 pixels of .*picture \d+ é\.jpg") as caught:
+        load(files, transform=[{"Pad": {"padding": 4}}], workers=workers)
+    assert "Resize" in caught.value.hint
+
+
+def test_an_image_that_is_too_small_for_a_crop_is_skipped_by_name(tmp_path):
+    files = mixed_files(tmp_path / "pictures")
+    told = []
+    found = load(files, transform=[{"RandomCrop": {"size": 20}}], tell_bad=told.append)
+    assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {4, 7}
+    assert all("18 x 60 pixels) fails in data.transform: Required crop" in str(b) for b in told)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -137,7 +186,7 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
     expected = load(files, transform=spec)
     data = Data(transform=spec, workers=workers)
     samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache.make(NUMBER, samples.shape)
+    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
     batches = ImageBatches(samples, CPU, data)
     order = epoch_order(NUMBER, seed=5, epoch=1)
     plan = EpochPlan(num_samples=NUMBER, batch_size=6, accumulate=1, rank=0, world_size=1)
@@ -146,7 +195,7 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
         pass
     for path in files.paths:
         (files.root / path).unlink()
-    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.shape)
+    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.decoded_shape)
     samples.cache = other  # as another rank of the node has it
     again = ImageBatches(samples, CPU, data)
     for share, batch in zip(shares, again.epoch(order, shares, 1), strict=True):
