@@ -109,12 +109,12 @@ class Transform:
         try:
             with kept_random_state():
                 height, width, channels = self.apply(image, seed=0).shape
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
             raise JobError(
                 f"data.transform fails with images of {image.width} x {image.height} pixels: "
                 f"{error or type(error).__name__}",
                 hint="its arguments must fit the images, or data.size be such that they do",
-            ) from error
+            ) from None
         return channels, height, width
 
 

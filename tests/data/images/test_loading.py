@@ -10,7 +10,7 @@ from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.loading import ImageBatches
 from hpcdist.data.images.samples import ImageSamples
-from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
 
@@ -161,6 +161,18 @@ def test_an_epoch_that_goes_on_reads_nothing_of_what_was_seen(tmp_path):
 @pytest.mark.parametrize("reads", [1, 7])
 def test_reading_several_files_at_once_changes_nothing(files, reads):
     same(load(files, reads=reads, workers=1), load(files))
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(files, context):
+    data = Data(reads=4, workers=1, multiprocessing_context=context)
+    samples = ImageSamples(files, data, seed=5)
+    expected = samples.batch(range(8), 0).images
+    batches = ImageBatches(samples, CPU, data)
+    shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
+    for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
+        assert batch.images.equal(expected[share.begin : share.end])
+    batches.close()
 
 
 def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
