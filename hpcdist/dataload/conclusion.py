@@ -21,6 +21,8 @@ _TELLING_SHARE = 0.25
 
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _MUCH = 1.2  # times another time: then it is told
+_UNTOLD_RATIO = 20  # what stands in the way then is too small to be measured well
+_FEW_READS = 8  # at once
 _NOISY = 0.2  # sd to mean from which on figures say little
 _AXES = ("workers", "transform", "batch_size", "root")
 """Keys that are compared otherwise, or that are no choice."""
@@ -168,7 +170,9 @@ def _would_help(
 
     def most(*saved: str) -> str:
         left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
-        return f"at most {total_s / left_s:.1f} times as fast" if left_s > 0 else "much faster"
+        if left_s * _UNTOLD_RATIO < total_s:
+            return "many times as fast"
+        return f"at most {total_s / left_s:.1f} times as fast"
 
     if name in {"read", "decode"} and setting.cache is False:
         yield (
@@ -192,7 +196,7 @@ def _on_reads(cell: LoadingCell, read_s: float) -> str:
     now = f"each worker has about {at_once:.0f} reads under way already, "
     if at_once < _MUCH:
         now = ""
-    reads = 2 * cell.setting.reads if cell.setting.reads else 16
+    reads = 2 * max(cell.setting.reads or 0, round(at_once), _FEW_READS)
     return (
         f"Reading a file takes {show_time(read_s)}: {now}more at once (data.reads={reads}), "
         "workers beyond the number of CPUs, or a copy on a disk of the node would help."
