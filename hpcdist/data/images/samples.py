@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _MASK = 2**64 - 1
 _CHANNELS = 3
-_TRIED = 100
-"""So many files may be no image before it is given up to find the size of one that is."""
+_TRIED = 50
+"""So many of the first files may be no image, and so many of all, before it is given up to find the
+size of one that is."""
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,15 @@ class ImageSamples:
 
     def _first_size(self) -> tuple[int, int]:
         decoder = make_decoder("pil")
-        for index in range(min(len(self), _TRIED)):
+        tried = _to_try(len(self))
+        for index in tried:
             try:
                 with no_warnings():
                     return decoder.picture(self.read(index)).size
             except (OSError, UnreadableImageError):
                 continue
         raise HpcdistError(
-            f"none of the first {min(len(self), _TRIED)} files in {self._root} shows a picture",
+            f"none of {len(tried):,} files of {len(self):,} in {self._root} shows a picture",
             hint="name another folder with data.root",
         )
 
@@ -288,6 +290,12 @@ def _check_made(pixels: NDArray[np.uint8], shape: tuple[int, int, int], source: 
             hint="end it with a transform that gives one size, such as {Resize: {size: "
             f"[{shape[1]}, {shape[2]}]}}}}, or set data.size",
         )
+
+
+def _to_try(number: int) -> list[int]:
+    """The first ones, and some of all: the first class may hold no image at all."""
+    step = max(1, number // _TRIED)
+    return list(dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)]))
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

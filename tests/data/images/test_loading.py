@@ -252,8 +252,15 @@ def test_a_data_set_without_any_picture_is_refused(tmp_path):
     files = write_files(tmp_path / "pictures", 3)
     for path in files.paths:
         (files.root / path).write_bytes(b"")
-    with pytest.raises(HpcdistError, match="none of the first 3 files"):
+    with pytest.raises(HpcdistError, match="none of 3 files of 3"):
         ImageSamples(files, Data(), seed=0)
+
+
+def test_the_size_is_found_behind_a_class_without_any_picture(tmp_path):
+    files = write_files(tmp_path / "pictures", 160)
+    for path in files.paths[:140]:
+        (files.root / path).write_bytes(b"")
+    assert ImageSamples(files, Data(), seed=0).shape == (3, 32, 40)
 
 
 def test_a_worker_that_is_killed_is_said_to_be(files):
