@@ -62,7 +62,8 @@ class PlannedSubmission:
     @property
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
-        return [*_notes(self.cluster), *self.plan.notes, *self.workspace.notes]
+        of_job = workloads.notes(self.loaded.job)
+        return [*_notes(self.cluster), *self.plan.notes, *self.workspace.notes, *of_job]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""

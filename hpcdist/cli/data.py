@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.cli.data_sets import chosen_data, data_set_options
+from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, one_line, print_json
@@ -79,7 +79,9 @@ def _stand_in() -> Path:
     from hpcdist.data.images import faces as photographs
     from hpcdist.spec import Data
 
-    photographs.prepare(Data(name="faces"))
+    wanted = Data(name="faces")
+    note_unmade(wanted)
+    photographs.prepare(wanted)
     return photographs.stand_in_folder()
 
 
@@ -112,6 +114,7 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
     from hpcdist.data.catalog import find_images
 
     wanted = chosen_data(name, {"--root": root, "--split": split})
+    note_unmade(wanted)
     parts = find_images(wanted)
     if parts is None:
         _check_whole(wanted, as_json=as_json)
@@ -154,6 +157,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
+    from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
     from hpcdist.units import show_bytes
 
     for path, problem in report.problems.items():
@@ -167,10 +171,7 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
         formats = ", ".join(f"{name} {count:,}" for name, count in report.formats.most_common())
         print(f"pixels: {_pixels(report)}; format: {formats}; {show_bytes(report.num_bytes)}")
     if not set(parts.train.labels) & set(parts.test.labels):
-        note(
-            "no class is in both parts, so that a model which names classes is never right about "
-            "the test images; data.split: stratified splits each class"
-        )
+        note(NO_CLASS_IN_BOTH)
     if report.problems:
         note(
             f"{len(report.problems):,} files are no images; jobs leave them out, or end where "

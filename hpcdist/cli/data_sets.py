@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cli.printing import note
+
 if TYPE_CHECKING:
     from hpcdist.spec import Data
 
@@ -21,6 +23,15 @@ def data_set_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def note_unmade(data: Data) -> None:
+    """Say what is made first, which takes a while."""
+    from hpcdist.data.catalog import find_data_set
+
+    unmade = find_data_set(data).unmade(data)
+    if unmade is not None:
+        note(unmade)
 
 
 def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:

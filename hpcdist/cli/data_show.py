@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.cli.data_sets import chosen_data, data_set_options
+from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.printing import note
 from hpcdist.errors import UserError
 
@@ -78,6 +78,7 @@ def show(
     wanted = chosen_data(
         name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
     )
+    note_unmade(wanted)
     picture = _draw(wanted, seed=seed, number=number)
     if protocol is not None:
         from hpcdist.cli.pictures import encode
@@ -85,6 +86,7 @@ def show(
         sys.stdout.write(encode(picture, protocol))
     if file is not None:
         _save(picture, file)
+        note(f"the picture is {file}")
 
 
 def _protocol(*, inline: bool | None, has_file: bool) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hpcdist.data.normalizing import Standardization
 
@@ -48,6 +49,15 @@ class Samples:
     def between(self, begin: int, end: int) -> Samples:
         """The samples from `begin` up to `end`, without a copy."""
         return Samples(images=self.images[begin:end], labels=self.labels[begin:end])
+
+    def scaled(self, shape: tuple[int, int, int]) -> Samples:
+        """The same samples with images of another height and width."""
+        if shape[1:] == self.shape[1:]:
+            return self
+        images = functional.interpolate(
+            self.images, shape[1:], mode="bilinear", antialias=True, align_corners=False
+        )
+        return Samples(images=images, labels=self.labels)
 
     def to(
         self,

@@ -37,6 +37,10 @@ class Entry:
     """Fetch what is missing; None: bundled."""
     prepare: Callable[[Data], None] | None = None
     """Make what is missing, without internet; None: nothing to make."""
+    unmade: Callable[[Data], str | None] = lambda _data: None
+    """What `prepare` will make, in words."""
+    remarks: Callable[[Data], list[str]] = lambda _data: []
+    """What the user should know of files that are there."""
     is_complete: Callable[[Data], bool] = lambda _data: True
     """Whether all of its files are there."""
     modules: tuple[str, ...] = ()
@@ -69,6 +73,8 @@ DATA_SETS = {
         check=faces.check,
         images=faces.images,
         prepare=faces.prepare,
+        unmade=faces.unmade,
+        remarks=faces.remarks,
         is_complete=faces.is_complete,
     ),
     "image_folder": Entry(check=folders.check, images=folders.images),
@@ -108,10 +114,11 @@ def load_data(data: Data, *, seed: int = 0) -> DataSet:
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
-    from hpcdist.data.images.samples import PixelSamples
+    from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
     train = PixelSamples(pixels, whole.train.labels, data, seed)
-    return replace(whole, train=train, train_pixels=None)
+    assert not isinstance(whole.test, ImageSamples)
+    return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
 def _from_files(data: Data, seed: int) -> DataSet:
@@ -130,6 +137,16 @@ def find_images(data: Data) -> ImageParts | None:
     """The image files of the data set as the job uses it; None for one that is held in memory."""
     images = find_data_set(data).images
     return None if images is None else images(data).first(data.train_samples, data.test_samples)
+
+
+def data_notes(data: Data) -> list[str]:
+    """What the user should know before the data are used; `data` has been checked."""
+    entry = find_data_set(data)
+    unmade = entry.unmade(data)
+    notes = [unmade] if unmade else []
+    if data.download and entry.download is not None and not entry.is_complete(data):
+        notes.append(f"{data.name} is downloaded to {data.root}")
+    return notes + entry.remarks(data)
 
 
 def download_data(data: Data) -> None:

@@ -15,6 +15,8 @@ _TELLING_SHARE = 0.25
 
 _NAMED_SHARE = 0.005  # what would be 0 % is not listed
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
+_UNTOLD_RATIO = 20  # what stands in the way then is too small to be measured well
+_FEW_READS = 8  # at once
 _AXES = ("workers", "transform", "batch_size", "root")
 """Keys that are compared otherwise, or that are no choice."""
 
@@ -90,7 +92,9 @@ def _would_help(
 
     def most(*saved: str) -> str:
         left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
-        return f"at most {total_s / left_s:.1f} times as fast" if left_s > 0 else "much faster"
+        if left_s * _UNTOLD_RATIO < total_s:
+            return "many times as fast"
+        return f"at most {total_s / left_s:.1f} times as fast"
 
     if name in {"read", "decode"} and setting.cache is False:
         yield (
@@ -121,7 +125,7 @@ def _on_reads(cell: LoadingCell, *, more_workers: bool) -> Iterator[str]:
     at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
     now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
     yield f"Reading a file takes {show_time(read_s)}{now}."
-    reads = 2 * setting.reads if setting.reads else 16
+    reads = 2 * max(setting.reads or 0, round(at_once), _FEW_READS)
     workers = "more workers than CPUs, " if more_workers else ""
     yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
 

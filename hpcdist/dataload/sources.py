@@ -11,6 +11,7 @@ import torch
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data
+from hpcdist.data.images.contents import no_warnings
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
 from hpcdist.dataload.passes import Batches
 from hpcdist.dataload.stages import image_stages, memory_stages, pixel_stages
@@ -49,7 +50,8 @@ class Source:
     def stages(self, indices: Sequence[int], alive: Callable[[], None]) -> dict[str, float]:
         """Seconds per image in each stage before the hand-over."""
         if isinstance(self._samples, ImageSamples):
-            return image_stages(self._samples, indices, alive)
+            with no_warnings():
+                return image_stages(self._samples, indices, alive)
         if isinstance(self._samples, PixelSamples):
             return pixel_stages(self._samples, indices)
         return memory_stages(self._samples, indices)

@@ -26,9 +26,9 @@ def _quotas(membership: str, root: Path) -> Iterator[float]:
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
-            folders, read = _upwards(root, path), _quota_v2
+            folders, read = upwards(root, path), _quota_v2
         elif "cpu" in controllers.split(","):
-            folders, read = _upwards(root / "cpu", path), _quota_v1
+            folders, read = upwards(root / "cpu", path), _quota_v1
         else:
             continue
         for folder in folders:
@@ -37,7 +37,7 @@ def _quotas(membership: str, root: Path) -> Iterator[float]:
                 yield quota
 
 
-def _upwards(root: Path, path: str) -> list[Path]:
+def upwards(root: Path, path: str) -> list[Path]:
     """The cgroup and those above it; root itself has no quota, but in a container it stands for a
     group of the host's that may."""
     folder = root / path.lstrip("/")

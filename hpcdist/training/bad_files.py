@@ -8,6 +8,8 @@ from hpcdist.rank import RankContext
 _NAMED = 20
 """More are met in silence: whoever has so many looks for all of them."""
 
+_COUNTED = frozenset(10**power for power in range(2, 9))
+
 
 class BadFileNotes:
     """Names the files that this rank skips, each once."""
@@ -21,6 +23,8 @@ class BadFileNotes:
         self._number += 1
         if self._number <= _NAMED:
             self._note(f"skipped, with no part in the loss: {bad}")
+        elif self._number in _COUNTED:
+            self._note(f"{self._number:,} files are skipped so far")
         elif self._number == _NAMED + 1:
             self._note(
                 f"more than {_NAMED} files are skipped; hpcdist data check names all of them"

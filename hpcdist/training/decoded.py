@@ -55,17 +55,17 @@ def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[D
     left = affordable_bytes(None if mem_gb is None else mem_gb * 1e9)
     made: list[DecodedCache] = []
     for part in parts:
-        left -= needed_bytes(len(part), part.shape)
+        left -= needed_bytes(len(part), part.decoded_shape)
         if left < 0 and data.cache == "auto":
             break
-        made.append(DecodedCache.make(len(part), part.shape))
+        made.append(DecodedCache.make(len(part), part.decoded_shape))
     return made
 
 
 def _open(place: Place, part: ImageSamples, context: RankContext) -> DecodedCache | None:
     """What the first rank of this node has made; a rank that cannot reach it does without."""
     try:
-        return DecodedCache.open_at(place, len(part), part.shape)
+        return DecodedCache.open_at(place, len(part), part.decoded_shape)
     except OSError as error:
         message = f"decoded photographs are not shared with this rank: {error.strerror or error}"
         context.events.write("note", message=message)

@@ -53,6 +53,13 @@ def check_host(job: JobSpec, device: str) -> None:
         checking(job, device)
 
 
+def notes(job: JobSpec) -> list[str]:
+    """What the user should know before the job is submitted; it has been checked. A module offers
+    it where it can."""
+    noting = getattr(_module(job), "notes", None)
+    return noting(job) if noting is not None else []
+
+
 def prepare(job: JobSpec) -> None:
     """Do what must be done once, before any rank starts: downloads, for example."""
     _module(job).prepare(job)

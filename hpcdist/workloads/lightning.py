@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from hpcdist.data.catalog import data_notes
 from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, LightningJob
@@ -31,6 +32,12 @@ def check_host(job: JobSpec, device: str) -> None:
     assert isinstance(job, LightningJob)
     if job.train.compile:
         require_compiler(device)
+
+
+def notes(job: JobSpec) -> list[str]:
+    """What the user should know of the data."""
+    assert isinstance(job, LightningJob)
+    return data_notes(job.data)
 
 
 def prepare(job: JobSpec) -> None:

@@ -47,6 +47,14 @@ def check(job: JobSpec) -> None:
     check_dataload(job)
 
 
+def notes(job: JobSpec) -> list[str]:
+    """What is made first; how images are split changes nothing here."""
+    assert isinstance(job, DataloadJob)
+    roots = {each.data.root: each.data for each in combine_job(job)}
+    found = (find_data_set(data).unmade(data) for data in roots.values())
+    return [note for note in found if note]
+
+
 def prepare(job: JobSpec) -> None:
     """Download or make the data set where that is asked for, once, before any rank starts."""
     assert isinstance(job, DataloadJob)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from hpcdist.data.catalog import data_notes
 from hpcdist.errors import EXIT_STOPPED
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, TrainJob
@@ -36,6 +37,12 @@ def check_host(job: JobSpec, device: str) -> None:
     assert isinstance(job, TrainJob)
     if job.train.compile:
         require_compiler(device)
+
+
+def notes(job: JobSpec) -> list[str]:
+    """What the user should know of the data."""
+    assert isinstance(job, TrainJob)
+    return data_notes(job.data)
 
 
 def prepare(job: JobSpec) -> None:

@@ -122,6 +122,36 @@ def test_check_says_where_nobody_is_in_both_parts(hpcdist, faces):
     assert (stratified.returncode, stratified.stderr) == (0, "")
 
 
+def test_a_job_on_faces_of_which_nobody_is_in_both_parts_says_so_where_it_is_submitted(
+    hpcdist, faces
+):
+    lines = {"Train": "Person_0001\t1\t2", "Test": "Person_0001\t1\tPerson_0002\t1"}
+    job = ("render", "ddp", "--local", "--set", "data.name=faces", "--set", "data.root=made")
+    job = (*job, "--set", "train.batch_size=1")
+    for part, line in lines.items():
+        (faces / f"pairsDev{part}.txt").write_text(f"1\n{line}\n")
+    both = hpcdist(*job)
+    assert (both.returncode, "no class is in both" in both.stderr) == (0, False), both.stderr
+    (faces / "pairsDevTest.txt").write_text("1\nPerson_0002\t1\tPerson_0003\t1\n")
+    told = hpcdist(*job)
+    assert (
+        "note: by pairsDevTrain.txt and pairsDevTest.txt no class is in both parts" in told.stderr
+    )
+    stratified = hpcdist(*job, "--set", "data.split=stratified")
+    assert (stratified.returncode, "no class" in stratified.stderr) == (0, False)
+
+
+def test_what_is_made_first_is_said_before(hpcdist, faces, monkeypatch):
+    monkeypatch.setenv("HPCDIST_CACHE", str(hpcdist.folder / "cache"))
+    monkeypatch.chdir(hpcdist.folder)
+    subprocess.run(["tar", "-czf", "made.tgz", "made"], check=True)
+    stand_in = hpcdist("render", "ddp", "--local", "--set", "data.name=faces")
+    assert "note: 2,000 photographs for data.name=faces are made once, in " in stand_in.stderr
+    first, again = (hpcdist("data", "check", "faces", "--root", "made.tgz") for _ in range(2))
+    assert f"note: made.tgz is unpacked once, to {hpcdist.folder / 'cache'}" in first.stderr
+    assert (again.returncode, again.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("verb", ["check", "show"])
 def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
     out = ("--out", "x.png") if verb == "show" else ()

@@ -3,9 +3,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from hpcdist.data.catalog import check_data, download_data, load_data
-from hpcdist.errors import JobError
+from hpcdist.errors import HpcdistError, JobError
 from hpcdist.spec import Data
 
 
@@ -136,3 +137,17 @@ def test_a_download_that_fails_says_why(tmp_path, monkeypatch):
     assert check_data(data) is None
     with pytest.raises(JobError, match=r"data\.download: MNIST cannot be fetched to .*: .*refused"):
         download_data(data)
+
+
+def test_test_images_have_the_size_that_a_transform_gives_those_to_train_with():
+    plain = load_data(Data())
+    cropped = load_data(Data(transform=[{"RandomCrop": {"size": 6}}]))
+    assert cropped.image_shape == cropped.train.probe(3).shape == (1, 6, 6)
+    assert cropped.test.images.shape == (len(plain.test), 1, 6, 6)
+    means = [part.test.images.mean((1, 2, 3)) for part in (plain, cropped)]
+    assert torch.corrcoef(torch.stack(means))[0, 1] > 0.9
+
+
+def test_a_transform_that_changes_the_channels_of_a_data_set_in_memory_is_refused():
+    with pytest.raises(HpcdistError, match="3 channels of those of digits, which have 1"):
+        load_data(Data(transform=["RGB"]))

@@ -1,5 +1,7 @@
 """Training on image files: the same pixels for both trainers, any number of ranks, and a resume."""
 
+from pathlib import Path
+
 import pytest
 import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
@@ -110,3 +112,17 @@ def test_a_data_set_in_memory_can_be_changed_image_by_image(train_ranks, make_jo
     assert same_weights(again, alone)
     sections["data"] |= {"transform": "none"}
     assert not same_weights(train_ranks(make_job(**sections), 1), alone)
+
+
+def test_skipped_files_are_named_at_first_and_counted_then(train_ranks, make_job, photographs):
+    root = Path(photographs["root"])
+    for number in range(150):
+        (root / "cats" / f"bad {number}.jpg").write_bytes(b"")
+    sections = {"train": {"epochs": 1, "batch_size": 16, "num_threads": 1}}
+    crop = [{"RandomCrop": {"size": 24}}]
+    training = train_ranks(make_job(data={**photographs, "transform": crop}, **sections), 1)
+    assert training.exit_codes == [0], training.log()
+    notes = [event["message"] for event in training.events("note")]
+    assert sum(note.endswith(".jpg is empty") for note in notes) == 20
+    assert "more than 20 files are skipped; hpcdist data check names all of them" in notes
+    assert "100 files are skipped so far" in notes

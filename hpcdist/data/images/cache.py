@@ -6,12 +6,12 @@ ever seen by another, so that files changed between runs are read anew.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdist.data.images.memory import SharedMemory
+from hpcdist.launch.memory_left import memory_left
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
 
 def affordable_bytes(limit_bytes: float | None = None) -> int:
     """What a cache may take of this node's memory; `limit_bytes`: what the job may use of it."""
-    free = [_available_bytes(), _cgroup_bytes()]
+    free = [_available_bytes(), memory_left()]
     if limit_bytes is not None:
         free.append(int(limit_bytes))
     return min(each for each in free if each is not None) // _SHARE
@@ -92,35 +92,3 @@ def _available_bytes() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available)
-
-
-def _cgroup_bytes() -> int | None:
-    """What the memory cgroup of this process has left; None: it sets no limit."""
-    left = []
-    for folder in _cgroup_folders():
-        try:
-            with open(f"{folder}/memory.max") as file:
-                limit = file.read().strip()
-            with open(f"{folder}/memory.current") as file:
-                used = int(file.read())
-        except (OSError, ValueError):
-            continue
-        if limit.isdigit():
-            left.append(max(0, int(limit) - used))
-    return min(left, default=None)
-
-
-def _cgroup_folders() -> list[str]:
-    """That of this process and those above it (cgroup v2)."""
-    try:
-        with open("/proc/self/cgroup") as file:
-            paths = [line.strip()[3:] for line in file if line.startswith("0::")]
-    except OSError:
-        return []
-    folders = []
-    for path in paths:
-        parts = path.strip("/").split("/")
-        folders += [
-            os.path.join("/sys/fs/cgroup", *parts[:number]) for number in range(len(parts) + 1)
-        ]
-    return folders

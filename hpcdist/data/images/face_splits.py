@@ -60,14 +60,28 @@ def find_split_files(folders: Iterable[Path]) -> SplitFiles | None:
 
 def split_by_files(root: Path, classes: Sequence[Found], files: SplitFiles) -> ImageParts:
     """The parts as the files say; JobError where they are damaged, or name what is not there."""
-    if files.train == files.test:
-        train, test = _cut(_lines(files.train))
-    else:
-        train, test = _lines(files.train)[1:], _lines(files.test)[1:]
+    train, test = _both_parts(files)
     images = {found.name: {PurePath(path).stem: path for path in found.paths} for found in classes}
     return ImageParts(
         train=_part(root, classes, train, images), test=_part(root, classes, test, images)
     )
+
+
+def names_in_both(files: SplitFiles) -> bool:
+    """Whether anybody is named for training and for testing; JobError for damaged files."""
+    train, test = _both_parts(files)
+    return not _people(train).isdisjoint(_people(test))
+
+
+def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
+    if files.train == files.test:
+        return _cut(_lines(files.train))
+    return _lines(files.train)[1:], _lines(files.test)[1:]
+
+
+def _people(lines: Iterable[_Line]) -> set[str]:
+    """A line of four fields names two: name, number, name, number."""
+    return {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
 
 
 def _lines(path: Path) -> list[_Line]:

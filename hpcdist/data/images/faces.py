@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcdist.data.images import made_faces
 from hpcdist.data.images.archives import is_archive, unpack
-from hpcdist.data.images.face_splits import find_split_files, split_by_files
+from hpcdist.data.images.face_splits import find_split_files, names_in_both, split_by_files
 from hpcdist.data.images.files import ImageParts
 from hpcdist.data.images.folders import check_enough, existing_root
 from hpcdist.data.images.listing import folders_in, has_images, list_classes, unreadable
@@ -29,6 +29,10 @@ VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 """Names of the folders in LFW's archives, and of the one that torchvision keeps them in."""
 _STAND_IN = made_faces.Plan()
 _VERSION = 1  # of what is made of a plan
+NO_CLASS_IN_BOTH = (
+    "no class is in both parts, so that a model which names classes is never right about the test "
+    "images; data.split=stratified splits each class"
+)
 LAYOUT = (
     "lay it out as <root>/Person_Name/Person_Name_0001.jpg, or name LFW's .tgz: its own host is "
     "gone, but https://ndownloader.figshare.com/files/5976015 has it (funneled), from where "
@@ -74,6 +78,28 @@ def prepare(data: Data) -> None:
     else:
         archive = Path(data.root).expanduser()
         make_once(made, lambda folder: unpack(archive, folder))
+
+
+def unmade(data: Data) -> str | None:
+    """What `prepare` will make, in words; None: nothing."""
+    made = _made_folder(data)
+    if made is None or made.is_dir():
+        return None
+    if data.root is None:
+        return f"{_STAND_IN.images:,} photographs for data.name=faces are made once, in {made}"
+    return f"{data.root} is unpacked once, to {made}"
+
+
+def remarks(data: Data) -> list[str]:
+    """What the user should know of files that are there, and have been checked."""
+    if data.root is None or data.split != "auto" or not is_complete(data):
+        return []
+    place = _find_people(_made_folder(data) or existing_root(data, LAYOUT))
+    files = find_split_files(_between(place))
+    if files is None or names_in_both(files):
+        return []
+    names = " and ".join(dict.fromkeys((files.train.name, files.test.name)))
+    return [f"by {names} {NO_CLASS_IN_BOTH}"]
 
 
 def images(data: Data) -> ImageParts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ class Pinned:
         self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         address = self._bytes.ctypes.data
         self.is_locked = int(self._runtime.cudaHostRegister(address, memory.num_bytes, 0)) == 0
+        if not self.is_locked:
+            with suppress(RuntimeError):  # CUDA tells the refusal to whoever asks next, and once
+                torch.ones(1, device="cuda")
 
     def note_copy(self, place: int) -> None:
         """A copy from this place has been queued."""

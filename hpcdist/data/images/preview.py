@@ -58,14 +58,15 @@ def _first(num_samples: int, seed: int, number: int) -> list[int]:
 
 
 def _from_file(plain: ImageSamples, samples: ImageSamples, index: int) -> Shown:
-    from hpcdist.data.images.contents import explain_unread
+    from hpcdist.data.images.contents import explain_unread, no_warnings
     from hpcdist.data.images.decoding import UnreadableImageError
 
     label = samples.files.classes[samples.files.labels[index]]
     try:
         content = samples.read(index)
-        before = plain.transform(plain.decode(content), index, 0)
-        after = samples.transform(samples.decode(content), index, 0)
+        with no_warnings():
+            before = plain.transform(plain.decode(content), index, 0)
+            after = samples.transform(samples.decode(content), index, 0)
     except OSError as error:
         problem = explain_unread(error)
     except UnreadableImageError as error:
@@ -92,7 +93,7 @@ def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
     channels, height, width = samples.shape
     after = np.empty((len(indices), height, width, channels), np.uint8)
     samples.fill(after, indices, epoch=0)
-    before = images[indices].reshape(after.shape)
+    before = images[indices].reshape(len(indices), *images.shape[1:3], channels)
     brighter = 255 / images.max()
     for position, index in enumerate(indices):
         yield Shown(

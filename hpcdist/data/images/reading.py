@@ -6,6 +6,7 @@ A network file system takes milliseconds for each open, in which a process that 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -27,12 +28,16 @@ class Reader:
 
     def __init__(self, reads: int | None) -> None:
         """So many at once; None: chosen by how late the first answers come."""
-        self._wanted = reads
-        self.at_once = reads or 1
+        self._begin(reads, reads or 1)
+
+    def _begin(self, wanted: int | None, at_once: int) -> None:
+        self._wanted = wanted
+        self.at_once = at_once
         """How many are read at once now."""
         self._last_s: deque[float] = deque(maxlen=_LAST)
         self._threads: ThreadPoolExecutor | None = None
         self._ahead: dict[str, Future[_Read]] = {}
+        self._pid = 0  # whose threads they are
 
     def read_all(
         self, paths: Sequence[str], ahead: Sequence[str] = ()
@@ -52,15 +57,29 @@ class Reader:
     def _read_at_once(
         self, paths: Sequence[str], ahead: Sequence[str]
     ) -> Iterator[bytes | OSError]:
-        if self._threads is None:  # made where it is used: threads do not survive a fork
-            self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
-        submit = self._threads.submit
+        submit = self._own_threads().submit
         begun = [self._ahead.get(path) or submit(_timed_read, path) for path in paths]
         self._ahead = {path: submit(_timed_read, path) for path in ahead}
         for reading in begun:
             time_s, content = reading.result()
             self._note(time_s)
             yield content
+
+    def _own_threads(self) -> ThreadPoolExecutor:
+        """Those of this process: a worker that was forked has none of the rank's, which may have
+        read before, and would wait for them for ever."""
+        if self._threads is None or self._pid != os.getpid():
+            self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
+            self._pid = os.getpid()
+            self._ahead = {}
+        return self._threads
+
+    def __getstate__(self) -> tuple[int | None, int]:
+        """For a worker that is started, not forked: it makes threads of its own."""
+        return self._wanted, self.at_once
+
+    def __setstate__(self, state: tuple[int | None, int]) -> None:
+        self._begin(*state)
 
     def _note(self, time_s: float) -> None:
         """Change over, where the number is not given."""
@@ -80,6 +99,7 @@ class Reader:
         if self._threads is not None:
             self._threads.shutdown(wait=False)  # what has begun ends, and is used
             self._threads = None
+            self._ahead = {}
 
 
 def read_file(path: str) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from hpcdist.data.images.contents import explain_unread, no_warnings
 from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.reading import Reader, read_file
-from hpcdist.data.images.transforms import build_transform
+from hpcdist.data.images.transforms import build_transform, kept_random_state
 from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 
 _MASK = 2**64 - 1
 _CHANNELS = 3
-_TRIED = 100
-"""So many files may be no image before it is given up to find the size of one that is."""
+_TRIED = 50
+"""So many of the first files may be no image, and so many of all, before it is given up to find the
+size of one that is."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class ImageSamples:
         *,
         shape: tuple[int, int, int] | None = None,
     ) -> None:
-        """Images of a shape, or of the size that `data` asks for, or of the first one's.
+        """Images of a shape, or of what data.transform makes of the size that `data` asks for, or
+        of the first one's.
 
         `seed`: train.seed.
         """
@@ -71,7 +72,10 @@ class ImageSamples:
         else:
             size = (data.size, data.size) if data.size else self._first_size()
         self._size = size
-        self._decoder = make_decoder(data.decoder, size)
+        self._shape = self._shape_made()
+        # Where each image is cut or scaled to one size, that is done to the image as it is.
+        is_free = not data.size and self._shape[1:] != self.decoded_shape[1:]
+        self._decoder = make_decoder(data.decoder, None if is_free else size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
         """Where decoded pictures are kept, if anywhere."""
@@ -81,7 +85,12 @@ class ImageSamples:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of each image."""
+        """(channels, height, width) of each image, after data.transform."""
+        return self._shape
+
+    @property
+    def decoded_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of what `cache` keeps."""
         width, height = self._size
         return _CHANNELS, height, width
 
@@ -105,11 +114,21 @@ class ImageSamples:
     def transform(
         self, image: NDArray[np.uint8] | Image.Image, index: int, epoch: int
     ) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] that the job's transform makes of a picture."""
+        """The pixels [height, width, channels] that the job's transform makes of a picture.
+
+        UnreadableImageError where it can make none, as of one that is smaller than a crop.
+        """
         if not self._transform:
             return np.asarray(image)
         picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-        return self._transform.apply(picture, sample_seed(self._seed, epoch, index))
+        try:
+            pixels = self._transform.apply(picture, sample_seed(self._seed, epoch, index))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise UnreadableImageError(
+                f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
+            ) from error
+        _check_made(pixels, self._shape, self.path(index))
+        return pixels
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
         """The samples with these indices, as uint8 [samples, channels, height, width].
@@ -143,7 +162,7 @@ class ImageSamples:
             [self.path(index) for index in ahead if self._kept(index) is None],
         )
         bad: list[tuple[int, BadFile]] = []
-        with _kept_random_state(), no_warnings():
+        with kept_random_state(), no_warnings():
             for position, index in enumerate(indices):
                 pixels = kept[position]
                 try:
@@ -167,7 +186,7 @@ class ImageSamples:
             raise content
         if self._transform:
             picture = self._decoder.picture(content)
-            if self.cache is not None:
+            if self.cache is not None and picture.size == self._size:
                 self.cache.put(index, np.asarray(picture))
             out[...] = self.transform(picture, index, epoch)
             return
@@ -185,16 +204,24 @@ class ImageSamples:
             )
         return found
 
+    def _shape_made(self) -> tuple[int, int, int]:
+        """Of what data.transform makes, as far as one trial tells."""
+        if not self._transform:
+            return self.decoded_shape
+        _, height, width = self._transform.try_on(Image.new("RGB", self._size))
+        return _CHANNELS, height, width  # grayscale has the same value in each
+
     def _first_size(self) -> tuple[int, int]:
         decoder = make_decoder("pil")
-        for index in range(min(len(self), _TRIED)):
+        tried = _to_try(len(self))
+        for index in tried:
             try:
                 with no_warnings():
                     return decoder.picture(self.read(index)).size
             except (OSError, UnreadableImageError):
                 continue
         raise HpcdistError(
-            f"none of the first {min(len(self), _TRIED)} files in {self._root} shows a picture",
+            f"none of {len(tried):,} files of {len(self):,} in {self._root} shows a picture",
             hint="name another folder with data.root",
         )
 
@@ -209,22 +236,31 @@ class PixelSamples:
         self._images = pixels.images.numpy()
         self._seed = seed
         self._transform = build_transform(data.transform)
+        self._shape = self._transform.try_on(Image.fromarray(self._images[0]))
+        channels = pixels.standardization.mean.shape[1]
+        if self._shape[0] != channels:
+            raise HpcdistError(
+                f"data.transform makes images of {self._shape[0]} channels of those of "
+                f"{data.name}, which have {channels}",
+                hint="leave out what changes the number of channels",
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of each image."""
-        height, width, *channels = self._images.shape[1:]
-        return channels[0] if channels else 1, height, width
+        """(channels, height, width) of each image, after data.transform."""
+        return self._shape
 
     def probe(self, number: int) -> Samples:
         """The first samples, normalised, to try a model with."""
         channels, height, width = self.shape
-        first = torch.from_numpy(self._images[:number]).reshape(-1, height, width, channels)
-        images = self.normalization(first.permute(0, 3, 1, 2))
-        return Samples(images=images, labels=self.labels[:number])
+        first = range(min(number, len(self)))
+        pixels = np.empty((len(first), height, width, channels), np.uint8)
+        self.fill(pixels, first, epoch=0)
+        images = self.normalization(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        return Samples(images=images, labels=self.labels[: len(first)])
 
     def fill(
         self,
@@ -234,12 +270,32 @@ class PixelSamples:
         ahead: Sequence[int] = (),  # noqa: ARG002 - there is nothing to read
     ) -> list[tuple[int, BadFile]]:
         """Write the changed pixels to `out`; there are no bad files."""
-        with _kept_random_state():
+        with kept_random_state():
             for position, index in enumerate(indices):
                 picture = Image.fromarray(self._images[index])
                 seed = sample_seed(self._seed, epoch, index)
-                out[position] = self._transform.apply(picture, seed)
+                pixels = self._transform.apply(picture, seed)
+                _check_made(pixels, self._shape, f"sample {index}")
+                out[position] = pixels
         return []
+
+
+def _check_made(pixels: NDArray[np.uint8], shape: tuple[int, int, int], source: str) -> None:
+    """Raise HpcdistError for what does not fit into a batch."""
+    height, width = pixels.shape[:2]
+    if (height, width) != shape[1:]:
+        raise HpcdistError(
+            f"data.transform makes {width} x {height} pixels of {source}, and {shape[2]} x "
+            f"{shape[1]} of another image: those of a batch must be alike",
+            hint="end it with a transform that gives one size, such as {Resize: {size: "
+            f"[{shape[1]}, {shape[2]}]}}}}, or set data.size",
+        )
+
+
+def _to_try(number: int) -> list[int]:
+    """The first ones, and some of all: the first class may hold no image at all."""
+    step = max(1, number // _TRIED)
+    return list(dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)]))
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
@@ -254,13 +310,3 @@ def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
-
-
-@contextmanager
-def _kept_random_state() -> Iterator[None]:
-    """Dropout and the like go on as if no transform had drawn anything."""
-    before: Tensor = torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before)

@@ -11,7 +11,8 @@ import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +85,7 @@ class Transform:
         return bool(self._calls)
 
     def apply(self, image: Image.Image, seed: int) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] of the changed image.
+        """The pixels [height, width, channels] of the changed image; whatever torchvision raises.
 
         Sets torch's generator on the CPU to `seed`: who needs its state keeps it.
         """
@@ -98,14 +99,35 @@ class Transform:
         if isinstance(changed, torch.Tensor):
             changed = changed.permute(1, 2, 0).numpy()
         pixels: NDArray[np.uint8] = np.asarray(changed)
-        height, width = pixels.shape[:2]
-        if (width, height) != image.size:
-            raise JobError(
-                f"data.transform makes {width} x {height} pixels of images of "
-                f"{image.size[0]} x {image.size[1]}, which those of the test are",
-                hint=f"set data.size to {width}, or leave out what changes the size",
-            )
         return pixels if pixels.ndim > 2 else pixels[..., None]
+
+    def try_on(self, image: Image.Image) -> tuple[int, int, int]:
+        """(channels, height, width) of what becomes of an image; torch's generator is kept.
+
+        JobError where that fails.
+        """
+        try:
+            with kept_random_state():
+                height, width, channels = self.apply(image, seed=0).shape
+        except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
+            raise JobError(
+                f"data.transform fails with images of {image.width} x {image.height} pixels: "
+                f"{error or type(error).__name__}",
+                hint="its arguments must fit the images, or data.size be such that they do",
+            ) from None
+        return channels, height, width
+
+
+@contextmanager
+def kept_random_state() -> Iterator[None]:
+    """Dropout and the like go on as if no transform had drawn anything."""
+    import torch
+
+    before = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 def check_transform(spec: Spec) -> None:

@@ -48,7 +48,7 @@ def plain(files, index, *, spec="none", seed=0, epoch=0, size=None):
     if size:
         image = v2.Resize((size, size))(image)
     torch.manual_seed(sample_seed(seed, epoch, index))
-    for item in PRESETS[spec]:
+    for item in PRESETS[spec] if isinstance(spec, str) else spec:
         [(name, arguments)] = item.items()
         if name == "RandomErasing":
             image = v2.functional.pil_to_tensor(image)

@@ -4,13 +4,13 @@ from multiprocessing import forkserver
 
 import pytest
 import torch
-from pictures import plain, write_files
+from pictures import encoded, picture, plain, write_files
 
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.loading import ImageBatches
 from hpcdist.data.images.samples import ImageSamples
-from hpcdist.data.order import EpochPlan, epoch_order
+from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
 
@@ -75,6 +75,55 @@ def test_pixels_are_those_of_torchvision_at_another_size_too(files):
     )
 
 
+CROP = [{"RandomResizedCrop": {"size": [20, 24]}}]
+
+
+@pytest.mark.parametrize("keys", [{"workers": 1}, {"size": 30}], ids=str)
+def test_a_transform_may_change_the_size_of_all_images_alike(files, keys):
+    found = load(files, transform=CROP, **keys)
+    for index, (image, _) in found.items():
+        assert image.shape == (3, 20, 24)
+        expected = plain(files, index, spec=CROP, seed=5, epoch=1, size=keys.get("size"))
+        assert image.equal(expected)
+
+
+def mixed_files(folder):
+    """Images of two sizes, the first of which most have."""
+    files = write_files(folder, NUMBER)
+    for index in (4, 7):
+        (files.root / files.paths[index]).write_bytes(encoded(picture(index, size=(18, 60))))
+    return files
+
+
+def test_images_of_other_sizes_are_cropped_as_they_are_and_only_the_usual_ones_kept(tmp_path):
+    files = mixed_files(tmp_path / "pictures")
+    data = Data(transform=CROP)
+    samples = ImageSamples(files, data, seed=5)
+    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
+    for _ in range(2):
+        images = samples.batch(range(NUMBER), epoch=1).images
+        for index in (0, 4, 7):
+            expected = plain(files, index, spec=CROP, seed=5, epoch=1)
+            assert samples.normalization(images[index]).equal(expected)
+    assert [samples.cache.get(index) is None for index in (0, 4, 7)] == [False, True, True]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_path, workers):
+    files = mixed_files(tmp_path / "pictures")
+    with pytest.raises(HpcdistError, match=r"26 x 68 pixels of .*picture \d+ é\.jpg") as caught:
+        load(files, transform=[{"Pad": {"padding": 4}}], workers=workers)
+    assert "Resize" in caught.value.hint
+
+
+def test_an_image_that_is_too_small_for_a_crop_is_skipped_by_name(tmp_path):
+    files = mixed_files(tmp_path / "pictures")
+    told = []
+    found = load(files, transform=[{"RandomCrop": {"size": 20}}], tell_bad=told.append)
+    assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {4, 7}
+    assert all("18 x 60 pixels) fails in data.transform: Required crop" in str(b) for b in told)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -114,6 +163,18 @@ def test_reading_several_files_at_once_changes_nothing(files, reads):
     same(load(files, reads=reads, workers=1), load(files))
 
 
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_several_files_at_once_also_where_the_rank_did_so_before(files, context):
+    data = Data(reads=4, workers=1, multiprocessing_context=context)
+    samples = ImageSamples(files, data, seed=5)
+    expected = samples.batch(range(8), 0).images
+    batches = ImageBatches(samples, CPU, data)
+    shares = [Share(begin=begin, end=begin + 2, filled_end=begin + 2) for begin in (0, 2, 4, 6)]
+    for share, batch in zip(shares, batches.epoch(torch.arange(8), shares, 0), strict=True):
+        assert batch.images.equal(expected[share.begin : share.end])
+    batches.close()
+
+
 def test_an_epoch_left_in_the_middle_does_not_disturb_the_next(files):
     data = Data(workers=2)
     samples = ImageSamples(files, data, seed=5)
@@ -137,7 +198,7 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
     expected = load(files, transform=spec)
     data = Data(transform=spec, workers=workers)
     samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache.make(NUMBER, samples.shape)
+    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
     batches = ImageBatches(samples, CPU, data)
     order = epoch_order(NUMBER, seed=5, epoch=1)
     plan = EpochPlan(num_samples=NUMBER, batch_size=6, accumulate=1, rank=0, world_size=1)
@@ -146,7 +207,7 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
         pass
     for path in files.paths:
         (files.root / path).unlink()
-    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.shape)
+    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.decoded_shape)
     samples.cache = other  # as another rank of the node has it
     again = ImageBatches(samples, CPU, data)
     for share, batch in zip(shares, again.epoch(order, shares, 1), strict=True):
@@ -191,8 +252,15 @@ def test_a_data_set_without_any_picture_is_refused(tmp_path):
     files = write_files(tmp_path / "pictures", 3)
     for path in files.paths:
         (files.root / path).write_bytes(b"")
-    with pytest.raises(HpcdistError, match="none of the first 3 files"):
+    with pytest.raises(HpcdistError, match="none of 3 files of 3"):
         ImageSamples(files, Data(), seed=0)
+
+
+def test_the_size_is_found_behind_a_class_without_any_picture(tmp_path):
+    files = write_files(tmp_path / "pictures", 160)
+    for path in files.paths[:140]:
+        (files.root / path).write_bytes(b"")
+    assert ImageSamples(files, Data(), seed=0).shape == (3, 32, 40)
 
 
 def test_a_worker_that_is_killed_is_said_to_be(files):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.grid import draw_grid
@@ -39,6 +40,14 @@ def test_digits_are_the_first_batch_of_the_first_epoch():
     assert max(sample.before.max() for sample in shown) == 255
 
 
+def test_a_crop_is_shown_beside_the_whole_image():
+    data = Data(transform=[{"RandomCrop": {"size": 6}}])
+    shown = load_preview(data, seed=SEED, number=NUMBER)
+    assert {(sample.before.shape, sample.after.shape) for sample in shown} == {
+        ((8, 8, 1), (6, 6, 1))
+    }
+
+
 def test_a_file_that_is_no_image_is_shown_as_such(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "x").mkdir(exist_ok=True)
@@ -53,6 +62,16 @@ def test_a_file_that_is_no_image_is_shown_as_such(tmp_path):
     (bad,) = [sample for sample in shown if sample.problem]
     assert bad.problem.startswith(str(tmp_path / "x"))
     assert bad.problem.endswith(".jpg is no image, but text")
+
+
+def test_an_image_that_is_too_large_is_shown_as_such_without_a_warning(tmp_path):
+    folder = tmp_path / "x"
+    folder.mkdir()
+    Image.new("RGB", (40, 30)).save(folder / "0.png")
+    for name in ("1.png", "2.png"):
+        Image.new("1", (10_000, 10_000)).save(folder / name)
+    shown = load_preview(Data(name="image_folder", root=str(tmp_path)), seed=0, number=9)
+    assert any("is too large: 10,000 x 10,000 pixels" in sample.problem for sample in shown)
 
 
 @pytest.mark.parametrize("number", [1, 7, 16])

@@ -55,8 +55,21 @@ def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     assert hint in caught.value.hint
 
 
-def test_a_transform_that_changes_the_size_is_refused_with_the_size_to_set():
-    transform = build_transform([{"RandomCrop": {"size": 20}}])
-    with pytest.raises(JobError, match="20 x 20 pixels of images of 40 x 32") as caught:
-        transform.apply(picture(1), 1)
-    assert "data.size to 20" in caught.value.hint
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        ([{"RandomCrop": {"size": 20}}], (3, 20, 20)),
+        ([{"RandomResizedCrop": {"size": [24, 48]}}], (3, 24, 48)),
+        (["light"], (3, 32, 40)),
+    ],
+    ids=str,
+)
+def test_a_trial_tells_the_shape_that_images_get_and_draws_nothing(spec, shape):
+    before = torch.default_generator.get_state()
+    assert build_transform(spec).try_on(picture(1)) == shape
+    assert torch.default_generator.get_state().equal(before)
+
+
+def test_a_crop_larger_than_the_images_is_refused_with_their_size():
+    with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
+        build_transform([{"RandomCrop": {"size": 50}}]).try_on(picture(1))
