@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 from rich.text import Text
 
@@ -37,14 +37,14 @@ def watch_live(board: Board, title: Callable[[], str]) -> None:
                 size = console.size
                 frame = make_frame(views, title=title(), notes=board.unanswered, height=size.height)
                 live.update(_drawing(frame), refresh=True)
-                _wait_for_resize(console, until_s)
+                _wait_for_resize(console, size, until_s)
     finally:
         live.stop()
 
 
-def _wait_for_resize(console: Console, until_s: float) -> None:
-    size = console.size
-    while console.size == size and time.monotonic() < until_s:
+def _wait_for_resize(console: Console, drawn: ConsoleDimensions, until_s: float) -> None:
+    """Until the size is no longer that which was drawn for, or the time is over."""
+    while console.size == drawn and time.monotonic() < until_s:
         time.sleep(min(_RESIZE_S, max(0.0, until_s - time.monotonic())))
 
 
