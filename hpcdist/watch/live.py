@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -22,7 +23,9 @@ more."""
 def watch_live(board: Board, title: Callable[[], str]) -> None:
     """Show the board until all its runs have ended; the terminal is left as it was, whatever
     happens."""
-    console = Console()
+    # COLUMNS and LINES, where a shell exports them, do not follow the window.
+    fixed = {"COLUMNS", "LINES"}
+    console = Console(_environ={key: text for key, text in os.environ.items() if key not in fixed})
     live = Live(console=console, screen=True, auto_refresh=False)
     try:
         live.start()
