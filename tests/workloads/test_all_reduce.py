@@ -59,14 +59,14 @@ def test_sizes_and_pairs_of_nodes_are_measured_and_summed_up(submit_job):
 
 @contextmanager
 def slowed_down(pid):
-    """The process runs a fifteenth of the time only, never as long as an all-reduce takes."""
+    """The process runs a thirtieth of the time only, never as long as an all-reduce takes."""
     over = threading.Event()
 
     def stop_and_go():
         with suppress(ProcessLookupError):
-            while not over.wait(0.002):
+            while not over.wait(0.003):
                 os.kill(pid, signal.SIGSTOP)
-                over.wait(0.03)
+                over.wait(0.1)
                 os.kill(pid, signal.SIGCONT)
 
     pulse = threading.Thread(target=stop_and_go)
@@ -83,10 +83,12 @@ def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
         "allreduce",
         "allreduce.iterations=10",
         "allreduce.warmup=1",
-        "allreduce.sizes=[4194304]",
+        "allreduce.sizes=[1024,16777216]",
+        "allreduce.check=false",
         "allreduce.pairs=true",
         nodes=3,
     )
+    launched.wait(lambda: "bus" in launched.log(0))  # the small size; the pairs come last
     with slowed_down(launched.pid(1)):
         assert launched.verdict().state == "done", launched.everything_said()
     told = to_json(summarize([launched.run], {}))[0]["all_reduce"]
