@@ -16,6 +16,7 @@ from hpcdist.dataload.combinations import in_job, varied
 from hpcdist.dataload.figures import LoadingCell
 from hpcdist.dataload.series import Series, by_workers
 from hpcdist.dataload.words import shortened
+from hpcdist.line_styles import LINES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,17 +28,6 @@ MOST_AXES = 12
 _COLUMNS = 4
 _LABEL_WIDTH = 34
 _APART = 0.015  # of the axis
-
-# Okabe and Ito's colours, which all kinds of sight tell apart; markers and lines say it again.
-_STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
-    {"color": "#009E73", "marker": "^", "linestyle": "-."},
-    {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
-    {"color": "#56B4E9", "marker": "v", "linestyle": "-"},
-    {"color": "#E69F00", "marker": "P", "linestyle": "--"},
-    {"color": "#000000", "marker": "X", "linestyle": "-."},
-)
 
 
 def draw(cells: Sequence[LoadingCell], title: str) -> bytes:
@@ -112,7 +102,7 @@ def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> No
         yerr=sds,
         capsize=4,
         label=shortened(series[0].setting.transform),
-        **_STYLES[number % len(_STYLES)],
+        **LINES[number % len(LINES)],
     )
 
 

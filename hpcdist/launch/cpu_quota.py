@@ -3,45 +3,19 @@ bound the time and not the CPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from hpcdist.launch.cgroups import CGROUPS, bounding_groups
 
 
-def cpu_quota(membership: str | None = None, root: Path = _CGROUPS) -> float | None:
+def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
     """The smallest quota of this process's cgroup and those above it, in CPUs; None: no quota.
 
     `membership` is what /proc/self/cgroup says, and is read there by default.
     """
-    if membership is None:
-        try:
-            membership = Path("/proc/self/cgroup").read_text()
-        except OSError:
-            return None
-    return min(_quotas(membership, root), default=None)
-
-
-def _quotas(membership: str, root: Path) -> Iterator[float]:
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:  # version 2
-            folders, read = upwards(root, path), _quota_v2
-        elif "cpu" in controllers.split(","):
-            folders, read = upwards(root / "cpu", path), _quota_v1
-        else:
-            continue
-        for folder in folders:
-            quota = read(folder)
-            if quota is not None:
-                yield quota
-
-
-def upwards(root: Path, path: str) -> list[Path]:
-    """The cgroup and those above it; root itself has no quota, but in a container it stands for a
-    group of the host's that may."""
-    folder = root / path.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+    groups = bounding_groups("cpu", membership, root)
+    found = [(_quota_v2 if group.is_v2 else _quota_v1)(group.folder) for group in groups]
+    return min((quota for quota in found if quota is not None), default=None)
 
 
 def _quota_v2(folder: Path) -> float | None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.launch.cpu_quota import upwards
-
-_CGROUPS = Path("/sys/fs/cgroup")
+from hpcdist.launch.cgroups import CGROUPS, bounding_groups
 
 
 @dataclass(frozen=True)
@@ -25,32 +22,14 @@ _V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_f
 _V2 = _Names("memory.max", "memory.current", "inactive_file")
 
 
-def memory_left(membership: str | None = None, root: Path = _CGROUPS) -> int | None:
+def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
     """Bytes left by this process's memory cgroup and those above it; None: there is no limit.
 
     `membership` is what /proc/self/cgroup says, and is read there by default.
     """
-    if membership is None:
-        try:
-            membership = Path("/proc/self/cgroup").read_text()
-        except OSError:
-            return None
-    return min(_each_left(membership, root), default=None)
-
-
-def _each_left(membership: str, root: Path) -> Iterator[int]:
-    for line in membership.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            folders, names = upwards(root, path), _V2
-        elif "memory" in controllers.split(","):
-            folders, names = upwards(root / "memory", path), _V1
-        else:
-            continue
-        for folder in folders:
-            left = _left(folder, names)
-            if left is not None:
-                yield left
+    groups = bounding_groups("memory", membership, root)
+    found = [_left(group.folder, _V2 if group.is_v2 else _V1) for group in groups]
+    return min((left for left in found if left is not None), default=None)
 
 
 def _left(folder: Path, names: _Names) -> int | None:

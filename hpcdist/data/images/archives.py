@@ -3,15 +3,19 @@ folder, and not without bounds."""
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 
 from hpcdist.errors import JobError
 
 _MOST_BYTES = 8 * 10**9
 _MOST_FILES = 1_000_000
+_GZIP = b"\x1f\x8b"
+_PIECE_BYTES = 1 << 20
 
 
 def is_archive(path: Path) -> bool:
@@ -30,7 +34,7 @@ def unpack(archive: Path, folder: Path) -> None:
     """
     num_bytes = num_files = 0
     try:
-        with tarfile.open(archive, "r|*") as members:
+        with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
             for member in members:
                 if not member.isfile():
                     continue
@@ -39,8 +43,22 @@ def unpack(archive: Path, folder: Path) -> None:
                 if num_bytes > _MOST_BYTES or num_files > _MOST_FILES:
                     raise _refused(archive, "unpacks to more than 8 GB or a million files")
                 _write(members, member, _place(archive, member, folder))
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+            _read_to_end(stream)
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _refused(archive, f"cannot be unpacked: {error}") from None
+
+
+def _open(archive: Path) -> BinaryIO:
+    """A .tgz as what is in it: tarfile by itself takes one that was cut off for one that ends."""
+    with archive.open("rb") as file:
+        is_gzip = file.read(len(_GZIP)) == _GZIP
+    return cast("BinaryIO", gzip.open(archive, "rb")) if is_gzip else archive.open("rb")
+
+
+def _read_to_end(stream: BinaryIO) -> None:
+    """EOFError where the file ends before what was packed does, or zlib's where it is damaged."""
+    while stream.read(_PIECE_BYTES):
+        pass
 
 
 def _place(archive: Path, member: tarfile.TarInfo, folder: Path) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.line_styles import LINES
 from hpcdist.summary.benchmark_values import AllReduceSummary
 from hpcdist.summary.pictures.style import (
-    LINES,
     PLAIN_NUMBERS,
     finish,
     label,

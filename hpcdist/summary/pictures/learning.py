@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcdist.line_styles import LINES
 from hpcdist.summary.pictures.series import Curve, Learning
 from hpcdist.summary.pictures.style import (
-    LINES,
     PLAIN_NUMBERS,
     finish,
     label,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcdist.line_styles import LINES
 from hpcdist.summary.pictures.style import (
-    LINES,
     PLAIN_NUMBERS,
     counts_axis,
     finish,

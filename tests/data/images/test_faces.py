@@ -249,7 +249,7 @@ def test_an_archive_that_unpacks_to_more_than_any_data_set_is_refused(
     assert os.listdir(cache) == []
 
 
-@pytest.mark.parametrize("kept", [0.3, 0.9])
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9, 0.99])
 def test_an_archive_that_was_cut_off_is_refused_and_leaves_nothing(
     write_archive, faces_at, tmp_path, monkeypatch, kept
 ):
