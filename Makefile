@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Most of the time tests wait for clusters: more processes than a small machine has CPUs.
-TEST_PROCESSES ?= 4
+TEST_PROCESSES ?= 3
 
 BROWSER_PACKAGES := chromium chromium-driver
 # Debian's names of what the tests of a real Slurm need; the tests start their daemons themselves.
