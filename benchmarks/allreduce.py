@@ -14,13 +14,12 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from commands import HPCDIST, SCRIPTS, TORCHRUN, BenchmarkError, started
+from commands import SCRIPTS, TORCHRUN, BenchmarkError, started
 from ranks import warm_up
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.events import read_events
-from hpcdist.run import all_runs
 from hpcdist.units import show_binary
+from jobs import run_job
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24)
 _WARMUP = 5
@@ -30,24 +29,14 @@ _AT_MOST = {"bound": 1.1, "free": None}
 
 def by_hpcdist(ranks: int, iterations: int) -> Figures:
     """Measure by `hpcdist submit allreduce`."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        folder = Path(name)
-        runs = folder / "runs"
-        settings = {
-            "launch.device": "cpu",
-            "allreduce.sizes": list(_SIZES),
-            "allreduce.iterations": iterations,
-            "allreduce.warmup": _WARMUP,
-            "allreduce.max_time_s": 600,
-        }
-        command = [HPCDIST, "submit", "allreduce", "--gpus", str(ranks), "--local"]
-        command += ["--runs", str(runs)]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={value}"]
-        with started([command], folder) as running:
-            running.wait()
-        (run,) = all_runs(runs)
-        events = read_events(run.event_file(0)).events
+    settings = {
+        "launch.device": "cpu",
+        "allreduce.sizes": list(_SIZES),
+        "allreduce.iterations": iterations,
+        "allreduce.warmup": _WARMUP,
+        "allreduce.max_time_s": 600,
+    }
+    events, *_ = run_job("allreduce", ranks, settings)
     return {
         show_binary(event["bytes"]): event["mean_time_s"] * 1e6
         for event in events

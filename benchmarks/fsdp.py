@@ -8,16 +8,12 @@ what it costs between GPUs; the memory is what it is anywhere.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from functools import partial
-from pathlib import Path
 
-from commands import HPCDIST, started
 from ranks import warm_up
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.events import read_events
-from hpcdist.run import all_runs
+from jobs import run_job
 
 _MEASURES = (
     Measure(name="model states, fullest rank", unit="MB", at_most=0.4),
@@ -28,28 +24,18 @@ _MEASURES = (
 
 def train(strategy: str, ranks: int, width: int, steps: int) -> Figures:
     """Train by `hpcdist submit fsdp --set strategy=...`, and read what the ranks recorded."""
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        folder = Path(name)
-        runs = folder / "runs"
-        settings = {
-            "strategy": strategy,
-            "model.args.hidden": [width] * 4,
-            "train.max_steps": steps,
-            "train.epochs": steps,
-            "train.batch_size": 32,
-            "train.num_threads": 1,
-            "train.evaluate_every_epochs": 0,
-            "checkpoint.every_epochs": 0,
-            "record.window_s": 0.001,
-        }
-        command = [HPCDIST, "submit", "fsdp", "--gpus", str(ranks), "--local"]
-        command += ["--runs", str(runs)]
-        for key, value in settings.items():
-            command += ["--set", f"{key}={value}"]
-        with started([command], folder) as running:
-            running.wait()
-        (run,) = all_runs(runs)
-        return _figures([read_events(path).events for _, _, path in run.event_files()])
+    settings = {
+        "strategy": strategy,
+        "model.args.hidden": [width] * 4,
+        "train.max_steps": steps,
+        "train.epochs": steps,
+        "train.batch_size": 32,
+        "train.num_threads": 1,
+        "train.evaluate_every_epochs": 0,
+        "checkpoint.every_epochs": 0,
+        "record.window_s": 0.001,
+    }
+    return _figures(run_job("fsdp", ranks, settings))
 
 
 def _figures(ranks: list[list[dict]]) -> Figures:

@@ -84,3 +84,11 @@ def read_json(path: Path) -> Any | None:
             return json.loads(file.read())
     except (OSError, ValueError):
         return None
+
+
+def user_cache() -> Path:
+    """$XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist; raises RuntimeError where there is no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # such a value is to be ignored, the XDG specification says
+        base = str(Path.home() / ".cache")
+    return Path(base) / "hpcdist"

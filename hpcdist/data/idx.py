@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 _UNSIGNED_BYTE = 8
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 class IdxError(ValueError):

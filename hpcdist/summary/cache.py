@@ -136,10 +136,7 @@ class SummaryCache:
 
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/hpcdist/summary; raises RuntimeError where there is no home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # such a value is to be ignored, the XDG specification says
-        base = str(Path.home() / ".cache")
-    return Path(base) / "hpcdist" / "summary"
+    return files.user_cache() / "summary"
 
 
 def is_settled(fingerprint: Fingerprint, *, has_verdict: bool, now_s: float) -> bool:

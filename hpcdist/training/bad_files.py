@@ -22,14 +22,10 @@ class BadFileNotes:
         """A file was met that is no image."""
         self._number += 1
         if self._number <= _NAMED:
-            self._note(f"skipped, with no part in the loss: {bad}")
+            self._context.note(f"skipped, with no part in the loss: {bad}")
         elif self._number in _COUNTED:
-            self._note(f"{self._number:,} files are skipped so far")
+            self._context.note(f"{self._number:,} files are skipped so far")
         elif self._number == _NAMED + 1:
-            self._note(
+            self._context.note(
                 f"more than {_NAMED} files are skipped; hpcdist data check names all of them"
             )
-
-    def _note(self, message: str) -> None:
-        self._context.events.write("note", message=message)
-        self._context.say(f"note: {message}")

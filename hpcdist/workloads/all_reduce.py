@@ -13,12 +13,12 @@ from hpcdist.units import show_binary, show_bytes
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
+    gather,
     is_asked_to_stop,
     leave,
     process_group,
     should_stop,
     stop,
-    waiting,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Benchmark:
         self.setting = setting
         self._device = torch.device(context.device)
         self._dtype = getattr(torch, setting.dtype)
-        self._places: list[_Place] = _exchange(context, self._place())
+        self._places: list[_Place] = gather(context, self._place())
         self._sizes = self._sizes_that_fit()
         numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
         self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
@@ -279,9 +279,8 @@ class _Benchmark:
                 own[pair] = _told(self._measure(self._pair_bytes(), group))
                 dist.destroy_process_group(group)
         told: dict[pairs.Pair, _Told] = {}
-        with waiting(self.context):
-            for others in _exchange(self.context, own):
-                told |= others
+        for others in gather(self.context, own):
+            told |= others
         found = {
             pair: self._pair_fields(pair) | {"alone": len(one) == 1} | told[pair].figures
             for pair in one
@@ -315,12 +314,3 @@ class _Benchmark:
             f"bus {show_bytes(fields['bus_bytes_per_s'])}/s"
             f"{' (measured alone)' if fields['alone'] else ''}"
         )
-
-
-def _exchange(context: RankContext, own: Any) -> list[Any]:
-    """What every rank says, by rank."""
-    import torch.distributed as dist
-
-    found: list[Any] = [None] * context.world_size
-    dist.all_gather_object(found, own)
-    return found

@@ -18,12 +18,12 @@ from hpcdist.training.model_names import check_model_name, is_torchvision
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
+    gather,
     is_asked_to_stop,
     leave,
     process_group,
     should_stop,
     stop,
-    waiting,
 )
 
 if TYPE_CHECKING:
@@ -153,12 +153,8 @@ class _Benchmark:
 
     def _measure(self, strategy: str, form: Single, size: int) -> bool:
         """Whether it was measured as often as planned; all ranks know."""
-        import torch.distributed as dist
-
         timed = self._time(form, size) if form.takes_part else None
-        outcomes: list[Timed | None] = [None] * self.context.world_size
-        with waiting(self.context):
-            dist.all_gather_object(outcomes, timed)
+        outcomes: list[Timed | None] = gather(self.context, timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
         if self.context.rank == 0 and all(one is None or one.times_s for one in measured):
             self._tell(_to_cell(strategy, form.devices, size, measured))

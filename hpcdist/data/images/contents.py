@@ -49,15 +49,6 @@ def read_image(content: bytes) -> Image:
     return image
 
 
-def find_problem(content: bytes) -> str | None:
-    """Why a file's content is no image; None where it can be decoded to the end."""
-    try:
-        read_image(content)
-    except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever they come upon
-        return explain(content, error)
-    return None
-
-
 def explain(content: bytes, error: Exception) -> str:
     """Why a decoder refused a file's content, in words that stand after its name."""
     from PIL import Image, UnidentifiedImageError

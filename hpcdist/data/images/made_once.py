@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcdist.errors import JobError
-from hpcdist.files import PRIVATE_FOLDER
+from hpcdist.files import PRIVATE_FOLDER, user_cache
 
 _STALE_S = 86_400.0
 _ASIDE = "aside"
@@ -29,8 +29,7 @@ def cache_folder() -> Path:
     """
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "hpcdist"
+    return user_cache()
 
 
 def make_once(path: Path, make: Callable[[Path], None]) -> Path:
