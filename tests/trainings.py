@@ -7,8 +7,29 @@ import torch
 from cluster_user import User, events
 from made_once import made_once
 
+HELD_MODEL = """\
+import os
+import time
+from pathlib import Path
+
+from hpcdist.training.models import FashionCNN
+
+
+class HeldCNN(FashionCNN):
+    steps = 0
+
+    def forward(self, images):
+        self.steps += 1
+        if self.steps > 200 and not Path(os.environ["HPCDIST_RUN_DIR"], "released").exists():
+            time.sleep(0.1)
+        return super().forward(images)
+"""
+"""Steps slowly, after the fourth epoch, until it is released: what is to interrupt its training
+comes in time, however busy the machine is. It learns what the built-in model learns."""
+
 TRAIN = (
     "ddp",
+    *("--set", "model.name=held:HeldCNN"),
     *("--set", "train.epochs=14"),
     *("--set", "train.batch_size=16"),
     *("--set", "train.evaluate_every_epochs=0"),
@@ -47,7 +68,9 @@ def train_undisturbed(cluster, folder):
 
     def fill(made):
         user = User(cluster, made)
-        run = user.done(user.submit(*TRAIN, *TWO))
+        run = _submit(user)
+        _release(run)
+        user.done(run)
         shutil.copy(_newest(run), made / _UNDISTURBED)
 
     made = made_once(folder, "undisturbed", fill)
@@ -82,12 +105,22 @@ def flat(value):
 
 def train(user, *options):
     """Submit the training, and wait until it is well under way."""
-    run = user.submit(*TRAIN, *TWO, *options)
+    run = _submit(user, *options)
     user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 4, 60)
     return run
 
 
+def _submit(user, *options):
+    user.write("held.py", HELD_MODEL)
+    return user.submit(*TRAIN, *TWO, *options)
+
+
+def _release(run):
+    (run.path / "released").touch()
+
+
 def end_well(user, run, expected, *, attempts=2):
+    _release(run)
     user.done(run, 120)
     assert run.newest_attempt() + 1 == attempts
     resumed = events(run, "resume")
