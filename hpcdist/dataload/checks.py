@@ -7,6 +7,7 @@ from hpcdist.dataload.combinations import Combination, combine, several
 from hpcdist.dataload.figures import Setting
 from hpcdist.errors import JobError
 from hpcdist.job.check import show
+from hpcdist.job.lists import check_each_once
 from hpcdist.spec import Data, DataloadJob
 from hpcdist.training.model_names import check_model_name
 
@@ -43,12 +44,8 @@ def _check_list(job: DataloadJob, key: str) -> None:
     values = several(job.data, key)
     if not values:
         raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice is not None:
-        raise JobError(
-            f"data.{key} has {show(twice)} {values.count(twice)} times",
-            hint="list each once; data.repeats says how often it is timed",
-        )
+    often = "data.repeats says how often it is timed"
+    check_each_once(f"data.{key}", values, hint=often, show=show)
 
 
 def _check_transforms(job: DataloadJob) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcdist.errors import JobError
 from hpcdist.job.check import show
+from hpcdist.job.lists import check_each_once
 
 SHORT_NAMES = {
     "nodes": "resources.nodes",
@@ -36,13 +37,9 @@ def check_axes(given: Mapping[str, Any], source: str) -> Axes:
                 f"{where} is {show(values)}, must be a list of values",
                 hint=f"for example {key}: [1, 2]",
             )
-        called = [_shown(value) for value in values]  # 1 and "1" would be one name in the tables
-        twice = next((text for text in called if called.count(text) > 1), None)
-        if twice is not None:
-            raise JobError(
-                f"{where} has {twice} {called.count(twice)} times",
-                hint="list each once; repeat says how often each point is run",
-            )
+        # 1 and "1" would be one name in the tables.
+        often = "repeat says how often each point is run"
+        check_each_once(where, values, hint=often, show=_shown)
     if len({_key(key) for key in given}) < len(given):
         raise JobError(f"{source}: sweep has the same key twice", hint="give all of its values")
     return dict(given)

@@ -59,15 +59,6 @@ class Sweep:
         digits = max(3, len(str(num_points - 1)))
         return Run(self.path.parent / f"{self.id}-{index:0{digits}d}")
 
-    def job_folder(self, name: str) -> Path:
-        """A new folder for what the scheduler is given for one job."""
-        folder = self.path / name
-        try:
-            (folder / "submitit").mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.path.parent, error) from None
-        return folder
-
     def runs(self) -> list[Run]:
         """Its runs that are still there, in the order of the points."""
         return _runs_of(self, all_runs(self.path.parent))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.collectives import pairs, room
 from hpcdist.errors import JobError
+from hpcdist.job.lists import check_each_once
 from hpcdist.rank import RankContext
 from hpcdist.spec import Allreduce, AllreduceJob, JobSpec
 from hpcdist.units import show_binary, show_bytes
@@ -35,13 +36,10 @@ def check(job: JobSpec) -> None:
     setting = job.allreduce
     if not setting.sizes:
         raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
+    often = "allreduce.iterations says how often it is measured"
+    check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
     number_bytes = NUMBER_BYTES[setting.dtype]
     for size in setting.sizes:
-        if setting.sizes.count(size) > 1:
-            raise JobError(
-                f"allreduce.sizes has {size:,} {setting.sizes.count(size)} times",
-                hint="list each once; allreduce.iterations says how often it is measured",
-            )
         if size % number_bytes:
             raise JobError(
                 f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} bytes "

@@ -11,6 +11,7 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.errors import JobError
 from hpcdist.inference.conclusion import conclude
 from hpcdist.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
+from hpcdist.job.lists import check_each_once
 from hpcdist.rank import RankContext
 from hpcdist.spec import Inference, InferenceJob, JobSpec
 from hpcdist.training.model_args import check_model_args
@@ -59,12 +60,8 @@ def _check_lists(setting: Inference) -> None:
         values = getattr(setting, key)
         if not values:
             raise JobError(f"inference.{key} is empty", hint="list at least one")
-        twice = next((value for value in values if values.count(value) > 1), None)
-        if twice is not None:
-            raise JobError(
-                f"inference.{key} has {twice} {values.count(twice)} times",
-                hint="list each once; inference.repeats says how often it is timed",
-            )
+        often = "inference.repeats says how often it is timed"
+        check_each_once(f"inference.{key}", values, hint=often)
 
 
 def prepare(job: JobSpec) -> None:
