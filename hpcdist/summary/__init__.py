@@ -22,6 +22,7 @@ from hpcdist.summary.configuration import configurations
 from hpcdist.summary.found import find_measurements
 from hpcdist.summary.repeats import with_repeats
 from hpcdist.summary.search import search_runs
+from hpcdist.summary.sizes import with_sizes
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 from hpcdist.verdict import State
 
@@ -71,10 +72,13 @@ def summarize(
                 )
             )
     summaries, groups, comparisons = scaling.compare(measured)
+    summaries = with_repeats(with_sizes(summaries, groups), groups)
     digests = configurations([run.conditions for run in measured])
     summaries = [
         msgspec.structs.replace(run, configuration=one)
-        for run, one in zip(with_repeats(summaries, groups), digests, strict=True)
+        for run, one in zip(
+            with_repeats(with_sizes(summaries, groups), groups), digests, strict=True
+        )
     ]
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
