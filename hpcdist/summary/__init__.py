@@ -19,7 +19,9 @@ from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
 from hpcdist.summary.configuration import configurations
+from hpcdist.summary.forecast import with_forecasts
 from hpcdist.summary.found import find_measurements
+from hpcdist.summary.reaching import with_times_to_accuracy
 from hpcdist.summary.repeats import with_repeats
 from hpcdist.summary.search import search_runs
 from hpcdist.summary.sizes import with_sizes
@@ -49,13 +51,15 @@ def summarize(
     cache: SummaryCache | None = None,
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
+    target_accuracy: float | None = None,
 ) -> Summary:
     """Runs in figures, in the order given; what is no run is skipped and told.
 
     `states` holds, by run id, the scheduler's word on runs that have no verdict, and `accounting`
     what it has on their jobs. With a cache, only
     runs that changed are read. `num_workers` processes are forked for it where there is much to
-    read; None is one per CPU. `warn` is told where the cache cannot be written.
+    read; None is one per CPU. `warn` is told where the cache cannot be written. The time to
+    `target_accuracy` is told; to the most that all done runs of a job came to, where it is None.
     """
     found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
     measured: list[metrics.MeasuredRun] = []
@@ -72,7 +76,8 @@ def summarize(
                 )
             )
     summaries, groups, comparisons = scaling.compare(measured)
-    summaries = with_repeats(with_sizes(summaries, groups), groups)
+    summaries = with_times_to_accuracy(summaries, measured, target=target_accuracy)
+    summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), groups), groups)
     digests = configurations([run.conditions for run in measured])
     summaries = [
         msgspec.structs.replace(run, configuration=one)

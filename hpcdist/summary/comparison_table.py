@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
+from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.table import Column, Row, Titled, print_runs, print_titled, say, say_each
 from hpcdist.summary.text import (
     UNDEFINED,
@@ -35,7 +36,7 @@ def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Ro
     console.print()
     for titled in comparison_tables(comparison):
         print_titled(console, titled)
-    print_runs(console, rows)
+    print_runs(console, rows, accuracy_tables(rows))
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Titled]:

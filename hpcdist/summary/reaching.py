@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 if TYPE_CHECKING:
-    from hpcdist.summary.metrics import RankFigures
+    from hpcdist.summary.metrics import MeasuredRun, RankFigures
 
 _STEPS_OF_TARGET = 1_000
 """A target that nobody gave is rounded down to a tenth of a percent."""
@@ -39,13 +40,18 @@ def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
     return bests
 
 
-def choose_target(bests: Iterable[Sequence[Tested]]) -> float | None:
-    """The most that every run that was tested came to; None where none was."""
-    reached = [tests[-1].accuracy for tests in bests if tests]
-    if not reached:
-        return None
-    rounded = math.floor(min(reached) * _STEPS_OF_TARGET) / _STEPS_OF_TARGET
-    return rounded if rounded > 0 else min(reached)
+def with_times_to_accuracy(
+    runs: Sequence[RunSummary], measured: Sequence[MeasuredRun], *, target: float | None
+) -> list[RunSummary]:
+    """The runs, which are those measured, with when each reached the target; without one, the most
+    that all done runs of its job, or of its comparison, came to."""
+    targets = _targets(measured) if target is None else {}
+    found = []
+    for run, one in zip(runs, measured, strict=True):
+        own = target if target is not None else targets.get(_part(one))
+        reached = reach(one.bests, own) if own is not None else None
+        found.append(msgspec.structs.replace(run, time_to_accuracy=reached))
+    return found
 
 
 def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
@@ -66,11 +72,22 @@ def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
     )
 
 
-def mean_time_s(runs: Sequence[RunSummary]) -> float | None:
-    """Over the runs; None where one of them has not reached the target."""
-    times = [run.time_to_accuracy.time_s if run.time_to_accuracy else None for run in runs]
-    known = [time_s for time_s in times if time_s is not None]
-    return fmean(known) if known and len(known) == len(times) else None
+def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
+    bests: dict[str, list[float]] = {}
+    for run in measured:
+        if run.bests and run.summary.state == "done":
+            bests.setdefault(_part(run), []).append(run.bests[-1].accuracy)
+    return {part: _rounded(min(found)) for part, found in bests.items()}
+
+
+def _part(run: MeasuredRun) -> str:
+    return run.comparison or run.summary.job
+
+
+def _rounded(accuracy: float) -> float:
+    """Down, so that all still reach it."""
+    rounded = math.floor(accuracy * _STEPS_OF_TARGET) / _STEPS_OF_TARGET
+    return rounded if rounded > 0 else accuracy
 
 
 def offsets_s(attempts: Iterable[tuple[float, float]]) -> list[float]:

@@ -70,6 +70,7 @@ def test_the_whole_summary_in_80_columns(sweep, monkeypatch):
     monkeypatch.chdir(sweep[0].path.parent.parent)
     text = printed(summarize(sweep, {}))
     assert max(map(len, text.splitlines())) <= 80
+    open("/tmp/s_try/out.txt", "w").write(stripped(text))
     assert stripped(text) == EXPECTED
 
 

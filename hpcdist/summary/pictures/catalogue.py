@@ -63,13 +63,20 @@ def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
         return
     by_id = {row.run.run: row for row in part.rows}
     for group in summary.groups:
-        rows = [by_id[run] for run in group.runs if run in by_id]
+        members = dict.fromkeys((*group.baseline, *group.runs))
+        rows = [by_id[run] for run in members if run in by_id]
         if not group.baseline or not rows:
             continue
-        title = f"{label(job)}: speed against size"
-        told = f"Runs {_numbers(rows)}; the dotted line is the ideal."
+        kind = f" ({group.scaling} scaling)" if group.scaling else ""
+        title = f"{label(job)}: speed against size{kind}"
+        dashed = "; dashed, what more would bring" if _is_forecast(rows) else ""
+        told = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
         draw = functools.partial(scaling.draw, [row.run for row in rows], title)
         yield Picture(f"{slug(job)}-scaling", title, told, draw)
+
+
+def _is_forecast(rows: Sequence[Row]) -> bool:
+    return any(row.run.forecast and row.run.forecast.sizes for row in rows)
 
 
 def _phases(part: Part) -> Iterator[Picture]:
