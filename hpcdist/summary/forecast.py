@@ -210,6 +210,6 @@ def _why_unsure(sizes: Sequence[ForecastSize]) -> str:
 
 def _notes(ground: _Ground, *, left_out: Sequence[ForecastSize]) -> Iterator[str]:
     if ground.largest.nodes == 1:
-        yield "as if all GPUs were in one node: no run was on several"
+        yield "it is as if all GPUs were in one node, as no run was on several"
     if left_out:
-        yield f"for {left_out[0].gpus} and more it is too unsure"
+        yield f"for {left_out[0].gpus} and more what was measured says too little"

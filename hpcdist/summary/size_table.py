@@ -40,13 +40,16 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
     told = ", ".join(
         f"{number_of(size.gpus, unit)} {_ends(size.speedup)} times" for size in forecast.sizes
     )
-    notes = "".join(f"; {note}" for note in forecast.notes)
+    notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
     error = (
         ""
         if forecast.error is None
-        else (f"; without a size it misses that one by {format_percent(forecast.error, 1)} %")
+        else (
+            f" A size that it is fitted without it misses by {format_percent(forecast.error, 1)} %."
+        )
     )
-    return f"Forecast: {told} as fast as {num_gpus(baseline)} (with 95 % confidence{error}{notes})."
+    ending = f"as fast as {num_gpus(baseline)}, with 95 % confidence."
+    return f"Forecast: {told} {ending}{error}{notes}"
 
 
 def _ends(estimate: Estimate) -> str:

@@ -53,7 +53,7 @@ def test_sizes_whose_intervals_overlap_are_not_distinguishable(add_run, rates, d
     file = io.StringIO()
     print_summary(summary, make_console(file))
     conclusion, table = file.getvalue().split("\n", 1)
-    assert re.search(r"1 x 1 +3 +100 ± 5 +-", table)
+    assert re.search(r"1 x 1 +3 +100 ± 5 +100 +1 \* +100 +-", table)
     for text in (conclusion, table):
         assert ("not distinguishable" in text) is not differs
 

@@ -14,7 +14,7 @@ from hpcdist.summary.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.pictures.style import label
 from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row
-from hpcdist.summary.text import format_ranges
+from hpcdist.summary.text import format_percent, format_ranges
 from hpcdist.summary.values import Summary
 
 if TYPE_CHECKING:
@@ -112,8 +112,11 @@ def _learning(part: Part) -> Iterator[Picture]:
     named = [run for run in named if not run.learning.is_empty]
     if named:
         title = f"{label(_job(part))}: loss and accuracy"
-        told = f"Thin lines are training, those with markers are tests.{left_out}"
-        draw = functools.partial(learning.draw, named, title)
+        targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
+        target = targets[0] if targets else None
+        aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
+        told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
+        draw = functools.partial(learning.draw, named, title, target)
         yield Picture(f"{slug(_job(part))}-learning", title, told, draw)
 
 

@@ -101,7 +101,7 @@ def _draw(
         text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
         axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
     axes.margins(x=0.25, y=0.12)
-    if drawn[-1] > _MOST_LINEAR * drawn[0]:
+    if drawn[-1] > _MOST_LINEAR * drawn[0] or to_come:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)  # so that the ideal is a straight line
         axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
