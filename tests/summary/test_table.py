@@ -218,7 +218,8 @@ def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
     text = printed(summarize(runs, {}), width=200)
     assert text.splitlines()[0] == (
         "ddp: 2 ranks (1 x 2) are 3.00 times as fast as 1 (1 x 1): 150 % of the ideal speed-up"
-        " (weak scaling). That is too good: something else slowed the smaller run down; run it again."
+        " (weak scaling). That is too good: something else slowed the smaller run down;"
+        " run it again."
     )
 
 
