@@ -77,7 +77,8 @@ def summarize(
             )
     summaries, groups, comparisons = scaling.compare(measured)
     summaries = with_times_to_accuracy(summaries, measured, target=target_accuracy)
-    summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), groups), groups)
+    sized = [*groups, *scaling.groups_within(measured, comparisons)]
+    summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), sized), sized)
     digests = configurations([run.conditions for run in measured])
     summaries = [
         msgspec.structs.replace(run, configuration=one)

@@ -74,6 +74,30 @@ class _Alike(NamedTuple):
     to compare with."""
 
 
+def groups_within(
+    measured: Sequence[MeasuredRun], comparisons: Sequence[Comparison]
+) -> list[Group]:
+    """Of the variants of each comparison, those that differ only in size from the first one."""
+    by_id: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in measured:
+        if run.comparison is not None and _why_left_out(run) is None:
+            by_id[run.comparison].append(run)
+    return [
+        _group(alike)
+        for comparison in comparisons
+        for alike in _alike(by_id[comparison.id])
+        if _is_of_sizes(alike, comparison.baseline)
+    ]
+
+
+def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
+    """Each variant is another size; else they are compared for something else."""
+    variants = {(run.variant, size(run)) for run in (*alike.baseline, *alike.runs)}
+    return {run.variant for run in alike.baseline} == {baseline} and (
+        len(variants) == len({place for _, place in variants})
+    )
+
+
 def _comparisons(
     measured: Sequence[MeasuredRun], compared: dict[int, RunSummary]
 ) -> list[Comparison]:

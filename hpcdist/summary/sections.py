@@ -69,8 +69,8 @@ def _conclusions(part: Part) -> list[str]:
 def _tables(part: Part) -> Iterator[TextTable]:
     if part.comparison is not None:
         yield from map(_from_titled, comparison_tables(part.comparison))
-    else:
-        yield from map(_from_titled, size_tables(part.rows))
+    yield from map(_from_titled, size_tables(part.rows))
+    if part.comparison is None:
         yield from map(_from_titled, repeats_tables(part.rows))
     speed, *others = run_tables(part.rows)
     yield _from_titled(speed)
