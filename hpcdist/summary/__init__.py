@@ -1,10 +1,11 @@
 """From the events of runs to figures and tables.
 
 One way through: collect and event_file (files to records), metrics and timing (records to a
-`RunSummary` per run), scaling (which runs compare, speed-up) and variants (what a comparison says),
-then report (tables) and plot. The first two are spread over processes by measuring, and left out
-for runs that cache knows. What comes after collect and before report is pure; nothing here imports
-torch or numpy but matplotlib for plot, and only report and the tables import rich.
+`RunSummary` per run), scaling (which runs compare, speed-up), sizes and forecast (how sure that is,
+and what more GPUs would bring) and variants (what a comparison says), then report (tables) and
+plot. The first two are spread over processes by measuring, and left out for runs that cache knows.
+What comes after collect and before report is pure; nothing here imports torch, numpy only where
+there is something to forecast or to draw, and only report and the tables import rich.
 """
 
 from __future__ import annotations
