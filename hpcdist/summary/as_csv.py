@@ -20,7 +20,7 @@ _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
     *("nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
-    *("of_size.scaling", "of_size.num_runs", "of_size.differs_from_baseline"),
+    *("of_size.scaling", "of_size.strategy", "of_size.num_runs", "of_size.differs_from_baseline"),
     *("of_size.speedup.mean", "of_size.speedup.interval.low", "of_size.speedup.interval.high"),
     *("of_size.efficiency.mean", "of_size.speedup.over", "samples_per_step", "warm_up_steps"),
     *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),

@@ -125,10 +125,29 @@ def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
     groups: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
         groups[json.dumps(compared_conditions(run.conditions), sort_keys=True)].append(run)
-    found = [_Alike(sorted(group, key=size), smallest(group)) for group in groups.values()]
+    found = [alike for group in groups.values() for alike in _by_strategy(group)]
     several = [group for group in found if group.baseline]
     singles = [group for group in found if not group.baseline]
     return several + _joined(singles, several)
+
+
+def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
+    """A group for each strategy, as two of one size are no repeats of each other; all of them begin
+    with the runs on one GPU, which needs none."""
+    alone = [run for run in group if num_gpus(run) == 1]
+    strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
+    for run in group:
+        if num_gpus(run) > 1:
+            strategies[run.conditions.get("strategy")].append(run)
+    if len(strategies) < 2:
+        return [_Alike(sorted(group, key=size), smallest(group))]
+    main, *others = sorted(
+        strategies.values(), key=lambda runs: (-len({size(run) for run in runs}), -len(runs))
+    )
+    return [
+        _Alike(sorted([*alone, *main], key=size), smallest([*alone, *main])),
+        *(_Alike(sorted(runs, key=size), alone or smallest(runs)) for runs in others),
+    ]
 
 
 def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike]:
@@ -168,6 +187,7 @@ def _group(alike: _Alike) -> Group:
         runs=[run.summary.run for run in alike.runs],
         baseline=[run.summary.run for run in alike.baseline],
         scaling=scaling_of([*alike.baseline, *alike.runs]) if alike.baseline else None,
+        strategy=alike.runs[-1].conditions.get("strategy"),
     )
 
 
@@ -211,7 +231,10 @@ def _why_unlike(group: _Alike, main: _Alike) -> str | None:
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    strategies = mine.get("strategy"), theirs.get("strategy")
     mine, theirs = compared_conditions(mine), compared_conditions(theirs)
+    if mine == theirs:
+        mine, theirs = ({"strategy": one} for one in strategies)
     return [
         f"{key} is {_shown(mine.get(key))}, but {_shown(theirs.get(key))}"
         for key in sorted(mine.keys() | theirs.keys())

@@ -13,6 +13,7 @@ from hpcdist.summary.text import (
     format_number,
     format_percent,
     number_of,
+    shown,
     spread_text,
     time_unit,
 )
@@ -25,11 +26,14 @@ def size_tables(rows: Sequence[Row]) -> Iterator[Titled]:
     groups: dict[tuple[str, ...], list[RunSummary]] = {}
     for row in rows:
         if row.run.of_size is not None:
-            key = (*row.run.compared_with, row.run.of_size.scaling or "")
+            size = row.run.of_size
+            key = (*row.run.compared_with, size.scaling or "", size.strategy or "")
             groups.setdefault(key, []).append(row.run)
+    strategies = {key[-1] for key in groups}
     for runs in groups.values():
         lent = [by_id[run] for run in runs[0].compared_with if run in by_id]
-        yield _table(list({run.run: run for run in [*lent, *runs]}.values()))
+        members = list({run.run: run for run in [*lent, *runs]}.values())
+        yield _table(members, names_strategy=len(strategies) > 1)
 
 
 def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
@@ -59,13 +63,16 @@ def _ends(estimate: Estimate) -> str:
     return " to ".join(format_number(end, min(2, decimals)) for end in ends)
 
 
-def _table(runs: Sequence[RunSummary]) -> Titled:
+def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Titled:
     sizes = list(by_size(runs).values())
     firsts = [theirs[0] for theirs in sizes]
     compared = next(run for run in reversed(firsts) if run.of_size)
     forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
     told = [*_over(firsts), *([forecast_sentence(forecast, firsts[0])] if forecast else [])]
-    return Titled(_caption(compared), firsts, _columns(firsts, compared), "\n".join(told))
+    caption = _caption(compared)
+    if names_strategy:
+        caption = f"{shown(_of(compared).strategy or 'no strategy')}: {caption}"
+    return Titled(caption, firsts, _columns(firsts, compared), "\n".join(told))
 
 
 def _caption(compared: RunSummary) -> str:

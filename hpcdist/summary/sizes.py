@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 import msgspec
 
 from hpcdist.summary.estimates import Measured, differ, estimate, ratio
-from hpcdist.summary.values import Group, RunSummary, Scaling, SizeSummary
+from hpcdist.summary.values import Group, RunSummary, SizeSummary
 
 Size = tuple[int, int]
 """GPUs, and nodes."""
@@ -23,7 +23,7 @@ def with_sizes(runs: Sequence[RunSummary], groups: Sequence[Group]) -> list[RunS
         if group.baseline:
             baseline = [by_id[run] for run in group.baseline]
             for theirs in by_size([by_id[run] for run in group.runs]).values():
-                summary = _summarize(theirs, baseline, group.scaling)
+                summary = _summarize(theirs, baseline, group)
                 found.update(dict.fromkeys((run.run for run in theirs), summary))
     return [
         msgspec.structs.replace(run, of_size=found[run.run]) if run.run in found else run
@@ -57,7 +57,7 @@ def measured_rate(runs: Sequence[RunSummary]) -> Measured:
 
 
 def _summarize(
-    runs: Sequence[RunSummary], baseline: Sequence[RunSummary], scaling: Scaling | None
+    runs: Sequence[RunSummary], baseline: Sequence[RunSummary], group: Group
 ) -> SizeSummary:
     mine, theirs = measured_rate(runs), measured_rate(baseline)
     speedup = ratio(mine, theirs)
@@ -65,7 +65,8 @@ def _summarize(
     times = [run.step_time_s.mean for run in runs if run.step_time_s]
     return SizeSummary(
         num_runs=len(runs),
-        scaling=scaling,
+        scaling=group.scaling,
+        strategy=group.strategy,
         samples_per_step=runs[0].samples_per_step,
         samples_per_s=estimate(mine),
         step_time_s=fmean(times) if times else None,

@@ -53,6 +53,8 @@ class SizeSummary(Struct, frozen=True, kw_only=True):
     scaling: Scaling | None = None
     """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
     step; None where neither is so."""
+    strategy: str | None = None
+    """Of the larger sizes that it is compared with; None where the job has none."""
     samples_per_step: float | None = None
     """Of all GPUs together, in the mean: the last step of an epoch may be smaller."""
     samples_per_s: Estimate
@@ -264,6 +266,8 @@ class Group(Struct, frozen=True, kw_only=True):
     baseline: list[str]
     """Those of the smallest size, which may be of another group; empty where all runs have the
     same."""
+    strategy: str | None = None
+    """Of the largest runs: one GPU needs none."""
     scaling: Scaling | None = None
     """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
     step; None where neither is so."""
