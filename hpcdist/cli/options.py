@@ -274,6 +274,12 @@ def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
         raise click.UsageError(
             f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
         )
+    for axis in axes:
+        if axis.beside:
+            raise click.UsageError(
+                f"--sweep {axis.name}:{axis.beside[0].name}: keys that step together are for plain "
+                f"jobs; {comparison.name} sweeps each key by itself"
+            )
     return comparison.swept({axis.name: [flag.value for flag in axis.flags] for axis in axes})
 
 

@@ -35,6 +35,21 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
     return share
 
 
+def _accuracy(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """`0.97`, `97%` or `97` as 0.97."""
+    if value is None:
+        return None
+    text = value.strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    share = number / 100 if text.endswith("%") or number > 1 else number
+    if not 0 < share <= 1:
+        raise click.BadParameter(f"{value!r} is no accuracy, such as 0.97 or 97%")
+    return share
+
+
 @click.command
 @run_arguments
 @runs_option
@@ -43,6 +58,12 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
+@click.option(
+    "--target-accuracy",
+    metavar="SHARE",
+    callback=_accuracy,
+    help="Tell when each run came to this test accuracy. [default: what all runs of a job reach]",
+)
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
 @click.option(
     "--against",
@@ -64,6 +85,7 @@ def summary(
     markdown_file: str | None,
     html_file: str | None,
     plot_folder: str | None,
+    target_accuracy: float | None,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
@@ -85,7 +107,7 @@ def summary(
     if against is not None:
         from hpcdist.cli.against import compare
 
-        _refuse_with_against(files, plot_folder)
+        _refuse_with_against(files, plot_folder, target_accuracy)
         return compare(
             run_names,
             runs,
@@ -109,6 +131,7 @@ def summary(
         cache=None if no_cache else summary_cache(),
         num_workers=None,
         warn=note,
+        target_accuracy=target_accuracy,
     )
     _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
     if plot_folder is not None:
@@ -124,9 +147,12 @@ def summary(
     return None
 
 
-def _refuse_with_against(files: Mapping[str, str | None], plot_folder: str | None) -> None:
+def _refuse_with_against(
+    files: Mapping[str, str | None], plot_folder: str | None, target_accuracy: float | None
+) -> None:
     given = [f"--{form}" for form, file in files.items() if file is not None]
     given += ["--plot"] if plot_folder is not None else []
+    given += ["--target-accuracy"] if target_accuracy is not None else []
     if given:
         raise click.UsageError(
             f"{given[0]} and --against contradict each other: a comparison has only --json"

@@ -1,10 +1,11 @@
 """From the events of runs to figures and tables.
 
 One way through: collect and event_file (files to records), metrics and timing (records to a
-`RunSummary` per run), scaling (which runs compare, speed-up) and variants (what a comparison says),
-then report (tables) and plot. The first two are spread over processes by measuring, and left out
-for runs that cache knows. What comes after collect and before report is pure; nothing here imports
-torch or numpy but matplotlib for plot, and only report and the tables import rich.
+`RunSummary` per run), scaling (which runs compare, speed-up), sizes and forecast (how sure that is,
+and what more GPUs would bring) and variants (what a comparison says), then report (tables) and
+plot. The first two are spread over processes by measuring, and left out for runs that cache knows.
+What comes after collect and before report is pure; nothing here imports torch, numpy only where
+there is something to forecast or to draw, and only report and the tables import rich.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import collect, metrics, scaling
 from hpcdist.summary.cache import SummaryCache
 from hpcdist.summary.configuration import configurations
+from hpcdist.summary.forecast import with_forecasts
 from hpcdist.summary.found import find_measurements
+from hpcdist.summary.reaching import with_times_to_accuracy
 from hpcdist.summary.repeats import with_repeats
 from hpcdist.summary.search import search_runs
+from hpcdist.summary.sizes import with_sizes
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 from hpcdist.verdict import State
 
@@ -48,13 +52,15 @@ def summarize(
     cache: SummaryCache | None = None,
     num_workers: int | None = 1,
     warn: Callable[[str], None] | None = None,
+    target_accuracy: float | None = None,
 ) -> Summary:
     """Runs in figures, in the order given; what is no run is skipped and told.
 
     `states` holds, by run id, the scheduler's word on runs that have no verdict, and `accounting`
     what it has on their jobs. With a cache, only
     runs that changed are read. `num_workers` processes are forked for it where there is much to
-    read; None is one per CPU. `warn` is told where the cache cannot be written.
+    read; None is one per CPU. `warn` is told where the cache cannot be written. The time to
+    `target_accuracy` is told; to the most that all done runs of a job came to, where it is None.
     """
     found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
     measured: list[metrics.MeasuredRun] = []
@@ -71,10 +77,15 @@ def summarize(
                 )
             )
     summaries, groups, comparisons = scaling.compare(measured)
+    summaries = with_times_to_accuracy(summaries, measured, target=target_accuracy)
+    sized = [*groups, *scaling.groups_within(measured, comparisons)]
+    summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), sized), sized)
     digests = configurations([run.conditions for run in measured])
     summaries = [
         msgspec.structs.replace(run, configuration=one)
-        for run, one in zip(with_repeats(summaries, groups), digests, strict=True)
+        for run, one in zip(
+            with_repeats(with_sizes(summaries, groups), groups), digests, strict=True
+        )
     ]
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 

@@ -20,10 +20,15 @@ _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
     *("nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
+    *("of_size.scaling", "of_size.strategy", "of_size.num_runs", "of_size.differs_from_baseline"),
+    *("of_size.speedup.mean", "of_size.speedup.interval.low", "of_size.speedup.interval.high"),
+    *("of_size.efficiency.mean", "of_size.speedup.over", "samples_per_step", "warm_up_steps"),
     *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
 )
 _AFTER_PHASES = (
     *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
+    *("time_to_accuracy.target", "time_to_accuracy.is_reached", "time_to_accuracy.time_s"),
+    *("time_to_accuracy.step", "time_to_accuracy.epoch"),
     *("peak_rss_bytes", "peak_cuda_bytes", "model_states.total_bytes"),
     *("restarts", "lost_steps", "lost_time_s"),
     *("slowest_rank.rank", "slowest_rank.host", "slowest_rank.own_time_s"),
@@ -55,10 +60,12 @@ def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _at(run: dict[str, Any], column: str) -> Any:
     head, _, rest = column.partition(".")
-    if not rest:
-        return run[head]
-    # A phase of the user's may have dots in its name.
-    return (run[head] or {}).get(rest)
+    if head == "phase_s":  # a phase of the user's may have dots in its name
+        return (run[head] or {}).get(rest)
+    found: Any = run
+    for key in column.split("."):
+        found = (found or {}).get(key)
+    return found
 
 
 def _cell(value: Any) -> Any:

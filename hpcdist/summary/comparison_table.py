@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
+from hpcdist.summary.accuracy_table import accuracy_tables
+from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Column, Row, Titled, print_runs, print_titled, say, say_each
 from hpcdist.summary.text import (
     UNDEFINED,
@@ -33,9 +35,9 @@ def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Ro
     say(console, f"comparison {shown(comparison.id)}", style="bold")
     say_each(console, conclusions(comparison))
     console.print()
-    for titled in comparison_tables(comparison):
+    for titled in (*comparison_tables(comparison), *size_tables(rows)):
         print_titled(console, titled)
-    print_runs(console, rows)
+    print_runs(console, rows, accuracy_tables(rows))
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Titled]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from hpcdist.summary.benchmarks import (
     inference_summary,
     loading_summary,
 )
+from hpcdist.summary.reaching import Tested, list_bests
 from hpcdist.summary.records import Evaluation, Memory, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.values import (
@@ -47,6 +49,10 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Windows without the warm-up."""
     totals: StepTotals
     """Over the same windows."""
+    warm_up_steps: int
+    """Steps that were left out."""
+    tests: list[Tested]
+    """Evaluations with an accuracy, by this rank's clock."""
     first_step: int | None
     """Finished steps when the attempt began."""
     last_step: int | None
@@ -76,6 +82,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why there is no throughput."""
     num_devices: int
     """GPUs that it asked for; without GPUs, what stands for them."""
+    bests: list[Tested] = []
+    """Each test that was better than all before it, from the first step on."""
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None
@@ -93,6 +101,8 @@ def measure_rank(record: RankRecord) -> RankFigures:
         start=record.starts[-1] if record.starts else Start(),
         spans=timing.to_spans(measured),
         totals=totals,
+        warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
+        tests=_tests(record),
         first_step=_first_step(record),
         last_step=_last_step(record),
         stepping_s=_stepping_s(record),
@@ -136,6 +146,8 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         world_size=world_size,
         num_cpus=_num_cpus(ranks),
         samples_per_s=timing.throughput(complete),
+        samples_per_step=timing.samples_per_step(complete),
+        warm_up_steps=_warm_up_steps(ranks),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
         final=_final(ranks),
@@ -162,6 +174,7 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         conditions=_conditions(record, ranks),
         missing=None if complete else _why_no_rate(ranks, world_size),
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
+        bests=list_bests(attempts),
         comparison=record.comparison,
         variant=record.variant,
     )
@@ -216,7 +229,24 @@ def _epochs(record: RankRecord) -> int | None:
     return 0 if any(window.epoch is not None for window in record.windows) else None
 
 
+def _tests(record: RankRecord) -> list[Tested]:
+    return [
+        Tested(test.time_s, test.step, test.epoch, test.accuracy)
+        for test in record.evaluations
+        if test.time_s is not None and test.accuracy is not None and math.isfinite(test.accuracy)
+    ]
+
+
 # All ranks.
+
+
+def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
+    """Of the lowest rank that stepped, in all attempts."""
+    stepped = [figures for figures in ranks if figures.totals.steps]
+    lowest = min((figures.rank for figures in stepped), default=None)
+    if lowest is None:
+        return None
+    return sum(figures.warm_up_steps for figures in stepped if figures.rank == lowest)
 
 
 def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:

@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hpcdist.summary.benchmarks import all_reduce_sentences
-from hpcdist.summary.text import decimals_for, format_number, format_percent, number_of, shown
+from hpcdist.summary.text import (
+    decimals_for,
+    format_number,
+    format_percent,
+    number_of,
+    shown,
+    spread_text,
+)
 from hpcdist.summary.values import RunSummary
 
 _MOST_EFFICIENCY = 1.1
@@ -53,20 +60,34 @@ def _benchmark_sentences(run: RunSummary) -> str:
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     assert run.speedup is not None
     assert run.efficiency is not None
+    efficiency = run.of_size.efficiency.mean if run.of_size else run.efficiency
     baseline = next(other for other in runs if other.run in run.compared_with)
     ranks = number_of(run.world_size, "rank")
     verb = "is" if run.world_size == 1 else "are"
-    doubt = _TOO_GOOD if run.efficiency > _MOST_EFFICIENCY else ""
+    doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
     return (
-        f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {run.speedup:.2f} times as fast as"
+        f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {_speedup(run)} times as fast as"
         f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
-        f" {format_percent(run.efficiency)} % of the ideal speed-up.{doubt}"
+        f" {format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}.{doubt}"
         f"{_not_distinguishable(run)}{_shared_cpus(run)}"
     )
 
 
+def _speedup(run: RunSummary) -> str:
+    """That of all runs of its size, with half the interval where there is any to see."""
+    if run.of_size is None or run.of_size.speedup.interval is None:
+        return f"{run.speedup:.2f}"
+    found = run.of_size.speedup
+    return spread_text(found, 2) if found.interval and found.sd else f"{found.mean:.2f}"
+
+
+def _scaling(run: RunSummary) -> str:
+    scaling = run.of_size.scaling if run.of_size else None
+    return f" ({scaling} scaling)" if scaling else ""
+
+
 def _not_distinguishable(run: RunSummary) -> str:
-    if run.repeats is None or run.repeats.differs_from_baseline is not False:
+    if run.of_size is None or run.of_size.differs_from_baseline is not False:
         return ""
     return " The two are not distinguishable: their 95 % confidence intervals overlap."
 

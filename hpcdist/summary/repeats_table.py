@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from hpcdist.summary.repeats import one_of_each
 from hpcdist.summary.table import Column, Row, Titled
-from hpcdist.summary.text import UNDEFINED, decimals_for, format_number
+from hpcdist.summary.text import decimals_for, format_number
 from hpcdist.summary.values import Repeats, RunSummary
 
 
 def repeats_tables(rows: Sequence[Row]) -> Iterator[Titled]:
-    """A table with a line for each size that was run more than once; none where none was."""
-    if runs := one_of_each([row.run for row in rows]):
+    """A table with a line for each size that was run more than once, but for those that are
+    compared with other sizes, in a table of their own."""
+    if runs := one_of_each([row.run for row in rows if row.run.of_size is None]):
         caption = "Repeats, with the 95 % confidence interval of their mean"
         yield Titled(caption, runs, _columns(runs))
 
@@ -29,14 +30,7 @@ def _columns(runs: Sequence[RunSummary]) -> list[Column]:
         Column("nodes\nx gpus", lambda run: f"{run.nodes} x {run.gpus_per_node}"),
         Column("runs", lambda run: str(_repeats(run).num_runs)),
         Column("samples/s", mean),
-        Column("against the baseline", lambda run: _difference(_repeats(run)), is_number=False),
     ]
-
-
-def _difference(repeats: Repeats) -> str:
-    if repeats.differs_from_baseline is None:
-        return UNDEFINED
-    return "differs" if repeats.differs_from_baseline else "not distinguishable"
 
 
 def _repeats(run: RunSummary) -> Repeats:

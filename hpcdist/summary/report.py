@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.comparison_table import print_comparison
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
+from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, print_runs, print_titled, say, say_each
 from hpcdist.summary.values import Comparison, RunSummary, Summary
 
@@ -28,9 +30,9 @@ def print_tables(summary: Summary, console: Console) -> None:
         else:
             say(console, conclusion([row.run for row in part.rows]), style="bold")
             console.print()
-            for table in repeats_tables(part.rows):
+            for table in (*size_tables(part.rows), *repeats_tables(part.rows)):
                 print_titled(console, table)
-            print_runs(console, part.rows)
+            print_runs(console, part.rows, accuracy_tables(part.rows))
     if summary.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, summary.skipped)

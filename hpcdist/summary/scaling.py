@@ -2,7 +2,8 @@
 
 Two runs are alike when their jobs differ only in resources. Everything else in the job, the torch
 version, the scheduler and the kind of device must be equal, except what changes no step:
-`NOT_COMPARED` lists it. Only done runs enter.
+`NOT_COMPARED` lists it. Runs for which no other size is alike are compared with those whose whole
+batch is the same (`batches`). Only done runs enter.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from hpcdist.summary.batches import num_gpus, scaling_of, size, smallest, strong_groups
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.values import Comparison, Group, RunSummary
 from hpcdist.summary.variants import compare_variants, with_speedups
@@ -51,16 +53,49 @@ def compare(
             jobs[run.summary.job].append(run)
     groups: list[Group] = []
     for runs in jobs.values():
-        job_groups = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
-        groups += [_group(group) for group in job_groups]
-        for group in job_groups:
-            reason = _why_unlike(group, job_groups[0]) if group is not job_groups[0] else None
-            compared.update(zip(map(id, group), _with_speedup(group, reason), strict=True))
+        alike = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
+        groups += [_group(each) for each in alike]
+        for each in alike:
+            reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
+            compared.update(zip(map(id, each.runs), _with_speedup(each, reason), strict=True))
         for run in runs:
             if reason := _why_left_out(run):
                 summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
                 compared[id(run)] = summary
     return [compared[id(run)] for run in measured], groups, comparisons
+
+
+class _Alike(NamedTuple):
+    """Runs that can be compared with each other, smallest first."""
+
+    runs: list[MeasuredRun]
+    baseline: list[MeasuredRun]
+    """Those of the smallest size, of this group or lent by another; empty where there is nothing
+    to compare with."""
+
+
+def groups_within(
+    measured: Sequence[MeasuredRun], comparisons: Sequence[Comparison]
+) -> list[Group]:
+    """Of the variants of each comparison, those that differ only in size from the first one."""
+    by_id: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for run in measured:
+        if run.comparison is not None and _why_left_out(run) is None:
+            by_id[run.comparison].append(run)
+    return [
+        _group(alike)
+        for comparison in comparisons
+        for alike in _alike(by_id[comparison.id])
+        if _is_of_sizes(alike, comparison.baseline)
+    ]
+
+
+def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
+    """Each variant is another size; else they are compared for something else."""
+    variants = {(run.variant, size(run)) for run in (*alike.baseline, *alike.runs)}
+    return {run.variant for run in alike.baseline} == {baseline} and (
+        len(variants) == len({place for _, place in variants})
+    )
 
 
 def _comparisons(
@@ -86,11 +121,45 @@ def _why_left_out(run: MeasuredRun) -> str | None:
     return "its samples/s are 0" if run.summary.samples_per_s.mean <= 0 else None
 
 
-def _alike(runs: Iterable[MeasuredRun]) -> list[list[MeasuredRun]]:
+def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
     groups: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
         groups[json.dumps(compared_conditions(run.conditions), sort_keys=True)].append(run)
-    return [sorted(group, key=_size) for group in groups.values()]
+    found = [alike for group in groups.values() for alike in _by_strategy(group)]
+    several = [group for group in found if group.baseline]
+    singles = [group for group in found if not group.baseline]
+    return several + _joined(singles, several)
+
+
+def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
+    """A group for each strategy, as two of one size are no repeats of each other; all of them begin
+    with the runs on one GPU, which needs none."""
+    alone = [run for run in group if num_gpus(run) == 1]
+    strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
+    for run in group:
+        if num_gpus(run) > 1:
+            strategies[run.conditions.get("strategy")].append(run)
+    if len(strategies) < 2:
+        return [_Alike(sorted(group, key=size), smallest(group))]
+    main, *others = sorted(
+        strategies.values(), key=lambda runs: (-len({size(run) for run in runs}), -len(runs))
+    )
+    return [
+        _Alike(sorted([*alone, *main], key=size), smallest([*alone, *main])),
+        *(_Alike(sorted(runs, key=size), alone or smallest(runs)) for runs in others),
+    ]
+
+
+def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike]:
+    """Groups of one size each; those of one whole batch become one."""
+    strong = strong_groups(
+        [group.runs for group in singles],
+        [group.baseline for group in several],
+        lambda run: compared_conditions(run.conditions),
+    )
+    joined = [_Alike(sorted(runs, key=size), baseline) for runs, baseline in strong if baseline]
+    taken = {id(run) for group in joined for run in group.runs}
+    return joined + [group for group in singles if id(group.runs[0]) not in taken]
 
 
 def compared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,41 +172,32 @@ def _may_differ(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
 
 
-def _size(run: MeasuredRun) -> tuple[int, int]:
-    return _num_gpus(run), run.summary.nodes
-
-
-def _num_gpus(run: MeasuredRun) -> int:
-    """Ranks, but with data_parallel, whose one rank drives several GPUs."""
-    return run.summary.nodes * run.summary.gpus_per_node
-
-
-def _main_group_first(groups: Sequence[list[MeasuredRun]]) -> list[list[MeasuredRun]]:
+def _main_group_first(groups: Sequence[_Alike]) -> list[_Alike]:
     """The group with most sizes, then with most runs, leads: the others are told against it."""
-    return sorted(groups, key=lambda group: (-len({_size(run) for run in group}), -len(group)))
+
+    def importance(group: _Alike) -> tuple[int, int]:
+        return -len({size(run) for run in group.runs}), -len(group.runs)
+
+    return sorted(groups, key=importance)
 
 
-def _group(group: Sequence[MeasuredRun]) -> Group:
+def _group(alike: _Alike) -> Group:
     return Group(
-        job=group[0].summary.job,
-        runs=[run.summary.run for run in group],
-        baseline=[run.summary.run for run in _baseline(group)],
+        job=alike.runs[0].summary.job,
+        runs=[run.summary.run for run in alike.runs],
+        baseline=[run.summary.run for run in alike.baseline],
+        scaling=scaling_of([*alike.baseline, *alike.runs]) if alike.baseline else None,
+        strategy=alike.runs[-1].conditions.get("strategy"),
     )
 
 
-def _baseline(group: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Runs of the smallest size; none where there is nothing to compare them with."""
-    smallest = [run for run in group if _size(run) == _size(group[0])]
-    return smallest if len(smallest) < len(group) else []
-
-
-def _with_speedup(group: Sequence[MeasuredRun], reason: str | None) -> list[RunSummary]:
-    baseline = _baseline(group)
+def _with_speedup(alike: _Alike, reason: str | None) -> list[RunSummary]:
+    group, baseline = alike
     if not baseline:
         reason = reason or "there is no done run like it of another size"
         return [msgspec.structs.replace(run.summary, not_compared_because=reason) for run in group]
     baseline_rate = sum(_rate(run) for run in baseline) / len(baseline)
-    baseline_size = _num_gpus(baseline[0])
+    baseline_size = num_gpus(baseline[0])
     names = [run.summary.run for run in baseline]
     summaries = []
     for run in group:
@@ -146,7 +206,7 @@ def _with_speedup(group: Sequence[MeasuredRun], reason: str | None) -> list[RunS
             msgspec.structs.replace(
                 run.summary,
                 speedup=speedup,
-                efficiency=speedup * baseline_size / _num_gpus(run),
+                efficiency=speedup * baseline_size / num_gpus(run),
                 compared_with=names,
                 not_compared_because=reason,
             )
@@ -159,17 +219,22 @@ def _rate(run: MeasuredRun) -> float:
     return run.summary.samples_per_s.mean
 
 
-def _why_unlike(group: Sequence[MeasuredRun], main: Sequence[MeasuredRun]) -> str:
+def _why_unlike(group: _Alike, main: _Alike) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
-    other = main[0].summary.run
-    differences = _differences(group[0].conditions, main[0].conditions)
+    if any(run is one for run in group.baseline for one in main.runs):
+        return None  # it is compared with the same
+    other = main.runs[0].summary.run
+    differences = _differences(group.runs[0].conditions, main.runs[0].conditions)
     shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
     more = len(differences) - _SHOWN_DIFFERENCES
     return f"{shown} in {other}" + (f" (and {more} more)" if more > 0 else "")
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    strategies = mine.get("strategy"), theirs.get("strategy")
     mine, theirs = compared_conditions(mine), compared_conditions(theirs)
+    if mine == theirs:
+        mine, theirs = ({"strategy": one} for one in strategies)
     return [
         f"{key} is {_shown(mine.get(key))}, but {_shown(theirs.get(key))}"
         for key in sorted(mine.keys() | theirs.keys())

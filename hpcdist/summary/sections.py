@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.comparison_table import comparison_tables
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
 from hpcdist.summary.report import Part, parts
+from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
@@ -67,13 +69,14 @@ def _conclusions(part: Part) -> list[str]:
 def _tables(part: Part) -> Iterator[TextTable]:
     if part.comparison is not None:
         yield from map(_from_titled, comparison_tables(part.comparison))
-    else:
+    yield from map(_from_titled, size_tables(part.rows))
+    if part.comparison is None:
         yield from map(_from_titled, repeats_tables(part.rows))
     speed, *others = run_tables(part.rows)
     yield _from_titled(speed)
     for row in part.rows:
         yield from map(_from_plain, benchmark_tables(row.run, row.number))
-    yield from map(_from_titled, others)
+    yield from map(_from_titled, (*others, *accuracy_tables(part.rows)))
 
 
 def _from_titled(titled: Titled) -> TextTable:

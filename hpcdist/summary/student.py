@@ -1,4 +1,5 @@
-"""Student's t distribution: how sure a mean over few values is, and whether two means differ.
+"""Student's t distribution: how sure a mean over few values is, and whether two means differ; and
+Fisher's F, whether two variances do.
 
 Computed here, as importing scipy would take longer than the whole summary. The distribution comes
 from the regularized incomplete beta function by its continued fraction (Abramowitz and Stegun,
@@ -94,6 +95,26 @@ def quantile(confidence: float, freedom: float) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+def f_quantile(confidence: float, freedom: float, other: float) -> float:
+    """The ratio of two variances, of `freedom` and `other` degrees of freedom, that is not exceeded
+    with the probability `confidence`, where both are of one kind."""
+    low, high = 0.0, 1.0
+    while _f_below(high, freedom, other) < confidence:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _f_below(middle, freedom, other) < confidence:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _f_below(ratio: float, freedom: float, other: float) -> float:
+    share = freedom * ratio / (freedom * ratio + other)
+    return _incomplete_beta(share, freedom / 2, other / 2)
 
 
 def two_sided(t: float, freedom: float) -> float:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hpcdist.summary.estimates import Estimate
+
 UNDEFINED = "-"
+
+_LOPSIDED = 0.2
+"""Wider intervals reach farther up than down: they are told by their ends."""
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -69,6 +74,20 @@ def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
     """`12.3 ± 0.4`; the mean alone where the sd is not known."""
     spread = "" if sd is None else f" ± {format_number(sd, decimals)}"
     return format_number(mean, decimals) + spread
+
+
+def spread_text(estimate: Estimate, decimals: int) -> str:
+    """`1.83 ± 0.04`, half the interval; `1.8 (1.1 to 2.9)` where that is wide."""
+    text = format_number(estimate.mean, decimals)
+    if estimate.interval is None:
+        return text
+    half = (estimate.interval.high - estimate.interval.low) / 2
+    if half <= _LOPSIDED * estimate.mean:
+        return f"{text} ± {format_number(half, decimals)}"
+    low, high = (
+        format_number(end, decimals) for end in (estimate.interval.low, estimate.interval.high)
+    )
+    return f"{text} ({low} to {high})"
 
 
 def format_percent(share: float | None, decimals: int = 0) -> str:

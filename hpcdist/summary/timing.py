@@ -13,9 +13,7 @@ from typing import NamedTuple
 from hpcdist.recording import HISTOGRAM_RATIO
 from hpcdist.summary.records import Window
 from hpcdist.summary.values import Rate, StepTime
-
-_WARM_UP_SHARE = 4
-"""At most one in so many windows (but always the first of several) is warm-up."""
+from hpcdist.summary.warm_up import warm_up_length
 
 
 class Span(NamedTuple):
@@ -76,30 +74,9 @@ class StepTotals:
 
 
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
-    """The windows of one rank and attempt that hold steps, without those of the warm-up.
-
-    The first window is warm-up, and so is each next one whose mean step time is outside the range
-    of all later ones, up to a quarter of the windows. A single window stays.
-    """
+    """The windows of one rank and attempt that hold steps, without those of the warm-up."""
     filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
-    if len(filled) < 2:
-        return filled
-    times_s = [window.wall_s / window.steps for window in filled]
-    limit = max(1, len(filled) // _WARM_UP_SHARE)
-    return filled[_first_typical(times_s, limit) :]
-
-
-def _first_typical(times_s: Sequence[float], limit: int) -> int:
-    """Index of the first time, from the second on, that is in the range of all after it; at most
-    `limit`."""
-    found = limit
-    low_s, high_s = min(times_s[limit:]), max(times_s[limit:])
-    for index in range(limit - 1, 0, -1):
-        time_s = times_s[index]
-        if low_s <= time_s <= high_s:
-            found = index
-        low_s, high_s = min(low_s, time_s), max(high_s, time_s)
-    return found
+    return filled[warm_up_length([window.wall_s / window.steps for window in filled]) :]
 
 
 def to_spans(windows: Iterable[Window]) -> list[Span]:
@@ -137,6 +114,17 @@ def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
         return None
     sd = _weighted_sd(rates)
     return Rate(mean=weighted / total_s, sd=sd, count=None if sd is None else len(rates))
+
+
+def samples_per_step(attempts: Iterable[Sequence[Sequence[Span]]]) -> float | None:
+    """Of all ranks together, from the spans of every rank in the newest attempt; None without."""
+    *_, ranks = [[], *attempts]
+    return sum(map(_samples_per_step, ranks)) or None
+
+
+def _samples_per_step(spans: Sequence[Span]) -> float:
+    steps = sum(span.last_step - span.first_step for span in spans)
+    return sum(span.samples for span in spans) / steps
 
 
 def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]]:

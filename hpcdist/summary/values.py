@@ -5,18 +5,22 @@ What is not known is None (null). Units stand in the names; times are seconds.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
+from hpcdist.summary.estimates import Estimate
 from hpcdist.summary.student import Interval
 from hpcdist.verdict import Kind, State
 
 SCHEMA = 1
 """Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""
+
+
+Scaling = Literal["strong", "weak"]
 
 
 class Rate(Struct, frozen=True, kw_only=True):
@@ -40,6 +44,64 @@ class Repeats(Struct, frozen=True, kw_only=True):
     differs_from_baseline: bool | None = None
     """Their interval and that of the baseline's repeats do not overlap; None for the baseline, and
     where that was not repeated."""
+
+
+class SizeSummary(Struct, frozen=True, kw_only=True):
+    """All runs of one size, against those of the smallest."""
+
+    num_runs: int
+    scaling: Scaling | None = None
+    """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
+    step; None where neither is so."""
+    strategy: str | None = None
+    """Of the larger sizes that it is compared with; None where the job has none."""
+    samples_per_step: float | None = None
+    """Of all GPUs together, in the mean: the last step of an epoch may be smaller."""
+    samples_per_s: Estimate
+    step_time_s: float | None = None
+    speedup: Estimate
+    efficiency: Estimate
+    """Speed-up for each GPU that it has for one of the smallest size: 1.0 is ideal."""
+    differs_from_baseline: bool | None = None
+    """Its interval of samples/s and that of the smallest size do not overlap; None for that size,
+    and where one is not known."""
+
+
+class ForecastSize(Struct, frozen=True, kw_only=True):
+    """What a number of GPUs would bring."""
+
+    gpus: int
+    nodes: int
+    speedup: Estimate
+    efficiency: Estimate
+
+
+class Forecast(Struct, frozen=True, kw_only=True):
+    """What more GPUs would bring, by the runs that were measured."""
+
+    refused_because: str | None = None
+    """Why there is none."""
+    sizes: list[ForecastSize] = []
+    terms_s: dict[str, float] | None = None
+    """What the step of the best fit consists of at the largest size, in seconds."""
+    error: float | None = None
+    """By how much the best fit misses a size that it was fitted without: the root of the mean
+    square, relative."""
+    notes: list[str] = []
+    """What it takes for granted."""
+
+
+class TimeToAccuracy(Struct, frozen=True, kw_only=True):
+    """When a run came to an accuracy on the test data."""
+
+    target: float
+    is_reached: bool
+    best: float
+    """The best accuracy that it came to at all."""
+    time_s: float | None = None
+    """From its first step on, evaluations, pauses and time lost by restarts included."""
+    step: int | None = None
+    epoch: int | None = None
 
 
 class StepTime(Struct, frozen=True, kw_only=True):
@@ -135,6 +197,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Different CPUs that its ranks were bound to; None on GPUs."""
     samples_per_s: Rate | None = None
     """None where no rank, or not every rank, recorded steps."""
+    samples_per_step: float | None = None
+    """Of all ranks together, in the mean."""
+    warm_up_steps: int | None = None
+    """Steps of the lowest rank that were left out as warm-up, in all attempts."""
     step_time_s: StepTime | None = None
     phase_s: dict[str, float] | None = None
     """Mean seconds per step by phase; with `other` they add up to the mean step time."""
@@ -167,6 +233,12 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     compared_with: list[str] = []
     """The baseline: the runs of the smallest size among those like this one."""
     not_compared_because: str | None = None
+    of_size: SizeSummary | None = None
+    """All runs of this size that it is compared as one of; None where there is no comparison."""
+    forecast: Forecast | None = None
+    """What more GPUs would bring; on the runs of the largest size only."""
+    time_to_accuracy: TimeToAccuracy | None = None
+    """None where no accuracy was recorded."""
     repeats: Repeats | None = None
     """Of this run, itself included; None where there is no other like it."""
     configuration: str | None = None
@@ -192,7 +264,13 @@ class Group(Struct, frozen=True, kw_only=True):
     runs: list[str]
     """Run ids, smallest world size first."""
     baseline: list[str]
-    """Those of the smallest size; empty where all runs have the same."""
+    """Those of the smallest size, which may be of another group; empty where all runs have the
+    same."""
+    strategy: str | None = None
+    """Of the largest runs: one GPU needs none."""
+    scaling: Scaling | None = None
+    """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
+    step; None where neither is so."""
 
 
 class VariantSummary(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The points of a sweep: from `--sweep "nodes=1,2 gpus=1,2"` and `--repeat 5` to values. Pure.
 
-Every key is an axis, and all axes multiply, within one option and between several. The first axis
-varies slowest, and the repeats of a point follow each other.
+Every key is an axis, and all axes multiply, within one option and between several; but keys that a
+colon joins step together, as in `gpus:train.batch_size=1:64,2:32`. The first axis varies slowest,
+and the repeats of a point follow each other.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """As the user calls it: nodes, for resources.nodes."""
     flags: list[Flag]
     """One per value."""
+    beside: list[Axis] = []
+    """Other keys, which take as many values, and step with this one."""
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,19 +83,32 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
             f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
             hint="give fewer values or repeats, or split it into several sweeps",
         )
-    names = {axis.key: axis.name for axis in axes}
-    combinations = itertools.product(*(axis.flags for axis in axes))
+    names = {one.key: one.name for one in _keys(axes)}
+    steps = ([_flags(axis, place) for place in range(len(axis.flags))] for axis in axes)
+    combinations = itertools.product(*steps)
     repeated = itertools.product(combinations, range(num_repeats))
     return [
         Point(
             index=index,
-            flags=dict(zip(names, flags, strict=True)),
+            flags=dict(zip(names, itertools.chain.from_iterable(flags), strict=True)),
             repeat=repeat,
             num_repeats=num_repeats,
             names=names,
         )
         for index, (flags, repeat) in enumerate(repeated)
     ]
+
+
+def _keys(axes: Sequence[Axis]) -> Iterator[Axis]:
+    """One axis for each key."""
+    for axis in axes:
+        yield axis
+        yield from axis.beside
+
+
+def _flags(axis: Axis, place: int) -> list[Flag]:
+    """Of all keys of an axis, in their order."""
+    return [one.flags[place] for one in (axis, *axis.beside)]
 
 
 def variant_points(
@@ -149,8 +165,8 @@ def axes_from_values(
 
 
 def _refuse_same_key(axes: Sequence[Axis]) -> None:
-    counts = Counter(axis.key for axis in axes)
-    for axis in axes:
+    counts = Counter(axis.key for axis in _keys(axes))
+    for axis in _keys(axes):
         if counts[axis.key] > 1:
             raise JobError(
                 f"--sweep {axis.name}: {axis.key} is swept twice",
@@ -160,7 +176,7 @@ def _refuse_same_key(axes: Sequence[Axis]) -> None:
 
 def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
     """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
-    for axis in axes:
+    for axis in _keys(axes):
         if axis.key in given:
             raise JobError(
                 f"--sweep {axis.name} and {given[axis.key]} contradict each other: both give "
@@ -178,8 +194,9 @@ def _parse_sweep(text: str, short: Mapping[str, str]) -> Iterator[Axis]:
 
 
 def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
-    name, equals, listed = word.partition("=")
-    if not equals or not all(name.split(".")):
+    joined, equals, listed = word.partition("=")
+    names = joined.split(":")
+    if not equals or not all(all(name.split(".")) for name in names):
         raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
     values = [value.strip() for value in _split(listed, ",", text)]
     if not all(values):
@@ -187,9 +204,26 @@ def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
             f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
             hint='leave out the comma, or write "" for an empty text',
         )
-    flags = [parse_flag(f"--sweep {name}={value}", value) for value in values]
-    _refuse_twice(name, flags)
-    return Axis(key=short.get(name.replace("-", "_"), name), name=name, flags=flags)
+    _refuse_twice(joined, [Flag(name=f"--sweep {joined}={one}", value=one) for one in values])
+    steps = [_parse_step(names, value, text) for value in values]
+    axes = [
+        Axis(key=short.get(name.replace("-", "_"), name), name=name, flags=list(flags))
+        for name, flags in zip(names, zip(*steps, strict=True), strict=True)
+    ]
+    return msgspec.structs.replace(axes[0], beside=axes[1:])
+
+
+def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
+    """A value for each of the names that a colon joins: `2:32`."""
+    parts = [value] if len(names) == 1 else [part.strip() for part in _split(value, ":", text)]
+    if len(parts) != len(names) or not all(parts):
+        raise JobError(
+            f"--sweep {text}: {value!r} must have a value for each of {', '.join(names)}",
+            hint=f"join them by colons: {':'.join(names)}={':'.join(['...'] * len(names))},...",
+        )
+    return [
+        parse_flag(f"--sweep {name}={part}", part) for name, part in zip(names, parts, strict=True)
+    ]
 
 
 def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:

@@ -104,3 +104,29 @@ def test_a_folder_without_figures_has_no_pictures_and_says_so(user):
     done = user("summary", "--plot", "pictures")
     assert done.returncode == 0, done.stderr
     assert "there is nothing to draw yet" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "target"), [("0.97", 0.97), ("97%", 0.97), ("97", 0.97), ("1", 1.0), ("1%", 0.01)]
+)
+def test_a_target_accuracy_is_a_share_or_a_percentage(user, given, target):
+    events = user.folder / "runs" / "ddp-1" / "events" / "rank-00000.jsonl"
+    test = {"event": "evaluate", "time_s": 104.0, "step": 30, "accuracy": 0.98}
+    with events.open("a") as file:
+        file.write(json.dumps(test) + "\n")
+    (run,) = json.loads(user("summary", "--json", "--target-accuracy", given).stdout)
+    assert run["time_to_accuracy"]["target"] == pytest.approx(target)
+    assert run["time_to_accuracy"]["is_reached"] is (target <= 0.98)
+
+
+@pytest.mark.parametrize("given", ["0", "-3", "101", "101%", "much", "nan", ""])
+def test_what_is_no_accuracy_is_an_error_that_says_what_is(user, given):
+    done = user("summary", "--target-accuracy", given)
+    assert done.returncode == 2
+    assert "is no accuracy, such as 0.97 or 97%" in done.stderr
+
+
+def test_a_target_accuracy_is_no_part_of_a_comparison_with_a_baseline(user):
+    done = user("summary", "--against", "ddp-1", "--target-accuracy", "0.9")
+    assert done.returncode == 2
+    assert "--target-accuracy and --against contradict each other" in done.stderr

@@ -159,6 +159,38 @@ def test_points_have_the_spread_of_repeats_and_propagate_it_to_the_speedup():
     assert two.speedup.sd == pytest.approx(1.5 * math.hypot(0.1, math.sqrt(200) / 100))
 
 
+def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_run, events):
+    runs = []
+    for gpus in (1, 2, 4):
+        for repeat in range(2):
+            run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
+            rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
+            for rank in range(gpus):
+                start = events.start(rank, world_size=gpus, device="cuda:0")
+                events.write(run, rank, [start, *events.steady([rate] * 5)])
+            runs.append(run)
+    summary = summarize(runs, {})
+    (picture,) = [one for _, one in find_pictures(summary) if one.name == "ddp-scaling"]
+    assert picture.title == "ddp: speed against size (weak scaling)"
+    assert "dashed, what more would bring" in picture.told
+    _, axes = picture.draw().axes
+    (forecast,) = [line for line in axes.lines if line.get_label() == "forecast"]
+    assert list(forecast.get_xdata()) == [4, 8, 16]
+    told = [size.speedup for size in summary.runs[-1].forecast.sizes]
+    assert list(forecast.get_ydata())[1:] == [one.mean for one in told]
+    (band,) = axes.collections[-1:]
+    low, high = told[-1].interval.low, told[-1].interval.high
+    assert {tuple(point) for point in band.get_paths()[0].vertices} >= {(16, low), (16, high)}
+
+
+def test_the_learning_picture_has_the_target_of_the_time_to_accuracy(make_ddp):
+    summary = summarize([make_ddp("ddp-2", 2)], {}, target_accuracy=0.8)
+    (picture,) = [one for _, one in find_pictures(summary) if one.name == "ddp-learning"]
+    assert "Dotted is 80.0 %." in picture.told
+    for axes in picture.draw().axes[2:]:
+        assert [80.0, 80.0] in [list(line.get_ydata()) for line in axes.lines]
+
+
 def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tmp_path):
     job = r"_a $x$ <b>&\frac{"
     runs = [make_ddp(f"ddp-{gpus}", gpus, job=job) for gpus in (1, 2, 4)]

@@ -4,6 +4,8 @@ import pytest
 
 from hpcdist.summary import summarize
 from hpcdist.summary.remarks import conclusion
+from hpcdist.summary.report import parts
+from hpcdist.summary.size_table import size_tables
 from hpcdist.verdict import Verdict
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
@@ -173,3 +175,44 @@ def test_ranks_that_had_to_share_cpus_are_told_of(make_run, events):
 
     assert [run.num_cpus for run in summary.runs] == [2, 2]
     assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs)
+
+
+def test_strategies_of_one_size_are_no_repeats_and_begin_with_the_same_gpu(measured_run):
+    made = [
+        measured_run("one", 100.0, strategy="single"),
+        measured_run("ddp-2", 190.0, gpus=2),
+        measured_run("ddp-4", 360.0, gpus=4),
+        measured_run("fsdp-2", 160.0, gpus=2, strategy="fsdp"),
+        measured_run("fsdp-4", 300.0, gpus=4, strategy="fsdp"),
+    ]
+    summary = summarize(made, {})
+    runs = {run.run: run for run in summary.runs}
+    assert [(group.runs, group.baseline, group.strategy) for group in summary.groups] == [
+        (["one", "ddp-2", "ddp-4"], ["one"], "ddp"),
+        (["fsdp-2", "fsdp-4"], ["one"], "fsdp"),
+    ]
+    assert [run.of_size.num_runs for run in runs.values()] == [1] * 5
+    assert [run.repeats for run in runs.values()] == [None] * 5
+    assert runs["fsdp-4"].of_size.speedup.mean == pytest.approx(3.0)
+    assert runs["fsdp-4"].not_compared_because is None
+    captions = [table.caption for table in size_tables(list(rows_of(summary)))]
+    assert captions == [
+        f"{strategy}: Weak scaling (10 samples per step for each GPU)"
+        for strategy in ("ddp", "fsdp")
+    ]
+
+
+def test_strategies_without_a_gpu_alone_are_compared_by_themselves(measured_run):
+    runs = by_name(
+        measured_run("ddp-2", 190.0, gpus=2),
+        measured_run("ddp-4", 360.0, gpus=4),
+        measured_run("fsdp-2", 160.0, gpus=2, strategy="fsdp"),
+        measured_run("fsdp-4", 300.0, gpus=4, strategy="fsdp"),
+    )
+    assert runs["fsdp-4"].compared_with == ["fsdp-2"]
+    assert runs["fsdp-4"].not_compared_because == "strategy is fsdp, but ddp in ddp-2"
+
+
+def rows_of(summary):
+    (part,) = parts(summary)
+    return part.rows

@@ -8,6 +8,7 @@ from hpcdist.summary.student import (
     Interval,
     Sample,
     as_spread,
+    f_quantile,
     interval_of,
     quantile,
     two_sided,
@@ -89,3 +90,12 @@ def test_values_that_do_not_spread_differ_surely_or_not_at_all():
     flat = Sample(mean=10.0, sd=0.0, count=3)
     assert welch(flat, flat).p == 1.0
     assert welch(flat, Sample(mean=11.0, sd=0.0, count=3)).p == 0.0
+
+
+F_TABLE = {(1, 1): 161.45, (1, 10): 4.965, (2, 5): 5.786, (5, 2): 19.296, (10, 10): 2.978}
+"""95 %; from any textbook."""
+
+
+@pytest.mark.parametrize(("freedoms", "ratio"), F_TABLE.items())
+def test_quantiles_of_f_are_those_of_the_tables(freedoms, ratio):
+    assert f_quantile(0.95, *freedoms) == pytest.approx(ratio, rel=3e-4)

@@ -40,16 +40,18 @@ def kept(windows: list[Window]) -> list[int]:
             id="a slow second as well",
         ),
         pytest.param(
-            [10, 20, 30, 40, 50, 60, 70, 80], [30, 40, 50, 60, 70, 80], id="never settles"
+            [10, 20, 30, 40, 50, 60, 70, 80],
+            [50, 60, 70, 80],
+            id="at most half, where it never settles",
         ),
         pytest.param(
             [10, 300, 100, 101, 99, 98, 100, 102],
-            [30, 40, 50, 60, 70, 80],
-            id="a second that is too fast",
+            [20, 30, 40, 50, 60, 70, 80],
+            id="a second that is faster stays",
         ),
     ],
 )
-def test_warm_up_is_the_first_window_and_those_out_of_the_range_of_the_rest(
+def test_warm_up_is_the_first_window_and_those_that_are_slower_than_the_rest(
     events, rates, steps_kept
 ):
     assert kept(windows_of(events.steady(rates))) == steps_kept

@@ -248,3 +248,25 @@ def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path
     (picture,) = write_comparisons(summary, folder.parent)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert files.read_json(folder / "compare.json")["variants"][1]["ideal"] == 2
+
+
+def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_run):
+    runs = [
+        add_run(f"gpus={gpus}", *[ALONE | {"exposed_communication": 0.004 * gpus}] * gpus)
+        for gpus in (1, 2, 4)
+        for _ in range(2)
+    ]
+    summary = summarize(runs, {})
+    assert summary.groups == []
+    assert [run.of_size.scaling for run in summary.runs] == ["weak"] * 6
+    assert [run.of_size.num_runs for run in summary.runs] == [2] * 6
+    assert [size.gpus for size in summary.runs[-1].forecast.sizes] == [8, 16]
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    assert "Weak scaling (32 samples per step for each GPU)" in file.getvalue()
+    assert "Forecast: 8 GPUs" in file.getvalue()
+
+
+def test_variants_of_one_size_are_not_taken_for_repeats_of_each_other(add_run):
+    runs = [add_run("one", ALONE), add_run("ddp", ALONE, ALONE), add_run("other", ALONE, ALONE)]
+    assert [run.of_size for run in summarize(runs, {}).runs] == [None] * 3

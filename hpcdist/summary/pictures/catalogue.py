@@ -14,7 +14,7 @@ from hpcdist.summary.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.pictures.style import label
 from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row
-from hpcdist.summary.text import format_ranges
+from hpcdist.summary.text import format_percent, format_ranges
 from hpcdist.summary.values import Summary
 
 if TYPE_CHECKING:
@@ -63,13 +63,20 @@ def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
         return
     by_id = {row.run.run: row for row in part.rows}
     for group in summary.groups:
-        rows = [by_id[run] for run in group.runs if run in by_id]
+        members = dict.fromkeys((*group.baseline, *group.runs))
+        rows = [by_id[run] for run in members if run in by_id]
         if not group.baseline or not rows:
             continue
-        title = f"{label(job)}: speed against size"
-        told = f"Runs {_numbers(rows)}; the dotted line is the ideal."
+        kind = f" ({group.scaling} scaling)" if group.scaling else ""
+        title = f"{label(job)}: speed against size{kind}"
+        dashed = "; dashed, what more would bring" if _is_forecast(rows) else ""
+        told = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
         draw = functools.partial(scaling.draw, [row.run for row in rows], title)
         yield Picture(f"{slug(job)}-scaling", title, told, draw)
+
+
+def _is_forecast(rows: Sequence[Row]) -> bool:
+    return any(row.run.forecast and row.run.forecast.sizes for row in rows)
 
 
 def _phases(part: Part) -> Iterator[Picture]:
@@ -105,8 +112,11 @@ def _learning(part: Part) -> Iterator[Picture]:
     named = [run for run in named if not run.learning.is_empty]
     if named:
         title = f"{label(_job(part))}: loss and accuracy"
-        told = f"Thin lines are training, those with markers are tests.{left_out}"
-        draw = functools.partial(learning.draw, named, title)
+        targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
+        target = targets[0] if targets else None
+        aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
+        told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
+        draw = functools.partial(learning.draw, named, title, target)
         yield Picture(f"{slug(_job(part))}-learning", title, told, draw)
 
 

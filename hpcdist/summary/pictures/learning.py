@@ -31,9 +31,9 @@ class Named(NamedTuple):
     learning: Learning
 
 
-def draw(runs: Sequence[Named], title: str) -> Figure:
-    """Loss above accuracy, where there is any; on the left against steps, on the right against
-    time."""
+def draw(runs: Sequence[Named], title: str, target: float | None = None) -> Figure:
+    """Loss above accuracy, where there is any, with the `target` of the time to accuracy; on the
+    left against steps, on the right against time."""
     has_accuracy = any(run.learning.accuracy.values for run in runs)
     num_rows = 2 if has_accuracy else 1
     figure = new_figure(9, 1.4 + 2.6 * num_rows)
@@ -42,6 +42,9 @@ def draw(runs: Sequence[Named], title: str) -> Figure:
     for column, unit_of_time_s in enumerate((None, unit_s)):
         for run, style in zip(runs, LINES, strict=False):
             _draw_run([row[column] for row in grid], run, style, unit_of_time_s)
+    if has_accuracy and target is not None:
+        for axes in grid[1]:
+            axes.axhline(100 * target, color="#888888", linestyle=":", linewidth=1)
     _finish(grid, f"time since the first step ({unit})")
     shared_legend(figure, [grid[0][0]])
     figure.suptitle(title)

@@ -1,13 +1,14 @@
-"""Throughput and speed-up against GPUs, with their errors and the ideal."""
+"""Throughput and speed-up against GPUs, with their errors, the ideal, and what more would bring."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdist.line_styles import LINES
+from hpcdist.summary.estimates import Estimate
 from hpcdist.summary.pictures.style import (
     PLAIN_NUMBERS,
     counts_axis,
@@ -15,7 +16,7 @@ from hpcdist.summary.pictures.style import (
     new_figure,
     shared_legend,
 )
-from hpcdist.summary.values import Rate, RunSummary
+from hpcdist.summary.values import ForecastSize, Rate, RunSummary
 from hpcdist.summary.variants import ratio
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def draw(runs: Sequence[RunSummary], title: str) -> Figure:
     """The runs of one group, which has several sizes."""
     found = points(runs)
     sizes = [point.num_gpus for point in found]
-    times = [size / sizes[0] for size in sizes]
     is_on_cpus = any(run.num_cpus is not None for run in runs)
     figure = new_figure(9, 4.2)
     rate_axes, speed_axes = figure.subplots(1, 2)
     smallest = found[0].samples_per_s.mean
-    _draw(rate_axes, sizes, [point.samples_per_s for point in found], [smallest * t for t in times])
-    _draw(speed_axes, sizes, [point.speedup for point in found], times)
+    to_come = _forecast(runs, found[-1])
+    _draw(rate_axes, sizes, [point.samples_per_s for point in found], to_come, smallest)
+    _draw(speed_axes, sizes, [point.speedup for point in found], to_come, 1.0)
     unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
     finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
     finish(speed_axes, x=unit, y=f"speed-up against {sizes[0]} (mean ± sd)")
@@ -68,8 +69,25 @@ def draw(runs: Sequence[RunSummary], title: str) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, sizes: Sequence[int], rates: Sequence[Rate], ideal: Sequence[float]) -> None:
-    axes.plot(sizes, ideal, color="#888888", linestyle=":", label="ideal")
+def _forecast(runs: Sequence[RunSummary], last: Point) -> list[ForecastSize]:
+    """The sizes to come, after the largest that was measured; empty where there is no forecast."""
+    found = next((run.forecast.sizes for run in runs if run.forecast), [])
+    measured = Estimate(mean=last.speedup.mean)
+    first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
+    return [first, *found] if found else []
+
+
+def _draw(
+    axes: Axes,
+    sizes: Sequence[int],
+    rates: Sequence[Rate],
+    to_come: Sequence[ForecastSize],
+    unit: float,
+) -> None:
+    """`unit` is what a speed-up of 1 is on this axis."""
+    drawn = [*sizes, *(size.gpus for size in to_come[1:])]
+    ideal = [unit * size / sizes[0] for size in drawn]
+    axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
     axes.errorbar(
         sizes,
         [rate.mean for rate in rates],
@@ -78,17 +96,41 @@ def _draw(axes: Axes, sizes: Sequence[int], rates: Sequence[Rate], ideal: Sequen
         label="measured",
         **LINES[0],
     )
+    _draw_forecast(axes, to_come, unit)
     for size, rate in zip(sizes, rates, strict=True):
         text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
         axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
     axes.margins(x=0.25, y=0.12)
-    if sizes[-1] > _MOST_LINEAR * sizes[0]:
+    if drawn[-1] > _MOST_LINEAR * drawn[0] or to_come:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)  # so that the ideal is a straight line
         axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
     else:
         axes.set_ylim(bottom=0)
-    counts_axis(axes, sizes)
+    counts_axis(axes, drawn)
+
+
+def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
+    """Dashed, within its 95 % interval."""
+    if not to_come:
+        return
+    gpus = [size.gpus for size in to_come]
+    style: dict[str, Any] = {**LINES[0], "marker": "", "linestyle": "--"}
+    means = [unit * size.speedup.mean for size in to_come]
+    axes.plot(gpus, means, **style, label="forecast")
+    ends = [
+        (known.low, known.high) if (known := size.speedup.interval) else (size.speedup.mean,) * 2
+        for size in to_come
+    ]
+    axes.fill_between(
+        gpus,
+        [unit * low for low, _ in ends],
+        [unit * high for _, high in ends],
+        color=LINES[0]["color"],
+        alpha=0.2,
+        linewidth=0,
+        label="its 95 % interval",
+    )
 
 
 def _mean(rates: Sequence[Rate]) -> Rate:

@@ -2,7 +2,7 @@
 
 A rank's file is read at a time, and what is kept of it is small. Times are lengths on a rank's own
 clock, from its first step in an attempt on; attempts are put behind each other by the clock of the
-lowest rank. So clocks of nodes may differ by minutes.
+lowest rank, and none begins before the last one ended. So clocks of nodes may differ by minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeGuard
 
 from hpcdist.run import Run
 from hpcdist.summary.collect import read_rank
+from hpcdist.summary.reaching import offsets_s
 from hpcdist.summary.records import RankRecord, Window
 
 NUM_COLUMNS = 160
@@ -61,6 +62,8 @@ class _Place(NamedTuple):
     """An attempt on the common axis of time."""
 
     attempt: int
+    begin_s: float
+    """By the clock of its host."""
     offset_s: float
     length_s: float
 
@@ -69,12 +72,9 @@ def read_learning(path: Path) -> Learning:
     """The curves of a run; what was done again after a restart counts as the newest attempt did
     it."""
     curves = Learning(*(Curve([], [], []) for _ in range(3)))
-    zero_s: float | None = None
-    for record in _lowest_rank(path):
-        begin_s = _begin_s(record.windows)
-        if begin_s is None:
-            continue
-        zero_s = begin_s if zero_s is None else zero_s
+    records = [record for record in _lowest_rank(path) if record.windows]
+    for record, place in zip(records, _places(records), strict=True):
+        zero_s = place.begin_s - place.offset_s
         first_step = record.windows[0].step - record.windows[0].steps
         for curve in curves:
             _drop_after(curve, first_step)
@@ -85,7 +85,8 @@ def read_learning(path: Path) -> Learning:
 
 def read_heat_map(path: Path) -> HeatMap | None:
     """The heat map of a run; None where no rank stepped for any time."""
-    places = {place.attempt: place for place in _places(_lowest_rank(path))}
+    stepped = [record for record in _lowest_rank(path) if record.windows]
+    places = {place.attempt: place for place in _places(stepped)}
     whole_s = max((place.offset_s + place.length_s for place in places.values()), default=0.0)
     if not whole_s:
         return None
@@ -116,14 +117,21 @@ def _lowest_rank(path: Path) -> Iterator[RankRecord]:
             yield read_rank(file, rank=rank, attempt=attempt)
 
 
-def _places(records: Iterator[RankRecord]) -> Iterator[_Place]:
-    zero_s: float | None = None
-    for record in records:
-        begin_s = _begin_s(record.windows)
-        if begin_s is not None:
-            zero_s = begin_s if zero_s is None else zero_s
-            length_s = _ends_s(record.windows)[-1] - begin_s
-            yield _Place(record.attempt, max(0.0, begin_s - zero_s), length_s)
+def _places(records: Sequence[RankRecord]) -> list[_Place]:
+    """Of attempts of one rank, all of which have windows."""
+    spans = [_span(record) for record in records]
+    placed = zip(records, spans, offsets_s(spans), strict=True)
+    return [
+        _Place(record.attempt, begin_s, offset_s, _ends_s(record.windows)[-1] - begin_s)
+        for record, (begin_s, _), offset_s in placed
+    ]
+
+
+def _span(record: RankRecord) -> tuple[float, float]:
+    """When it began to step, and when it ended, or what is known of that."""
+    ends = _ends_s(record.windows)
+    told = [end.time_s for end in record.ends if end.time_s is not None]
+    return ends[0] - record.windows[0].wall_s, max(ends[-1], *told, ends[-1])
 
 
 def _begin_s(windows: Sequence[Window]) -> float | None:

@@ -1,0 +1,93 @@
+"""Strong and weak scaling told apart by the batch, and the runs of each: pure.
+
+Weak scaling: more GPUs, and each takes as many samples per step as before, so that a step gets
+larger. Strong scaling: more GPUs share a step of as many samples as before, so that each takes
+fewer. A job's `train.batch_size` is per GPU, so runs that differ only in resources scale weakly;
+runs whose batch_size x GPUs x accumulate is equal scale strongly, though their settings differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.values import Scaling
+
+_FREE_KEYS = ("train.batch_size", "train.accumulate")
+_SAME = 0.1
+"""The last step of an epoch may be smaller: measured batches that differ by less are equal."""
+
+Runs = Sequence[MeasuredRun]
+
+
+def num_gpus(run: MeasuredRun) -> int:
+    """Ranks, but with data_parallel, whose one rank drives several GPUs."""
+    return run.summary.nodes * run.summary.gpus_per_node
+
+
+def batch(run: MeasuredRun) -> float | None:
+    """Samples per optimizer step over all GPUs: as the job says, or else as was measured."""
+    size = run.conditions.get("train.batch_size")
+    accumulate = run.conditions.get("train.accumulate") or 1
+    if isinstance(size, int) and isinstance(accumulate, int):
+        return size * accumulate * num_gpus(run)
+    return run.summary.samples_per_step
+
+
+def strong_groups(
+    singles: Sequence[Runs], baselines: Sequence[Runs], conditions: Callable[[MeasuredRun], Any]
+) -> list[tuple[list[MeasuredRun], list[MeasuredRun]]]:
+    """Of groups that have one size each, those that belong together as their batches are equal.
+
+    Each with the runs it is compared with, which may be the baseline of another group: one smallest
+    size often begins a weak and a strong line. `conditions` are those that must be equal but for
+    the batch.
+    """
+    by_key: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for group in singles:
+        for run in group:
+            by_key[_key(run, conditions)].append(run)
+    lent: dict[str, list[MeasuredRun]] = defaultdict(list)
+    for group in baselines:
+        for run in group:
+            if _key(run, conditions) in by_key:
+                lent[_key(run, conditions)].append(run)
+    return [(runs, smallest([*runs, *lent[key]])) for key, runs in by_key.items()]
+
+
+def smallest(runs: Runs) -> list[MeasuredRun]:
+    """Those of the smallest size; none where all have the same."""
+    least = min(map(size, runs))
+    found = [run for run in runs if size(run) == least]
+    return found if len(found) < len(runs) else []
+
+
+def size(run: MeasuredRun) -> tuple[int, int]:
+    """GPUs, then nodes: what runs are ordered by."""
+    return num_gpus(run), run.summary.nodes
+
+
+def scaling_of(runs: Runs) -> Scaling | None:
+    """By the batches of runs of several sizes; None where they are not known, or neither."""
+    batches = [(num_gpus(run), batch(run)) for run in runs]
+    if _all_equal([whole for _, whole in batches]):
+        return "strong"
+    if _all_equal([whole and whole / gpus for gpus, whole in batches]):
+        return "weak"
+    return None
+
+
+def _key(run: MeasuredRun, conditions: Callable[[MeasuredRun], Mapping[str, Any]]) -> str:
+    """Equal for runs that may be compared as strong scaling; that of no other run where there is
+    no batch."""
+    found = {key: value for key, value in conditions(run).items() if key not in _FREE_KEYS}
+    has_batch = run.conditions.get("train.batch_size") is not None
+    return json.dumps([found, batch(run) if has_batch else run.summary.run], sort_keys=True)
+
+
+def _all_equal(values: Sequence[float | None]) -> bool:
+    known = [value for value in values if value]
+    return len(known) == len(values) > 0 and max(known) <= (1 + _SAME) * min(known)

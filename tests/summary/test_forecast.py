@@ -1,0 +1,214 @@
+"""Forecasts: against runs that follow a known law, with and without noise."""
+
+import io
+import math
+import random
+
+import pytest
+
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary.forecast import make
+from hpcdist.summary.step_fit import Law, Scale, Timed, error_without_each, fit
+from hpcdist.summary.table import make_console
+from hpcdist.summary.values import Rate, RunSummary
+
+
+def run_of(gpus, time_s, *, batch=64, is_strong=False, nodes=1, **fields):
+    """A run whose steps take so long."""
+    samples = batch if is_strong else batch * gpus
+    return RunSummary(
+        run=f"run-{gpus}-{nodes}-{time_s}",
+        job="ddp",
+        nodes=nodes,
+        gpus_per_node=gpus // nodes,
+        world_size=gpus,
+        samples_per_s=Rate(mean=samples / time_s),
+        samples_per_step=samples,
+        **fields,
+    )
+
+
+LAWS = {
+    "work": (False, lambda _: 1.0),
+    "ring": (False, lambda gpus: 1 + 0.3 * (gpus - 1) / gpus),
+    "tree": (False, lambda gpus: 1 + 0.08 * math.log2(gpus)),
+    "Amdahl": (True, lambda gpus: 1 / gpus + 0.05),
+    "strong ring": (True, lambda gpus: 1 / gpus + 0.02 + 0.05 * (gpus - 1) / gpus),
+}
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2, 4, 8), (2, 4, 8, 16)], ids=str)
+@pytest.mark.parametrize("name", LAWS)
+def test_with_little_noise_the_truth_is_within_a_narrow_forecast(name, sizes):
+    is_strong, law = LAWS[name]
+    rng = random.Random(3)
+    times = [(gpus, law(gpus) * (1 + rng.gauss(0, 0.001))) for gpus in sizes for _ in range(3)]
+    runs = [run_of(gpus, time_s, is_strong=is_strong) for gpus, time_s in times]
+    found = make(runs, "strong" if is_strong else "weak")
+    assert found.refused_because is None
+    assert [size.gpus for size in found.sizes] == [2 * sizes[-1], 4 * sizes[-1]]
+    for size in found.sizes:
+        work = 1 if is_strong else size.gpus / sizes[0]
+        truth = work * law(sizes[0]) / law(size.gpus)
+        assert size.speedup.interval.low <= truth <= size.speedup.interval.high
+        assert size.speedup.interval.high < 1.25 * size.speedup.interval.low
+        ideal = size.gpus / sizes[0]
+        assert size.efficiency.mean == pytest.approx(size.speedup.mean / ideal)
+        assert size.speedup.interval.high <= 1.02 * ideal
+    assert found.error < 0.02
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
+    is_strong, law = LAWS[name]
+    rng = random.Random(11)
+    held = told = 0
+    for _ in range(120):
+        runs = [
+            run_of(gpus, law(gpus) * (1 + rng.gauss(0, 0.01)), is_strong=is_strong)
+            for gpus in (1, 2, 4, 8)
+            for _ in range(3)
+        ]
+        found = make(runs, "strong" if is_strong else "weak")
+        for size in found.sizes[:1]:
+            told += 1
+            baseline_s = sum(64 / run.samples_per_s.mean for run in runs[:3]) / 3
+            truth = (1 if is_strong else size.gpus) * baseline_s / law(size.gpus)
+            truth = min(truth, size.gpus)
+            held += size.speedup.interval.low <= truth <= size.speedup.interval.high
+    assert told > 100
+    assert held >= 0.93 * told
+
+
+@pytest.mark.parametrize(
+    ("runs", "scaling", "reason"),
+    [
+        pytest.param(
+            [run_of(1, 1.0), run_of(2, 1.1)],
+            "weak",
+            "it takes runs of 3 sizes, and there are 2",
+            id="two sizes",
+        ),
+        pytest.param(
+            [run_of(1, 1.0), run_of(1, 1.01), run_of(2, 1.1), run_of(2, 1.2)],
+            "weak",
+            "it takes runs of 3 sizes, and there are 2",
+            id="repeats are no sizes",
+        ),
+        pytest.param(
+            [run_of(gpus, 1.0) for gpus in (1, 2, 4)],
+            None,
+            "the samples of a step are neither the same in all nor the same for each GPU",
+            id="neither strong nor weak",
+        ),
+        pytest.param(
+            [run_of(gpus, 1.0 * gpus, num_cpus=2) for gpus in (1, 2, 4)],
+            "weak",
+            "the ranks share CPUs, so that more ranks are no more hardware",
+            id="shared CPUs",
+        ),
+        pytest.param(
+            [run_of(1, 1.0), run_of(2, 1.1), run_of(4, 1.3, nodes=2)],
+            "weak",
+            "only one size is on several nodes, which says too little of the network between "
+            "them: submit it with another --nodes",
+            id="one size crosses nodes",
+        ),
+        pytest.param(
+            [run_of(gpus, 1.0 / gpus + 0.1, is_strong=True, batch=4) for gpus in (1, 2, 4)],
+            "strong",
+            "the samples of a step are too few for more GPUs",
+            id="no sample for each GPU",
+        ),
+    ],
+)
+def test_where_too_little_is_known_it_is_refused_and_said_why(runs, scaling, reason):
+    found = make(runs, scaling)
+    assert (found.refused_because, found.sizes) == (reason, [])
+
+
+def test_runs_that_scatter_widely_are_refused_with_what_they_would_allow():
+    times = [(1, 1.0), (1, 1.4), (2, 1.6), (2, 1.0), (4, 1.1), (4, 2.0)]
+    found = make([run_of(gpus, time_s) for gpus, time_s in times], "weak")
+    assert found.refused_because.startswith("what was measured allows ")
+    assert found.refused_because.endswith("or repeats (--repeat 3), would say more")
+
+
+def test_ranks_with_cpus_of_their_own_are_more_hardware():
+    runs = [run_of(gpus, 1 + 0.001 * gpus, num_cpus=8 * gpus, nodes=gpus) for gpus in (1, 2, 4, 8)]
+    assert make(runs, "weak").refused_because is None
+
+
+def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_them():
+    def law(gpus, nodes):
+        return 1 + 0.05 * (gpus - 1) / gpus + 0.4 * (nodes - 1) / nodes
+
+    rng = random.Random(2)
+    shapes = [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4)]
+    runs = [
+        run_of(gpus, law(gpus, nodes) * (1 + rng.gauss(0, 0.001)), nodes=nodes)
+        for gpus, nodes in shapes
+        for _ in range(3)
+    ]
+    found = make(runs, "weak")
+    assert [(size.gpus, size.nodes) for size in found.sizes] == [(32, 8), (64, 16)]
+    for size in found.sizes:
+        truth = size.gpus * 1.0 / law(size.gpus, size.nodes)
+        assert size.speedup.interval.low <= truth <= size.speedup.interval.high
+    assert found.notes == []
+
+
+def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
+    found = make([run_of(gpus, 1 + 0.01 * gpus) for gpus in (1, 2, 4, 8)], "weak")
+    assert found.notes[0] == "it is as if all GPUs were in one node, as no run was on several"
+    assert {size.nodes for size in found.sizes} == {1}
+
+
+def test_the_fit_finds_the_terms_of_a_law_without_noise():
+    law = Law(("work", "fixed"), (lambda scale: 1 / scale.gpus, lambda _: 1.0))
+    timed = [Timed(Scale(gpus, 1), 0.8 / gpus + 0.1) for gpus in (1, 2, 4)]
+    found = fit(timed, law)
+    assert found.weights == pytest.approx([0.8, 0.1])
+    assert found.terms_s(Scale(8, 1)) == pytest.approx({"work": 0.1, "fixed": 0.1})
+    assert error_without_each(timed, law) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_term_that_would_take_less_than_no_time_is_no_law():
+    law = Law(("work", "fixed"), (lambda scale: 1 / scale.gpus, lambda _: 1.0))
+    assert fit([Timed(Scale(gpus, 1), 1 / gpus**1.5) for gpus in (1, 2, 4)], law) is None
+
+
+def test_the_error_without_a_size_is_that_of_fits_without_it():
+    law = Law(("work",), (lambda _: 1.0,))
+    timed = [Timed(Scale(1, 1), 1.0), Timed(Scale(2, 1), 1.0), Timed(Scale(4, 1), 1.3)]
+    # Least squares of relative errors: w = sum(1/t) / sum(1/t^2).
+    without = [
+        sum(1 / t for t in rest) / sum(1 / t**2 for t in rest)
+        for rest in ((1.0, 1.3), (1.0, 1.3), (1.0, 1.0))
+    ]
+    misses = [without[0] - 1, without[1] - 1, without[2] / 1.3 - 1]
+    expected = math.sqrt(sum(miss**2 for miss in misses) / 3)
+    assert error_without_each(timed, law) == pytest.approx(expected)
+
+
+def test_the_summary_tells_the_forecast_in_words_and_in_json(make_run, events):
+    runs = []
+    for gpus in (1, 2, 4):
+        for repeat in range(3):
+            run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
+            rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
+            for rank in range(gpus):
+                start = events.start(rank, world_size=gpus, device="cuda:0")
+                events.write(run, rank, [start, *events.steady([rate] * 5)])
+            runs.append(run)
+    summary = summarize(runs, {})
+    told = [run["forecast"] for run in to_json(summary)]
+    assert told[:6] == [None] * 6  # it stands with the largest size
+    assert [size["gpus"] for size in told[-1]["sizes"]] == [8, 16]
+    assert sum(told[-1]["terms_s"].values()) == pytest.approx(0.1 * 1.075, rel=0.01)
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    text = " ".join(file.getvalue().split())
+    assert "Forecast: 8 GPUs 7." in text
+    assert "times as fast as 1, with 95 % confidence." in text
+    assert "It is as if all GPUs were in one node, as no run was on several." in text

@@ -1,0 +1,152 @@
+"""When runs came to an accuracy: on one clock, over restarts, and where they never did."""
+
+import csv
+import io
+
+import pytest
+
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary.as_csv import to_csv
+from hpcdist.summary.pictures.series import read_learning
+from hpcdist.summary.reaching import offsets_s
+from hpcdist.summary.table import make_console
+
+
+@pytest.fixture
+def add_epochs(events):
+    """Add an attempt: epochs of 10 steps that take 10 s, each with a test of 1 s after it."""
+
+    def add(run, accuracies, *, clock_s=1000.0, first_step=0, attempt=0, rank=0, world_size=1):
+        made = [events.start(rank, world_size=world_size)]
+        if first_step:
+            made.append({"event": "resume", "time_s": clock_s, "step": first_step})
+        for index, accuracy in enumerate(accuracies, 1):
+            step, ended_s = first_step + 10 * index, clock_s + 11 * index - 1
+            made.append(events.window(step=step, times_s=[1.0] * 10, samples=100, time_s=ended_s))
+            test = {"time_s": ended_s + 1, "epoch": step // 10, "step": step, "accuracy": accuracy}
+            made.append({"event": "evaluate", "loss": 0.1, **test})
+        end_s = clock_s + 11 * len(accuracies)
+        events.write(run, rank, [*made, events.end(time_s=end_s, step=step)], attempt=attempt)
+
+    return add
+
+
+def reached(run, **options):
+    (found,) = summarize([run], {}, **options).runs
+    return found.time_to_accuracy
+
+
+def test_the_time_runs_from_the_first_step_to_the_end_of_the_first_test_that_is_good_enough(
+    make_run, add_epochs
+):
+    run = make_run("one")
+    add_epochs(run, [0.5, 0.8, 0.7, 0.95, 0.9])
+    found = reached(run, target_accuracy=0.8)
+    assert (found.is_reached, found.time_s, found.step, found.epoch) == (True, 22.0, 20, 2)
+    assert found.best == 0.95
+    found = reached(run, target_accuracy=0.9)
+    assert (found.time_s, found.step) == (44.0, 40)
+
+
+def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_epochs):
+    run = make_run("one")
+    add_epochs(run, [0.5, 0.8])
+    summary = summarize([run], {}, target_accuracy=0.97)
+    (found,) = to_json(summary)
+    assert found["time_to_accuracy"] == {
+        "target": 0.97,
+        "is_reached": False,
+        "best": 0.8,
+        "time_s": None,
+        "step": None,
+        "epoch": None,
+    }
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    assert "Time to 97.0 % test accuracy" in file.getvalue()
+    assert "not reached" in file.getvalue()
+
+
+def test_without_a_target_it_is_what_all_done_runs_of_a_job_reach(make_run, add_epochs):
+    runs = [make_run(name) for name in ("good", "better")]
+    for run, accuracies in zip(runs, ([0.5, 0.9123, 0.9], [0.93, 0.99, 0.97]), strict=True):
+        add_epochs(run, accuracies)
+    failed = make_run("going", verdict=None)
+    add_epochs(failed, [0.2])
+    other = make_run("other", job="other")
+    add_epochs(other, [0.4])
+    good, better, going, alone = summarize([*runs, failed, other], {}).runs
+    assert good.time_to_accuracy.target == better.time_to_accuracy.target == 0.912
+    assert (good.time_to_accuracy.time_s, better.time_to_accuracy.time_s) == (22.0, 11.0)
+    assert going.time_to_accuracy.is_reached is False
+    assert alone.time_to_accuracy.target == pytest.approx(0.4)
+
+
+def test_a_run_that_was_not_tested_has_none(make_run, events):
+    run = make_run("silent")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 3)])
+    assert reached(run) is None
+
+
+@pytest.mark.parametrize(
+    ("clock_s", "time_s"),
+    [(1100.0, 111.0), (400.0, 33.0)],
+    ids=["67 s lost between attempts", "the clock of the new host is ten minutes behind"],
+)
+def test_after_a_restart_lost_time_counts_and_what_was_done_again_counts_as_it_was_done_again(
+    make_run, add_epochs, clock_s, time_s
+):
+    run = make_run("again")
+    add_epochs(run, [0.5, 0.9])
+    add_epochs(run, [0.6, 0.9], clock_s=clock_s, first_step=10, attempt=1)
+    found = reached(run, target_accuracy=0.6)
+    # The first attempt's 90 % at step 20 were lost: it came to 60 % there.
+    assert (found.step, found.time_s) == (20, time_s)
+    found = reached(run, target_accuracy=0.9)
+    assert (found.step, found.time_s) == (30, time_s + 11)
+    curve = read_learning(run.path).accuracy
+    assert curve.steps == [10, 20, 30]
+    assert curve.times_s == pytest.approx([11.0, time_s, time_s + 11])
+
+
+def test_ranks_whose_clocks_differ_give_the_time_of_the_lowest_one(make_run, add_epochs):
+    run = make_run("two", gpus=2)
+    for rank, clock_s in ((0, 1000.0), (1, 5000.0)):
+        add_epochs(run, [0.5, 0.9], clock_s=clock_s, rank=rank, world_size=2)
+    assert reached(run, target_accuracy=0.9).time_s == 22.0
+
+
+def test_attempts_never_overlap():
+    assert offsets_s([(100.0, 110.0), (130.0, 135.0), (20.0, 30.0)]) == [0.0, 30.0, 35.0]
+    assert offsets_s([]) == []
+
+
+def test_accuracies_that_are_no_numbers_count_for_nothing(make_run, events):
+    run = make_run("odd")
+    windows = [events.window(step=10, times_s=[1.0] * 10, samples=100, time_s=1010.0)]
+    tests = [
+        {"event": "evaluate", "time_s": time_s, "step": 10, "accuracy": accuracy}
+        for time_s, accuracy in ((1011.0, None), (None, 0.9), (1012.0, 0.5))
+    ]
+    events.write(run, 0, [events.start(0, world_size=1), *windows, *tests])
+    found = reached(run)
+    assert (found.best, found.time_s) == (0.5, 12.0)
+
+
+def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_them(
+    make_run, add_epochs
+):
+    one, two = make_run("one"), make_run("two", gpus=2)
+    add_epochs(one, [0.5, 0.8, 0.9, 0.95])
+    for rank in range(2):
+        add_epochs(two, [0.6, 0.95], rank=rank, world_size=2)
+    summary = summarize([one, two], {}, target_accuracy=0.95)
+    file = io.StringIO()
+    print_summary(summary, make_console(file))
+    lines = [line.split() for line in file.getvalue().splitlines()]
+    assert ["1", "1", "x", "1", "44.0", "40", "4", "95.00", "1.00", "*"] in lines
+    assert ["2", "1", "x", "2", "22.0", "20", "2", "95.00", "2.00"] in lines
+    first, second = csv.DictReader(io.StringIO(to_csv(summary)))
+    assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
+    assert second["of_size.scaling"] == "weak"
+    assert float(second["of_size.speedup.mean"]) == pytest.approx(2.0)
