@@ -43,6 +43,8 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
+@click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
 @click.option(
     "--against",
@@ -64,6 +66,8 @@ def summary(
     markdown_file: str | None,
     html_file: str | None,
     plot_folder: str | None,
+    event_folder: str | None,
+    mlflow_uri: str | None,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
@@ -85,7 +89,8 @@ def summary(
     if against is not None:
         from hpcdist.cli.against import compare
 
-        _refuse_with_against(files, plot_folder)
+        others = {"plot": plot_folder, "tensorboard": event_folder, "mlflow": mlflow_uri}
+        _refuse_with_against(files | others)
         return compare(
             run_names,
             runs,
@@ -96,6 +101,8 @@ def summary(
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
+    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
+    _need_packages(tracking)
     from hpcdist.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.search import search_named
@@ -113,6 +120,7 @@ def summary(
     _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
     if plot_folder is not None:
         _write_pictures(result, Path(plot_folder))
+    _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if on_stdout is not None:
         for text in result.skipped:
             note(text)
@@ -124,9 +132,8 @@ def summary(
     return None
 
 
-def _refuse_with_against(files: Mapping[str, str | None], plot_folder: str | None) -> None:
-    given = [f"--{form}" for form, file in files.items() if file is not None]
-    given += ["--plot"] if plot_folder is not None else []
+def _refuse_with_against(options: Mapping[str, str | None]) -> None:
+    given = [f"--{name}" for name, value in options.items() if value is not None]
     if given:
         raise click.UsageError(
             f"{given[0]} and --against contradict each other: a comparison has only --json"
@@ -176,6 +183,32 @@ def _write_pictures(result: Summary, folder: Path) -> None:
         note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
     else:
         note(f"there is nothing to draw yet, so {folder} has no pictures")
+
+
+def _need_packages(options: Mapping[str, str | None]) -> None:
+    """Before anything is read: that may take long."""
+    from hpcdist.summary.tracking.packages import need_package
+
+    for name, value in options.items():
+        if value is not None:
+            need_package(name)
+
+
+def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
+    if event_folder is not None:
+        from hpcdist.summary.tracking.tensorboard import write_event_files
+
+        written = write_event_files(result, Path(event_folder))
+        note(
+            f"event files of {len(written)} runs are in {event_folder}, in the place of those that"
+            " hpcdist wrote there before"
+        )
+    if mlflow_uri is not None:
+        from hpcdist.summary.tracking.mlflow import import_runs
+
+        counts = import_runs(result, mlflow_uri)
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        note(f"runs in MLflow: {told}")
 
 
 def summary_cache() -> SummaryCache | None:

@@ -122,16 +122,17 @@ def _places(records: Iterator[RankRecord]) -> Iterator[_Place]:
         begin_s = _begin_s(record.windows)
         if begin_s is not None:
             zero_s = begin_s if zero_s is None else zero_s
-            length_s = _ends_s(record.windows)[-1] - begin_s
+            length_s = ends_s(record.windows)[-1] - begin_s
             yield _Place(record.attempt, max(0.0, begin_s - zero_s), length_s)
 
 
 def _begin_s(windows: Sequence[Window]) -> float | None:
-    return _ends_s(windows)[0] - windows[0].wall_s if windows else None
+    return ends_s(windows)[0] - windows[0].wall_s if windows else None
 
 
-def _ends_s(windows: Sequence[Window]) -> list[float]:
-    """When each window ended; where clocks say nothing, or went back, by the time they took."""
+def ends_s(windows: Sequence[Window]) -> list[float]:
+    """Unix time at which each window ended; where clocks say nothing, or went back, by what the
+    windows took."""
     ends: list[float] = []
     for window in windows:
         least_s = (ends[-1] if ends else 0.0) + window.wall_s
@@ -146,7 +147,7 @@ def _drop_after(curve: Curve, step: int) -> None:
 
 
 def _add_windows(curve: Curve, windows: Sequence[Window], zero_s: float) -> None:
-    for window, end_s in zip(windows, _ends_s(windows), strict=True):
+    for window, end_s in zip(windows, ends_s(windows), strict=True):
         if _can_be_drawn(window.loss):
             _add(curve, window.step, end_s - zero_s, window.loss)
 
@@ -180,7 +181,7 @@ def _add_own_times(
     """Spread each window over the columns that it lies in, by the time it has in each."""
     begin_s = _begin_s(windows) or 0.0
     column_s = whole_s / NUM_COLUMNS
-    for window, end_s in zip(windows, _ends_s(windows), strict=True):
+    for window, end_s in zip(windows, ends_s(windows), strict=True):
         if not window.steps:
             continue
         own_s = _own_time_s(window)
