@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.cache import SummaryCache
 
-_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
+_NAMES = {
+    "csv": "the CSV",
+    "csv-benchmarks": "the CSV of benchmarks",
+    "markdown": "the Markdown",
+    "html": "the page",
+}
 
 
 _DEFAULT_THRESHOLD = 0.05
@@ -40,6 +45,12 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
 @runs_option
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
+@click.option(
+    "--csv-benchmarks",
+    "benchmarks_file",
+    metavar="FILE",
+    help="Write one line per size, batch size or way of loading that a benchmark measured.",
+)
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
@@ -63,6 +74,7 @@ def summary(
     runs: Path,
     as_json: bool,
     csv_file: str | None,
+    benchmarks_file: str | None,
     markdown_file: str | None,
     html_file: str | None,
     plot_folder: str | None,
@@ -85,7 +97,12 @@ def summary(
     With --against it exits with 1 where something is slower by more than the threshold, and that is
     not chance; or where its runs failed.
     """
-    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
+    files = {
+        "csv": csv_file,
+        "csv-benchmarks": benchmarks_file,
+        "markdown": markdown_file,
+        "html": html_file,
+    }
     if against is not None:
         from hpcdist.cli.against import compare
 
@@ -155,11 +172,14 @@ def _text(result: Summary, form: str) -> str:
     from hpcdist.summary import to_json
     from hpcdist.summary.as_csv import to_csv
     from hpcdist.summary.as_markdown import to_markdown
+    from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
 
     if form == "json":
         return files.to_json(to_json(result))
     if form == "csv":
         return to_csv(result)
+    if form == "csv-benchmarks":
+        return to_benchmarks_csv(result)
     if form == "markdown":
         return to_markdown(result)
     from hpcdist.summary.page.rendering import to_html
@@ -196,13 +216,12 @@ def _need_packages(options: Mapping[str, str | None]) -> None:
 
 def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
     if event_folder is not None:
+        from hpcdist.summary.text import number_of
         from hpcdist.summary.tracking.tensorboard import write_event_files
 
         written = write_event_files(result, Path(event_folder))
-        note(
-            f"event files of {len(written)} runs are in {event_folder}, in the place of those that"
-            " hpcdist wrote there before"
-        )
+        of = number_of(len(written), "run")
+        note(f"event files of {of} are in {event_folder}, in the place of earlier ones of hpcdist")
     if mlflow_uri is not None:
         from hpcdist.summary.tracking.mlflow import import_runs
 

@@ -87,6 +87,8 @@ def test_the_json_says_the_version_of_its_schema(user):
         (["--csv", "-", "--json"], "--csv - and --json contradict each other"),
         (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
+        (["--tensorboard", "runs/notes.txt"], "event files cannot be written: Not a directory"),
+        (["--mlflow", "folder"], "--mlflow folder: "),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
     ],
@@ -97,6 +99,18 @@ def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_runs_go_to_tensorboard_and_mlflow_and_both_say_what_they_did(user):
+    options = ["--tensorboard", "tb", "--mlflow", "sqlite:///mlflow.db"]
+    for told in ("1 new, 0 updated, 0 unchanged", "0 new, 0 updated, 1 unchanged"):
+        done = user("summary", *options)
+        assert done.returncode == 0, done.stderr
+        assert "event files of 1 run are in tb" in done.stderr
+        assert f"runs in MLflow: {told}" in done.stderr
+        assert "samples/s" in done.stdout
+    (file,) = (path for path in (user.folder / "tb").rglob("*") if path.is_file())
+    assert file.parent.name == "ddp-1"
 
 
 def test_a_folder_without_figures_has_no_pictures_and_says_so(user):
