@@ -285,6 +285,7 @@ def test_mlflow_that_cannot_be_reached_is_an_error_with_its_address(trained, mon
     from hpcdist.summary.tracking.mlflow import import_runs
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(UserError, match=r"--mlflow http://127\.0\.0\.1:9: ") as raised:
-        import_runs(summarize([trained()], {}), "http://127.0.0.1:9")
+    with pytest.raises(UserError, match=r"--mlflow http://\*\*\*@127\.0\.0\.1:9: ") as raised:
+        import_runs(summarize([trained()], {}), "http://me:hidden@127.0.0.1:9")
+    assert "hidden" not in raised.value.message
     assert "sqlite:///" in raised.value.hint

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.errors import UserError
 from hpcdist.run import Run
+from hpcdist.secrets import without_passwords
 from hpcdist.summary.text import shown
 from hpcdist.summary.tracking.history import History, final_figures, whole_history
 from hpcdist.summary.tracking.settings import created_s, settings_of
@@ -81,7 +82,7 @@ def _told(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, OSError) as error:
         raise UserError(
-            f"--mlflow {uri}: {_first_line(error)}",
+            without_passwords(f"--mlflow {uri}: {_first_line(error)}"),
             hint="give the address of a tracking server (http://host:5000), or a database such as"
             " sqlite:///mlflow.db",
         ) from None
@@ -100,9 +101,10 @@ def _experiment(client: MlflowClient, job: str) -> str:
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
     spec = (Run(Path(run.path)).read_spec() if run.path else None) or {}
     began_s = created_s(spec)
-    tracked = _find(client, experiment, run.run)
+    id_tag = run.run.replace("'", "")  # searches have no way to quote it
+    tracked = _find(client, experiment, id_tag)
     if tracked is None:
-        tags = {_RUN_TAG: run.run}
+        tags = {_RUN_TAG: id_tag}
         tracked = client.create_run(
             experiment, start_time=_ms(began_s), run_name=run.run, tags=tags
         )
@@ -127,9 +129,8 @@ def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> boo
     return bool(metrics)
 
 
-def _find(client: MlflowClient, experiment: str, run: str) -> Tracked | None:
-    quoted = run.replace("'", "")
-    found = client.search_runs([experiment], f"tags.`{_RUN_TAG}` = '{quoted}'", max_results=1)
+def _find(client: MlflowClient, experiment: str, id_tag: str) -> Tracked | None:
+    found = client.search_runs([experiment], f"tags.`{_RUN_TAG}` = '{id_tag}'", max_results=1)
     return found[0] if found else None
 
 
