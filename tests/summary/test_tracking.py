@@ -281,6 +281,20 @@ def test_runs_that_are_imported_again_are_not_there_twice(trained, mlflow_store,
 
 
 @pytestmark_mlflow
+def test_figures_that_come_with_other_runs_are_added_to_a_run_that_is_there(
+    trained, make_run, events, mlflow_store, import_into
+):
+    large = trained("ddp-2")
+    import_into(large)
+    small = make_run("ddp-1", gpus=1)
+    events.write(small, 0, [events.start(0, world_size=1), *events.steady([125.0] * 4)])
+    assert import_into(small, large) == {"new": 1, "updated": 1, "unchanged": 0}
+    metrics = tracked(mlflow_store)["ddp-2"].data.metrics
+    assert metrics["final/speedup"] == pytest.approx(1.6)
+    assert metrics["final/efficiency"] == pytest.approx(0.8)
+
+
+@pytestmark_mlflow
 def test_mlflow_that_cannot_be_reached_is_an_error_with_its_address(trained, monkeypatch):
     from hpcdist.summary.tracking.mlflow import import_runs
 
