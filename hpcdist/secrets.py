@@ -31,10 +31,15 @@ def looks_secret(name: str, value: str) -> bool:
     return bool(_SECRET.search(name)) and not _HARMLESS.fullmatch(value)
 
 
+def without_passwords(text: str) -> str:
+    """A text, without the user and password of addresses in it."""
+    return _PASSWORD_IN_URL.sub(r"\1***@", text)
+
+
 def redact(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables worth keeping; those that may hold a secret are left out altogether."""
     return {
-        name: _PASSWORD_IN_URL.sub(r"\1***@", value)
+        name: without_passwords(value)
         for name, value in sorted(environment.items())
         if _KEPT.match(name) and not _SECRET.search(name)
     }

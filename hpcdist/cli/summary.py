@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from hpcdist.summary import Summary
     from hpcdist.summary.cache import SummaryCache
 
-_NAMES = {"csv": "the CSV", "markdown": "the Markdown", "html": "the page"}
+_NAMES = {
+    "csv": "the CSV",
+    "csv-benchmarks": "the CSV of benchmarks",
+    "markdown": "the Markdown",
+    "html": "the page",
+}
 
 
 _DEFAULT_THRESHOLD = 0.05
@@ -55,6 +60,12 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
 @runs_option
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
+@click.option(
+    "--csv-benchmarks",
+    "benchmarks_file",
+    metavar="FILE",
+    help="Write one line per size, batch size or way of loading that a benchmark measured.",
+)
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write the tables; - is stdout.")
 @click.option("--html", "html_file", metavar="FILE", help="Write one page, to send to others.")
 @click.option("--plot", "plot_folder", metavar="DIR", help="Draw pictures there, as PNG and SVG.")
@@ -64,6 +75,8 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     callback=_accuracy,
     help="Tell when each run came to this test accuracy. [default: what all runs of a job reach]",
 )
+@click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
+@click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
 @click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
 @click.option(
     "--against",
@@ -82,10 +95,13 @@ def summary(
     runs: Path,
     as_json: bool,
     csv_file: str | None,
+    benchmarks_file: str | None,
     markdown_file: str | None,
     html_file: str | None,
     plot_folder: str | None,
     target_accuracy: float | None,
+    event_folder: str | None,
+    mlflow_uri: str | None,
     no_cache: bool,
     against: str | None,
     threshold: float | None,
@@ -103,11 +119,17 @@ def summary(
     With --against it exits with 1 where something is slower by more than the threshold, and that is
     not chance; or where its runs failed.
     """
-    files = {"csv": csv_file, "markdown": markdown_file, "html": html_file}
+    files = {
+        "csv": csv_file,
+        "csv-benchmarks": benchmarks_file,
+        "markdown": markdown_file,
+        "html": html_file,
+    }
     if against is not None:
         from hpcdist.cli.against import compare
 
-        _refuse_with_against(files, plot_folder, target_accuracy)
+        others = {"plot": plot_folder, "tensorboard": event_folder, "mlflow": mlflow_uri}
+        _refuse_with_against(files | others, target_accuracy)
         return compare(
             run_names,
             runs,
@@ -118,6 +140,8 @@ def summary(
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
+    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
+    _need_packages(tracking)
     from hpcdist.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
     from hpcdist.summary.search import search_named
@@ -136,6 +160,7 @@ def summary(
     _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
     if plot_folder is not None:
         _write_pictures(result, Path(plot_folder))
+    _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if on_stdout is not None:
         for text in result.skipped:
             note(text)
@@ -147,11 +172,8 @@ def summary(
     return None
 
 
-def _refuse_with_against(
-    files: Mapping[str, str | None], plot_folder: str | None, target_accuracy: float | None
-) -> None:
-    given = [f"--{form}" for form, file in files.items() if file is not None]
-    given += ["--plot"] if plot_folder is not None else []
+def _refuse_with_against(options: Mapping[str, str | None], target_accuracy: float | None) -> None:
+    given = [f"--{name}" for name, value in options.items() if value is not None]
     given += ["--target-accuracy"] if target_accuracy is not None else []
     if given:
         raise click.UsageError(
@@ -174,11 +196,14 @@ def _text(result: Summary, form: str) -> str:
     from hpcdist.summary import to_json
     from hpcdist.summary.as_csv import to_csv
     from hpcdist.summary.as_markdown import to_markdown
+    from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
 
     if form == "json":
         return files.to_json(to_json(result))
     if form == "csv":
         return to_csv(result)
+    if form == "csv-benchmarks":
+        return to_benchmarks_csv(result)
     if form == "markdown":
         return to_markdown(result)
     from hpcdist.summary.page.rendering import to_html
@@ -202,6 +227,31 @@ def _write_pictures(result: Summary, folder: Path) -> None:
         note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
     else:
         note(f"there is nothing to draw yet, so {folder} has no pictures")
+
+
+def _need_packages(options: Mapping[str, str | None]) -> None:
+    """Before anything is read: that may take long."""
+    from hpcdist.summary.tracking.packages import need_package
+
+    for name, value in options.items():
+        if value is not None:
+            need_package(name)
+
+
+def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
+    if event_folder is not None:
+        from hpcdist.summary.text import number_of
+        from hpcdist.summary.tracking.tensorboard import write_event_files
+
+        written = write_event_files(result, Path(event_folder))
+        of = number_of(len(written), "run")
+        note(f"event files of {of} are in {event_folder}, in the place of earlier ones of hpcdist")
+    if mlflow_uri is not None:
+        from hpcdist.summary.tracking.mlflow import import_runs
+
+        counts = import_runs(result, mlflow_uri)
+        told = ", ".join(f"{count} {what}" for what, count in counts.items())
+        note(f"runs in MLflow: {told}")
 
 
 def summary_cache() -> SummaryCache | None:

@@ -47,6 +47,8 @@ class RankEvents:
         self.world_size: int | None = None
         self.end_status: str | None = None
         """Of its closing event: done, stopped, failed or killed."""
+        self.host: str | None = None
+        self.pid: int | None = None
         self._total_steps: int | None = None
         self._last: dict[str, Any] = {}
         self._windows: deque[_Window] = deque(maxlen=_WINDOWS)
@@ -56,6 +58,7 @@ class RankEvents:
         match event.get("event"):
             case "start":
                 self.world_size = round(_number(event, "world_size")) or 1
+                self.host, self.pid = event.get("host"), round(_number(event, "pid")) or None
             case "setup":
                 self._total_steps = round(_number(event, "total_steps")) or None
             case "resume":

@@ -47,7 +47,7 @@ def to_csv(summary: Summary) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns := _columns(runs))
     for run in runs:
-        writer.writerow([_cell(_at(run, column)) for column in columns])
+        writer.writerow([to_cell(_at(run, column)) for column in columns])
     return text.getvalue()
 
 
@@ -68,7 +68,7 @@ def _at(run: dict[str, Any], column: str) -> Any:
     return found
 
 
-def _cell(value: Any) -> Any:
+def to_cell(value: Any) -> Any:
     """Text on one line; a spreadsheet must not take a name for a formula."""
     if not isinstance(value, str):
         return value

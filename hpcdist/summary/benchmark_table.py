@@ -54,7 +54,7 @@ def _sizes(summary: AllReduceSummary, number: int) -> PlainTable:
         for size in summary.sizes
     ]
     kind = f" of {shown(summary.dtype)}" if summary.dtype else ""
-    caption = f"{number}: all-reduce{kind} by size, slowest of {summary.ranks:,} ranks"
+    caption = f"#{number}: all-reduce{kind} by size, slowest of {summary.ranks:,} ranks"
     return PlainTable(caption, headers, rows)
 
 
@@ -65,7 +65,7 @@ def _pairs(summary: AllReduceSummary, number: int) -> PlainTable:
         (*_hosts(pair), _gigabytes(pair.bus_bytes_per_s), _mark(pair, slow)) for pair in slowest
     ]
     of = f", the slowest of {len(summary.pairs):,}" if len(slowest) < len(summary.pairs) else ""
-    caption = f"{number}: pairs of nodes{of}, all-reduce of {show_binary(slowest[0].bytes)}"
+    caption = f"#{number}: pairs of nodes{of}, all-reduce of {show_binary(slowest[0].bytes)}"
     return PlainTable(caption, ("node", "node", "bus\nbandwidth (GB/s)", ""), rows)
 
 
@@ -86,7 +86,7 @@ def _batches(summary: InferenceSummary, number: int) -> PlainTable:
     ordered = sorted(summary.cells, key=lambda cell: cell.batch_size)
     singles = {cell.batch_size: cell.mean_time_s for cell in ordered if cell.strategy == "single"}
     rows = [_batch(cell, singles.get(cell.batch_size)) for cell in ordered]
-    return PlainTable(f"{number}: inference by batch size, mean ± sd", headers, rows)
+    return PlainTable(f"#{number}: inference by batch size, mean ± sd", headers, rows)
 
 
 def _batch(cell: Cell, single_s: float | None) -> tuple[str, ...]:

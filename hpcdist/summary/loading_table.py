@@ -65,7 +65,7 @@ def _times(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int
     ]
     first = cells[0]
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
-    caption = f"{number}: loading by workers{several}, mean ± sd"
+    caption = f"#{number}: loading by workers{several}, mean ± sd"
     if first.first_files != "memory":
         caption += f"; first pass: {_FIRST_FILES[_first_files(cells)]}"
     return PlainTable(caption, headers, rows)
@@ -119,7 +119,7 @@ def _parts(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int
     rows = [
         (*(read(cell) for _, read in columns), *_part_cells(cell, decimals)) for cell in shown_cells
     ]
-    return PlainTable(f"{number}: work per image (µs)", headers, rows)
+    return PlainTable(f"#{number}: work per image (µs)", headers, rows)
 
 
 def _part_cells(cell: LoadingCell, decimals: int) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _steps(steps: Sequence[StepTime], number: int) -> PlainTable:
         for step in steps
     ]
     headers = ("model", "images\nper batch", "training step")
-    return PlainTable(f"{number}: training steps with a batch that is there", headers, rows)
+    return PlainTable(f"#{number}: training steps with a batch that is there", headers, rows)
 
 
 def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:

@@ -101,6 +101,8 @@ class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
 class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
     """What a model holds in one rank, and the most memory so far."""
 
+    time_s: Seconds | None = None
+    step: Count | None = None
     parameter_bytes: Count
     gradient_bytes: Count
     optimizer_bytes: Count

@@ -30,7 +30,7 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         return f"{job}: {_scaling_sentence(max(scaled, key=lambda run: run.world_size), runs)}"
     done = [run for run in runs if run.state == "done"]
     if not done:
-        return f"{job}: no run is done ({_count_states(runs)})."
+        return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
     if benchmarked := [run for run in done if is_benchmark(run)]:
         # The newest of those with most ranks.
         return f"{job}: {_benchmark_sentences(max(benchmarked[::-1], key=_world_size))}"
@@ -43,6 +43,17 @@ def conclusion(runs: Sequence[RunSummary]) -> str:
         f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
         " For a speed-up, submit it with other --nodes or --gpus too."
     )
+
+
+def _how_it_stands(runs: Sequence[RunSummary]) -> str:
+    """Of runs of which none is done: how fast one goes, or else why the newest has ended."""
+    going = [run for run in runs if run.state == "running" and run.samples_per_s]
+    if going:
+        rate = format_number(_rate(going[-1]), decimals_for([_rate(going[-1])]))
+        ranks = number_of(going[-1].world_size, "rank")
+        return f" So far {rate} samples/s on {ranks}; hpcdist watch shows how far it is."
+    told = [shown(run.verdict.message) for run in runs if run.verdict]
+    return f" The newest: {told[-1]}." if told else ""
 
 
 def is_benchmark(run: RunSummary) -> bool:

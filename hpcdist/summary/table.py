@@ -35,6 +35,12 @@ from hpcdist.summary.values import RunSummary
 WIDTH_WITHOUT_TERMINAL = 120
 
 _BASELINE_NOTE = "* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal"
+_SPEED_CAPTION = "Speed of all ranks together, mean ± sd over stretches of the run"
+_STEP_CAPTION = "Time of one step, mean ± sd over all steps and ranks; what was learned; memory"
+_STRAGGLING_NOTE = (
+    "slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as rank 0 for its"
+    " own part of a step"
+)
 _MIB = 2**20
 _WHOLE_MIB = 100
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -95,11 +101,14 @@ def run_tables(rows: Sequence[Row]) -> Iterator[Titled]:
     """Speed first, then those that there are figures for."""
     runs = [row.run for row in rows]
     is_scaled = any(run.speedup is not None for run in runs)
-    yield Titled("", rows, _speed_columns(runs), _BASELINE_NOTE if is_scaled else "")
+    caption = "" if all(is_benchmark(run) for run in runs) else _SPEED_CAPTION
+    yield Titled(caption, rows, _speed_columns(runs), _BASELINE_NOTE if is_scaled else "")
     if stepped := [row for row in rows if row.run.step_time_s]:
         runs = [row.run for row in stepped]
-        yield Titled("", stepped, _step_columns(runs))
-        yield Titled("Share of step time by phase, in %", stepped, _phase_columns(runs))
+        yield Titled(_STEP_CAPTION, stepped, _step_columns(runs))
+        several = any(run.slowest_rank for run in runs)
+        note = _STRAGGLING_NOTE if several else ""
+        yield Titled("Share of step time by phase, in %", stepped, _phase_columns(runs), note)
     if held := [row for row in rows if row.run.model_states]:
         yield Titled("Memory of the rank that has most, in MiB", held, _memory_columns())
 
@@ -200,7 +209,7 @@ def _phase_columns(runs: Sequence[RunSummary]) -> list[Column]:
             Column(_PHASE_HEADERS.get(phase, shown(phase)), share(phase))
             for phase in (*known, *unknown, OTHER)
         ),
-        Column("slowest rank\nto fastest", _straggling),
+        Column("slowest to\nfastest rank", _straggling),
     ]
 
 
@@ -228,7 +237,7 @@ def _straggling(row: Row) -> str:
     if slowest is None or fastest is None or not fastest.own_time_s:
         return UNDEFINED
     ratio = slowest.own_time_s / fastest.own_time_s
-    return f"{slowest.rank} / {fastest.rank}: {ratio:.2f}"
+    return f"{ratio:.2f} ({slowest.rank} / {fastest.rank})"
 
 
 def _memory(row: Row) -> str:
@@ -292,7 +301,7 @@ def numbered_remarks(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for remark in remarks(row.run, is_alone=len(rows) == 1):
             numbers.setdefault(remark, []).append(row.number)
-    return [f"{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
+    return [f"#{format_ranges(runs)}: {remark}" for remark, runs in numbers.items()]
 
 
 def say(console: Console, text: str, style: str = "") -> None:

@@ -133,7 +133,7 @@ def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]
     rates = [span.samples / span.wall_s for span in reference]
     is_covered = [True] * len(reference)
     for spans in others:
-        for index, rate in enumerate(_rates_over(reference, spans)):
+        for index, rate in enumerate(rates_over(reference, spans)):
             if rate is None:
                 is_covered[index] = False
             else:
@@ -145,8 +145,9 @@ def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]
     ]
 
 
-def _rates_over(reference: Sequence[Span], spans: Sequence[Span]) -> list[float | None]:
-    """Rate of one rank over the steps of each reference span; None where it lacks some of them."""
+def rates_over(reference: Sequence[Span], spans: Sequence[Span]) -> list[float | None]:
+    """Samples per second of one rank over the steps of each reference span; None where it lacks
+    some of them."""
     rates: list[float | None] = []
     if [span[:2] for span in reference] == [span[:2] for span in spans]:
         rates += [span.samples / span.wall_s for span in spans]  # ranks that step together

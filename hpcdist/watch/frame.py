@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from hpcdist.follow.screen import clock
 from hpcdist.watch.board import RunView
 
 _HEADER = ("RUN", "STATE", "STEP", "EPOCH", "SAMPLES/S", "RANKS", "LEFT")
+_EPOCH = _HEADER.index("EPOCH")
 _NUM_TEXTS = 2
 """Columns that stand left; the others hold numbers."""
 _ORDER = ("running", "failed", "lost", "unknown", "pending")
@@ -28,21 +30,35 @@ class Part(NamedTuple):
 
 Line = Sequence[Part]
 
+_GAP = _INDENT = "  "
+_LEAST_NAME = 12
+_KEPT_END = 5
+_MOST_LINES = 3
+"""Of what is said, where it is broken into lines."""
+
 
 def make_frame(
-    views: Sequence[RunView], *, title: str, notes: Sequence[str] = (), height: int | None = None
+    views: Sequence[RunView],
+    *,
+    title: str,
+    notes: Sequence[str] = (),
+    height: int | None = None,
+    width: int | None = None,
 ) -> list[Line]:
-    """How many runs are in which state, the title, and each run with what there is to say of it;
-    of more runs than fit into `height` lines the last ones are counted."""
+    """How many runs are in which state, the title, and each run with what there is to say of it.
+
+    Of more runs than fit into `height` lines the last ones are counted. Where `width` is too
+    little, the epoch goes, names lose their middle, and what is said is broken into lines.
+    """
     head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {_one_line(title)}", "dim")]]
     head += [[Part(f"note: {_one_line(note)}", "yellow")] for note in notes]
     if not views:
         return head
     ordered = sorted(views, key=lambda view: _place(view.state))
-    rows = [_HEADER, *(_cells(view) for view in ordered)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    head += [[Part("")], _row(_HEADER, widths, "dim")]
-    blocks = [_block(view, widths) for view in ordered]
+    header, *rows = _fitted([_HEADER, *(_cells(view) for view in ordered)], width)
+    widths = _widths([header, *rows])
+    head += [[Part("")], _row(header, widths, "dim")]
+    blocks = [_block(view, cells, widths, width) for view, cells in zip(ordered, rows, strict=True)]
     return [*head, *_fitting(blocks, None if height is None else height - len(head))]
 
 
@@ -51,10 +67,48 @@ def plain(lines: Iterable[Line]) -> str:
     return "".join("".join(part.text for part in line).rstrip() + "\n" for line in lines)
 
 
-def _block(view: RunView, widths: Sequence[int]) -> list[Line]:
+def _block(
+    view: RunView, cells: Sequence[str], widths: Sequence[int], width: int | None
+) -> list[Line]:
     style = _STYLES.get(view.state, _OTHER_STYLE)
-    details = [[Part(f"  {_one_line(detail)}", "dim")] for detail in view.details]
-    return [_row(_cells(view), widths, "", state_style=style), *details]
+    details = [line for detail in view.details for line in _broken(_one_line(detail), width)]
+    return [
+        _row(cells, widths, "", state_style=style),
+        *([Part(f"{_INDENT}{line}", "dim")] for line in details),
+    ]
+
+
+def _broken(text: str, width: int | None) -> list[str]:
+    if width is None or not text:
+        return [text]
+    columns = max(_LEAST_NAME, width - len(_INDENT))
+    return textwrap.wrap(text, columns, max_lines=_MOST_LINES, placeholder=" …")
+
+
+def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[Sequence[str]]:
+    """Rows that are no wider, as far as that goes."""
+    if width is None or _total(rows) <= width:
+        return list(rows)
+    rows = [[*row[:_EPOCH], *row[_EPOCH + 1 :]] for row in rows]
+    longest = max(len(row[0]) for row in rows)
+    most = max(_LEAST_NAME, longest - max(0, _total(rows) - width))
+    return [[_without_middle(row[0], most), *row[1:]] for row in rows]
+
+
+def _without_middle(name: str, most: int) -> str:
+    """Runs of one job differ in the end of their names."""
+    if len(name) <= most:
+        return name
+    return f"{name[: most - _KEPT_END - 1]}…{name[-_KEPT_END:]}"
+
+
+def _total(rows: Sequence[Sequence[str]]) -> int:
+    widths = _widths(rows)
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def _cells(view: RunView) -> tuple[str, ...]:
@@ -88,9 +142,9 @@ def _row(
     ]
     name, state, *numbers = texts
     return [
-        Part(f"{name}  ", style),
+        Part(f"{name}{_GAP}", style),
         Part(state, style if state_style is None else state_style),
-        Part("".join(f"  {number}" for number in numbers), style),
+        Part("".join(f"{_GAP}{number}" for number in numbers), style),
     ]
 
 

@@ -38,7 +38,13 @@ def watch_live(board: Board, title: Callable[[], str]) -> None:
             until_s = time.monotonic() + max(_REFRESH_S, taken_s / _MOST_LOAD)
             while time.monotonic() < until_s:
                 size = console.size
-                frame = make_frame(views, title=title(), notes=board.unanswered, height=size.height)
+                frame = make_frame(
+                    views,
+                    title=f"Ctrl-C leaves  {title()}",
+                    notes=board.unanswered,
+                    height=size.height,
+                    width=size.width,
+                )
                 live.update(_drawing(frame), refresh=True)
                 _wait_for_resize(console, size, until_s)
     finally:

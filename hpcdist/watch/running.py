@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 
 import msgspec
 
 from hpcdist.follow.live import Progress, RankEvents
+from hpcdist.launch.process import state_letter
 from hpcdist.run import Run, place_of_events
 from hpcdist.units import show_age
 from hpcdist.watch.event_tail import EventTail
@@ -17,6 +21,8 @@ _QUIET_S = 60.0
 _QUIET_WINDOWS = 3
 _SLOW = 1.5
 _SHOWN_RANKS = 3
+_STOPPED = ("T", "t")
+"""As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 
 
 class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,14 +60,20 @@ class RunningRun:
             num_alive=len(alive),
             world_size=lowest.world_size or 1,
             quiet_s=self._quiet_s(),
-            troubles=[*_failed(begun), *self._quiet(begun, alive), *_slow(begun)],
+            troubles=[
+                *_failed(begun),
+                *_stopped({rank: begun[rank] for rank in alive}),
+                *self._quiet(begun, alive),
+                *_slow(begun),
+            ],
         )
 
     def _begin(self, attempt: int) -> None:
         self._attempt = attempt
         self._tails: dict[int, EventTail] = {}
         self._ranks: dict[int, RankEvents] = {}
-        self._heard_s: float | None = None  # monotonic clock
+        self._heard_s: dict[int, float] = {}
+        """By rank, when it last recorded something: monotonic clock."""
 
     def _begin_newest_attempt(self) -> None:
         try:
@@ -91,26 +103,36 @@ class RunningRun:
             self._tails[rank] = EventTail(self._run.event_file(rank, self._attempt))
             self._ranks[rank] = RankEvents()
             # The clocks of this machine and of the file system may differ.
-            self._hear(age_s=max(0.0, time.time() - stat.st_mtime))
+            self._hear(rank, age_s=max(0.0, time.time() - stat.st_mtime))
         is_first = self._ranks[rank].world_size is None
         for event in self._tails[rank].events(stat.st_size):
             self._ranks[rank].take(event)
             if not is_first:
-                self._hear(age_s=0.0)
+                self._hear(rank, age_s=0.0)
 
-    def _hear(self, *, age_s: float) -> None:
-        heard_s = time.monotonic() - age_s
-        self._heard_s = heard_s if self._heard_s is None else max(self._heard_s, heard_s)
+    def _hear(self, rank: int, *, age_s: float) -> None:
+        self._heard_s[rank] = max(self._heard_s.get(rank, -math.inf), time.monotonic() - age_s)
 
     def _quiet_s(self) -> float:
-        return 0.0 if self._heard_s is None else time.monotonic() - self._heard_s
+        """Since any rank was heard."""
+        return time.monotonic() - max(self._heard_s.values(), default=time.monotonic())
 
     def _quiet(self, ranks: Mapping[int, RankEvents], alive: list[int]) -> list[str]:
         quiet_s = self._quiet_s()
         window_s = max(one.window_s() for one in ranks.values())
-        if not alive or quiet_s < max(_QUIET_S, _QUIET_WINDOWS * window_s):
+        limit_s = max(_QUIET_S, _QUIET_WINDOWS * window_s)
+        if alive and quiet_s >= limit_s:
+            return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
+        now_s = time.monotonic()
+        since_s = {rank: now_s - self._heard_s[rank] for rank in alive}
+        quiet = [rank for rank in alive if since_s[rank] >= limit_s]
+        if not quiet:
             return []
-        return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
+        least_s = min(since_s[rank] for rank in quiet)
+        verb = "has" if len(quiet) == 1 else "have"
+        return [
+            f"{_named(quiet)} {verb} recorded nothing for {show_age(least_s)}, while others have"
+        ]
 
 
 def _samples_per_s(ranks: Mapping[int, RankEvents]) -> float | None:
@@ -125,9 +147,26 @@ def _failed(ranks: Mapping[int, RankEvents]) -> list[str]:
     failed = [f"{rank} ({status})" for rank, status in ended if status in {"failed", "killed"}]
     if not failed:
         return []
-    more = f" and {len(failed) - _SHOWN_RANKS} more" if len(failed) > _SHOWN_RANKS else ""
-    ranks_word = "rank" if len(failed) == 1 else "ranks"
-    return [f"ended before the others: {ranks_word} {', '.join(failed[:_SHOWN_RANKS])}{more}"]
+    return [f"ended before the others: {_named(failed)}"]
+
+
+def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
+    """Ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
+    here = socket.gethostname()
+    pids = {rank: one.pid for rank, one in alive.items() if one.pid and one.host == here}
+    stopped = {rank: pid for rank, pid in pids.items() if state_letter(pid) in _STOPPED}
+    if not stopped:
+        return []
+    verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
+    some = " ".join(map(str, islice(stopped.values(), _SHOWN_RANKS)))
+    return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} go on"]
+
+
+def _named(ranks: Collection[object]) -> str:
+    """`rank 3`, `ranks 1, 2, 3 and 4 more`."""
+    shown = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
 
 
 def _slow(ranks: Mapping[int, RankEvents]) -> list[str]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import subprocess
 
 import pytest
 
@@ -87,6 +88,8 @@ def test_the_json_says_the_version_of_its_schema(user):
         (["--csv", "-", "--json"], "--csv - and --json contradict each other"),
         (["--html", "-", "--markdown", "-"], "--markdown - and --html - contradict each other"),
         (["--csv", "missing/a.csv"], "missing/a.csv: the CSV cannot be written: No such file"),
+        (["--tensorboard", "runs/notes.txt"], "event files cannot be written: Not a directory"),
+        (["--mlflow", "folder"], "--mlflow folder: "),
         (["--html", "runs"], "runs: the page cannot be written: Is a directory"),
         (["--plot", "runs/notes.txt"], "runs/notes.txt: pictures cannot be written: File exists"),
     ],
@@ -97,6 +100,22 @@ def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
     assert message in done.stderr
     assert "hint: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_event_files_are_written_and_told(user):
+    done = user("summary", "--tensorboard", "tb")
+    assert done.returncode == 0, done.stderr
+    assert "event files of 1 run are in tb" in done.stderr
+    assert "samples/s" in done.stdout
+    (file,) = (path for path in (user.folder / "tb").rglob("*") if path.is_file())
+    assert file.parent.name == "ddp-1"
+
+
+def test_an_import_into_mlflow_says_what_it_did(user):
+    with user.start("summary", "--mlflow", "sqlite:///m.db", stderr=subprocess.PIPE) as process:
+        _, told = process.communicate()  # making a database takes long on a busy machine
+    assert process.returncode == 0, told
+    assert "runs in MLflow: 1 new, 0 updated, 0 unchanged" in str(told)
 
 
 def test_a_folder_without_figures_has_no_pictures_and_says_so(user):

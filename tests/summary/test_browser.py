@@ -20,6 +20,7 @@ FAILED = Verdict(
     log="logs/rank-00000.log",
 )
 DESKTOP, PHONE = 1200, 390
+LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -143,6 +144,76 @@ def test_text_and_pictures_are_light_on_dark_where_the_reader_likes_that(browser
     text, back, _ = colours(browser, "body")
     assert brightness(text) - brightness(back) > 150
     assert brightness(colours(browser, ".picture svg text")[2]) > 200
+
+
+def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser, page):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    show(browser, page, width=PHONE)
+    reached = []
+    while (focused := tab(browser)) is not None:
+        outline = browser.execute_script(
+            "return getComputedStyle(arguments[0]).outlineStyle", focused
+        )
+        assert outline == "solid", focused.get_attribute("outerHTML")
+        reached.append(focused.get_attribute("class"))
+    pictures = browser.find_elements(By.CSS_SELECTOR, ".picture")
+    assert len(pictures) == reached.count("picture") >= 3
+    wide = pictures[0]
+    assert browser.execute_script(
+        "return arguments[0].scrollWidth > arguments[0].clientWidth", wide
+    )
+    wide.send_keys(Keys.ARROW_RIGHT)
+    WebDriverWait(browser, LIMIT_S).until(
+        lambda _: browser.execute_script("return arguments[0].scrollLeft", wide) > 0
+    )
+
+
+def tab(browser):
+    """What has the focus after the next Tab; None at the end of the page."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    focused = browser.switch_to.active_element
+    is_body = focused.tag_name in {"body", "html"}
+    assert is_body or focused.find_elements(By.XPATH, "ancestor::body")
+    return None if is_body else focused
+
+
+def test_on_paper_tables_are_whole_and_dark_on_white(browser, page):
+    from selenium.webdriver.common.by import By
+
+    show(browser, page, scheme="dark")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": dark})
+    text, back, _ = colours(browser, "body")
+    assert brightness(back) - brightness(text) > 150
+    assert brightness(colours(browser, ".done")[0]) < 150
+    for scrolled in browser.find_elements(By.CSS_SELECTOR, ".scroll"):
+        assert scrolled.value_of_css_property("overflow-x") == "visible"
+    assert not any(button.is_displayed() for button in browser.find_elements(By.CLASS_NAME, "copy"))
+
+
+def test_a_hostile_log_stays_text_and_long_lines_are_cut(browser, make_run, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    run = make_run("bad", verdict=FAILED)
+    lines = [b"\x1b[31mred\x1b[0m \x00" + EVIL.encode(), b"x" * 20_000, b"\xff</pre></html>"]
+    run.log_file(0).write_bytes(b"\n".join(lines))
+    page = tmp_path / "report.html"
+    page.write_text(to_html(summarize([run], {})))
+    assert "x" * 2_001 not in page.read_text()
+    show(browser, page, width=PHONE)
+    assert browser.title == "Summary of 1 run"
+    assert browser.execute_script("return document.documentElement.scrollWidth") == PHONE
+    first, long, last = browser.find_element(By.CLASS_NAME, "log").text.split("\n")
+    assert first == f"red {EVIL}"
+    assert long == f"{'x' * 2_000} ... and 18,000 more characters"
+    assert last.endswith("</pre></html>")
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
 
 
 def brightness(colour):

@@ -13,6 +13,7 @@ from hpcdist.errors import UserError
 from hpcdist.summary import summarize, to_json
 from hpcdist.summary.as_csv import to_csv
 from hpcdist.summary.as_markdown import to_markdown
+from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
 from hpcdist.summary.outputs import write_output
 from hpcdist.verdict import Verdict
 
@@ -125,3 +126,61 @@ def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path, name)
         write_output(path, "a\n", what="the CSV")
     assert raised.value.hint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_csv_of_benchmarks_has_a_line_per_measurement_with_its_own_columns(make_run, events):
+    size = {
+        "event": "collective",
+        "time_s": 0.0,
+        "ranks": 2,
+        "bytes": 1024,
+        "iterations": 10,
+        "mean_time_s": 0.5,
+        "bus_bytes_per_s": 2048.0,
+    }
+    pair = {
+        "event": "pair",
+        "time_s": 0.0,
+        "nodes": [0, 1],
+        "hosts": ["a", "b"],
+        "bytes": 1024,
+        "mean_time_s": 0.25,
+        "bus_bytes_per_s": 4096.0,
+    }
+    cell = {
+        "event": "inference",
+        "time_s": 0.0,
+        "strategy": "single",
+        "batch_size": 8,
+        "devices": 1,
+        "mean_time_s": 0.1,
+        "parts_s": {"gather": 0.01},
+    }
+    runs = []
+    for job, measured in (("allreduce", [size, {**size, "bytes": 4096}, pair]), ("inf", [cell])):
+        run = make_run(job, job=job, gpus=2)
+        events.write(run, 0, [events.start(0, world_size=2), *measured, events.end()])
+        runs.append(run)
+
+    found = lines(to_benchmarks_csv(summarize(runs, {})))
+
+    assert [(line["run"], line["benchmark"]) for line in found] == [
+        ("allreduce", "all_reduce"),
+        ("allreduce", "all_reduce"),
+        ("allreduce", "pair"),
+        ("inf", "inference"),
+    ]
+    first, second, of_pair, inference = found
+    assert (first["bytes"], second["bytes"]) == ("1024", "4096")
+    assert float(first["mean_time_s"]) == 0.5
+    assert (of_pair["nodes"], of_pair["hosts"]) == ("0 1", "a b")
+    assert float(of_pair["bus_bytes_per_s"]) == 4096.0
+    assert (inference["strategy"], inference["batch_size"]) == ("single", "8")
+    assert float(inference["parts_s.gather"]) == 0.01
+    assert inference["bytes"] == first["strategy"] == ""
+
+
+def test_the_csv_of_benchmarks_has_its_columns_without_a_benchmark_too(summary):
+    (header,) = csv.reader(io.StringIO(to_benchmarks_csv(summary)))
+    assert {"run", "benchmark", "bytes", "batch_size", "setting.workers"} <= {*header}
+    assert len(header) == len({*header})

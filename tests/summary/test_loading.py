@@ -55,10 +55,10 @@ def test_loading_is_told_by_workers_the_conclusion_first(summary_of):
     assert printed[1] == ""
     assert "none 0 60.0 ± 0.5 1,067 250 120.0 -" in printed
     assert "none 2 33.0 ± 0.5 1,939 250 66.0 123" in printed
-    assert "1: loading by workers, mean ± sd; first pass: files from storage" in printed
+    assert "#1: loading by workers, mean ± sd; first pass: files from storage" in printed
     assert "none 2 20 300 0 10 - 330" in printed
-    table = printed.index("1: work per image (µs)")
-    line = "1: With 2 workers 33 ms per batch of 64, 1.82 times the rate without workers."
+    table = printed.index("#1: work per image (µs)")
+    line = "#1: With 2 workers 33 ms per batch of 64, 1.82 times the rate without workers."
     assert printed.index(line) > table
 
 

@@ -95,6 +95,7 @@ x gpus  runs  samples/s  (ms)           up     (%)  the baseline
 ± is the 95 % confidence interval over windows: how runs differ takes --repeat 3
 No forecast for more GPUs: it takes runs of 3 sizes, and there are 2.
 
+Speed of all ranks together, mean ± sd over stretches of the run
                                       nodes             speed-  effic.
 #  run                       state   x gpus  samples/s      up     (%)
 1  ddp-20260101-120000-aaaa  done     1 x 1  2,000 ± 0  1.00 *     100
@@ -104,6 +105,7 @@ No forecast for more GPUs: it takes runs of 3 sizes, and there are 2.
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
 
+Time of one step, mean ± sd over all steps and ranks; what was learned; memory
      step time  median   p95            test  accuracy  peak mem.     re-
 #         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  starts
 1  5.00 ± 0.00    5.00  5.00      20  0.0812     97.78        300       0
@@ -113,13 +115,15 @@ No forecast for more GPUs: it takes runs of 3 sizes, and there are 2.
 5  6.67 ± 0.00    6.67  6.67      20  0.0812     97.78        300       0
 
 Share of step time by phase, in %
-   data  exposed         slowest rank
-#  wait    comm.  other    to fastest
+   data  exposed           slowest to
+#  wait    comm.  other  fastest rank
 1    10       30     60             -
-2    10       27     63   1 / 0: 1.09
-3    10       21     69   3 / 0: 1.26
-4    10       27     63   1 / 0: 1.09
-5    10       27     63   1 / 0: 1.09
+2    10       27     63  1.09 (1 / 0)
+3    10       21     69  1.26 (3 / 0)
+4    10       27     63  1.09 (1 / 0)
+5    10       27     63  1.09 (1 / 0)
+slowest to fastest rank: 1.20 (3 / 0) is rank 3 taking 1.20 times as long as
+rank 0 for its own part of a step
 
 Time to 97.7 % test accuracy, from the first step on, restarts included
     nodes  time                  best  times as
@@ -130,7 +134,8 @@ Time to 97.7 % test accuracy, from the first step on, restarts included
 4   1 x 2  1.07      -       -  97.78      0.98
 5   1 x 2  1.07      -       -  97.78         -
 
-  5: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
+  #4: not compared: train.batch_size is 32, but 64 in ddp-20260101-120000-aaaa
+  #5: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
   logs/rank-00001.log)
 
 What could not be read:
@@ -161,8 +166,15 @@ def test_text_of_others_does_not_act_on_the_terminal(make_run):
         exit_code_of_run=1,
     )
     text = printed(summarize([make_run("run", job="a [red]job[/]\n'x'", verdict=evil)], {}))
-    assert "a [red]job[/] 'x': no run is done (1 failed)." in text
-    assert "1: bad\\x1b[2Jthing [bold] happened" in text
+    assert "a [red]job[/] 'x': no run is done (1 failed). The newest: bad" in text
+    assert "#1: bad\\x1b[2Jthing [bold] happened" in text
+
+
+def test_a_run_that_goes_on_is_told_with_its_speed_so_far(make_run, events):
+    run = make_run("going", verdict=None)
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([200.0] * 3)])
+    text = printed(summarize([run], {"going": "running"}))
+    assert "no run is done (1 running). So far 200 samples/s on 1 rank;" in text
 
 
 def test_a_long_run_id_is_folded_and_stays_whole(make_run):
@@ -239,9 +251,9 @@ def test_restarts_and_notes_are_told(make_run, events):
     why = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
     run.write_attempt_verdict(why)
     text = printed(summarize([run], {}))
-    assert "1: restarted 1 time, 50 steps done again, 5.0 s lost" in text
-    assert "1: attempt 0: rank 0 was killed" in text
-    assert "1: resume is not bit-exact" in text
+    assert "#1: restarted 1 time, 50 steps done again, 5.0 s lost" in text
+    assert "#1: attempt 0: rank 0 was killed" in text
+    assert "#1: resume is not bit-exact" in text
 
 
 def test_a_summary_imports_neither_torch_nor_numpy_and_rich_only_to_print():

@@ -21,8 +21,8 @@ class GoingRun:
             rank: EventWriter(self.run.event_file(rank, number)) for rank in range(self.world_size)
         }
 
-    def start(self, rank, *, total_steps=400):
-        self.writers[rank].write("start", rank=rank, world_size=self.world_size)
+    def start(self, rank, *, total_steps=400, **place):
+        self.writers[rank].write("start", rank=rank, world_size=self.world_size, **place)
         self.writers[rank].write("setup", total_steps=total_steps)
 
     def window(self, rank, step, *, wall_s=1.0, samples=100, waiting_s=0.0, epoch=0):

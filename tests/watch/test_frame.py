@@ -52,3 +52,26 @@ def test_a_small_screen_counts_the_runs_that_it_has_no_room_for():
 def test_a_scheduler_that_does_not_answer_is_told():
     shown = plain(make_frame([], title="all", notes=["the state of 1 run is not known: slurm"]))
     assert shown == "no runs  all\nnote: the state of 1 run is not known: slurm\n"
+
+
+NARROW = 60
+
+
+def test_a_narrow_terminal_keeps_the_figures_and_the_ends_of_names():
+    told = f"rank 1 is slow: {'so ' * 40}".strip()
+    ids = [f"ddp-20260101-120000-{end}" for end in ("aaaa", "bbbb")]
+    views = [RunView(run=run, state="running", ranks=ranks(), details=[told]) for run in ids]
+    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
+    assert max(map(len, lines)) <= NARROW
+    assert lines[2].split() == ["RUN", "STATE", "STEP", "SAMPLES/S", "RANKS", "LEFT"]
+    assert [line.split("  ")[0][-6:] for line in lines if "1:02" in line] == ["…-aaaa", "…-bbbb"]
+    details = " ".join(line.strip() for line in lines if line.startswith("  "))
+    assert details == f"{told} {told}"
+    assert ids[0] in plain(make_frame(views, title="now"))
+
+
+def test_what_is_said_takes_three_lines_at_most():
+    views = [RunView(run="ddp-a", state="failed", details=["word " * 100])]
+    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
+    assert len(lines) == 4 + 3
+    assert lines[-1].endswith("…")

@@ -1,6 +1,9 @@
 """Runs that go on: what their ranks recorded, read only once."""
 
 import os
+import signal
+import socket
+import subprocess
 
 import pytest
 
@@ -77,6 +80,34 @@ def test_ranks_that_record_nothing_for_long_are_told(going):
     made.window(0, 20, wall_s=DAY_S)  # its next window may take as long
     age(path, DAY_S)
     assert not RunningRun(made.run).look().troubles
+
+
+def test_a_rank_that_records_nothing_while_others_do_is_named(going):
+    made = going(world_size=2)
+    for rank in range(2):
+        made.start(rank)
+        made.window(rank, 10)
+    age(made.run.event_file(1), DAY_S)
+    (trouble,) = RunningRun(made.run).look().troubles
+    assert trouble == "rank 1 has recorded nothing for 1 day, while others have"
+
+
+def test_a_rank_whose_process_is_stopped_is_named_with_the_remedy(going):
+    made = going(world_size=2)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            for rank, pid in enumerate((os.getpid(), process.pid)):
+                made.start(rank, host=socket.gethostname(), pid=pid)
+            running = RunningRun(made.run)
+            assert running.look().troubles == []
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+            (trouble,) = running.look().troubles
+            assert trouble.startswith(f"rank 1 is stopped: kill -CONT {process.pid} on ")
+            made.end(1, "done")  # what another process does later, under that id, is its own
+            assert running.look().troubles == []
+        finally:
+            process.kill()
 
 
 def age(path, seconds):

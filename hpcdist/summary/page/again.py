@@ -10,7 +10,7 @@ from typing import Any
 from hpcdist.secrets import looks_secret
 
 _JOB_FILES = (".yaml", ".yml")
-_HIDDEN = "***"
+HIDDEN = "***"
 
 
 def command_again(spec: Mapping[str, Any]) -> str | None:
@@ -45,8 +45,8 @@ def _overrides(job: Mapping[str, Any], source: Mapping[str, Any]) -> Iterator[st
     for text in _texts(source.get("overrides")):
         key, _, value = text.partition("=")
         if _is_secret(key, value):
-            yield from ("--set", f"{key}={_HIDDEN}")
-        elif key == "args" and _starred(args) != args:
+            yield from ("--set", f"{key}={HIDDEN}")
+        elif key == "args" and starred_args(args) != args:
             yield from ("--set", _as_override(args))
         else:
             yield from ("--set", text)
@@ -56,25 +56,25 @@ def _overrides(job: Mapping[str, Any], source: Mapping[str, Any]) -> Iterator[st
 
 def _as_override(args: Sequence[str]) -> str:
     """JSON is YAML, too."""
-    return f"args={json.dumps(_starred(args), ensure_ascii=False)}"
+    return f"args={json.dumps(starred_args(args), ensure_ascii=False)}"
 
 
 def _after_dashes(job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
     args = _texts(job.get("args"))
     if not args or _is_job_file(source) or _sets_args(source):
         return []
-    return ["--", *_starred(args)]
+    return ["--", *starred_args(args)]
 
 
-def _starred(args: Sequence[str]) -> list[str]:
-    """Both `--token=x` and `--token x`."""
+def starred_args(args: Sequence[str]) -> list[str]:
+    """Arguments without what looks like a secret: both `--token=x` and `--token x`."""
     starred, before = [], ""
     for arg in args:
         name, equals, value = arg.partition("=")
         if equals and _is_secret(name, value):
-            starred.append(f"{name}={_HIDDEN}")
+            starred.append(f"{name}={HIDDEN}")
         elif _is_secret(before if _names_value(before, arg) else "", arg):
-            starred.append(_HIDDEN)
+            starred.append(HIDDEN)
         else:
             starred.append(arg)
         before = arg

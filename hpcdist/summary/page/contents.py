@@ -18,6 +18,8 @@ from hpcdist.summary.text import UNDEFINED, shown
 from hpcdist.summary.values import RunSummary, Summary
 
 LOG_LINES = 40
+_LONGEST_LINE = 2_000
+"""Of a log, in characters: those of progress bars can be long, and many runs may have failed."""
 
 _NUMBER = re.compile(r"(-?[\d,]*\.?\d+)(?:\s*(?:([KMGTP])iB|B)\b)?")
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -137,4 +139,9 @@ def _log_file(run: RunSummary) -> Path | None:
 
 
 def _tail(file: Path) -> str:
-    return "\n".join(_ESCAPES.sub("", line) for line in last_lines(file, LOG_LINES))
+    return "\n".join(_cut(_ESCAPES.sub("", line)) for line in last_lines(file, LOG_LINES))
+
+
+def _cut(line: str) -> str:
+    left = len(line) - _LONGEST_LINE
+    return line if left <= 0 else f"{line[:_LONGEST_LINE]} ... and {left:,} more characters"

@@ -59,7 +59,7 @@ def _draw_run(
     column: Sequence[Axes], run: Named, style: dict[str, Any], unit_s: float | None
 ) -> None:
     """Training thin, tests with markers; `unit_s` None is against steps."""
-    thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.5}
+    thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
     train, test, accuracy = run.learning
     _plot(column[0], train, unit_s, **thin, label=label(f"{run.name}: training"))
     if test.values:

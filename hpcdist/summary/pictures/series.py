@@ -122,24 +122,25 @@ def _places(records: Sequence[RankRecord]) -> list[_Place]:
     spans = [_span(record) for record in records]
     placed = zip(records, spans, offsets_s(spans), strict=True)
     return [
-        _Place(record.attempt, begin_s, offset_s, _ends_s(record.windows)[-1] - begin_s)
+        _Place(record.attempt, begin_s, offset_s, ends_s(record.windows)[-1] - begin_s)
         for record, (begin_s, _), offset_s in placed
     ]
 
 
 def _span(record: RankRecord) -> tuple[float, float]:
     """When it began to step, and when it ended, or what is known of that."""
-    ends = _ends_s(record.windows)
+    ends = ends_s(record.windows)
     told = [end.time_s for end in record.ends if end.time_s is not None]
     return ends[0] - record.windows[0].wall_s, max(ends[-1], *told, ends[-1])
 
 
 def _begin_s(windows: Sequence[Window]) -> float | None:
-    return _ends_s(windows)[0] - windows[0].wall_s if windows else None
+    return ends_s(windows)[0] - windows[0].wall_s if windows else None
 
 
-def _ends_s(windows: Sequence[Window]) -> list[float]:
-    """When each window ended; where clocks say nothing, or went back, by the time they took."""
+def ends_s(windows: Sequence[Window]) -> list[float]:
+    """Unix time at which each window ended; where clocks say nothing, or went back, by what the
+    windows took."""
     ends: list[float] = []
     for window in windows:
         least_s = (ends[-1] if ends else 0.0) + window.wall_s
@@ -154,7 +155,7 @@ def _drop_after(curve: Curve, step: int) -> None:
 
 
 def _add_windows(curve: Curve, windows: Sequence[Window], zero_s: float) -> None:
-    for window, end_s in zip(windows, _ends_s(windows), strict=True):
+    for window, end_s in zip(windows, ends_s(windows), strict=True):
         if _can_be_drawn(window.loss):
             _add(curve, window.step, end_s - zero_s, window.loss)
 
@@ -188,7 +189,7 @@ def _add_own_times(
     """Spread each window over the columns that it lies in, by the time it has in each."""
     begin_s = _begin_s(windows) or 0.0
     column_s = whole_s / NUM_COLUMNS
-    for window, end_s in zip(windows, _ends_s(windows), strict=True):
+    for window, end_s in zip(windows, ends_s(windows), strict=True):
         if not window.steps:
             continue
         own_s = _own_time_s(window)

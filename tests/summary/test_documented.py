@@ -1,0 +1,80 @@
+"""The keys of the JSON and of the CSV are those that docs/summary.md lists."""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcdist.dataload.figures import LoadingCell, Setting
+from hpcdist.schedulers.accounting import Accounting
+from hpcdist.summary import summarize
+from hpcdist.summary.as_csv import to_csv
+from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
+from hpcdist.summary.student import Interval
+from hpcdist.summary.values import (
+    SCHEMA,
+    AttemptSummary,
+    Final,
+    ModelStates,
+    RankPace,
+    Rate,
+    Repeats,
+    RunSummary,
+    StepTime,
+    VerdictSummary,
+)
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "summary.md"
+EVENTS_PAGE = PAGE.with_name("events.md")
+_WITHIN = {
+    "samples_per_s": Rate,
+    "repeats": Repeats,
+    "step_time_s": StepTime,
+    "final": Final,
+    "model_states": ModelStates,
+    "attempts": AttemptSummary,
+    "slowest_rank": RankPace,
+    "fastest_rank": RankPace,
+    "all_reduce": AllReduceSummary,
+    "inference": InferenceSummary,
+    "loading": LoadingSummary,
+    "verdict": VerdictSummary,
+    "accounting": Accounting,
+}
+
+
+def keys_of_table():
+    """The first cells of the table of keys: keys, and by key what is within it."""
+    text = PAGE.read_text()
+    table = text[text.index("| key | meaning |") :].split("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    return [re.sub(r"\{.*\}", "", cell) for cell in cells], table
+
+
+def test_the_page_lists_every_key_of_a_run_and_no_other():
+    cells, _ = keys_of_table()
+    listed = [key for cell in cells for key in re.findall(r"`(\w+)`", cell)]
+    assert sorted(listed) == sorted(["schema", *RunSummary.__struct_fields__])
+    assert f"version of these keys: {SCHEMA} |" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("key", _WITHIN)
+def test_the_page_names_the_keys_within(key):
+    _, table = keys_of_table()
+    row = next(line for line in table.splitlines() if f"`{key}`" in line.split("|")[1])
+    told = {*re.findall(r"`(\w+)`", row)}
+    assert {*_WITHIN[key].__struct_fields__} <= told
+
+
+def test_the_keys_of_intervals_and_of_ways_of_loading_are_told():
+    assert {*Interval.__struct_fields__} <= {*re.findall(r"`(\w+)`", PAGE.read_text())}
+    told = {*re.findall(r"`(\w+)`", EVENTS_PAGE.read_text())}
+    assert {*LoadingCell.__struct_fields__, *Setting.__struct_fields__} <= told
+
+
+def test_every_column_of_the_csv_is_a_documented_key():
+    (header,) = csv.reader(io.StringIO(to_csv(summarize([], {}))))
+    heads = {column.partition(".")[0] for column in header}
+    assert heads <= {"schema", *RunSummary.__struct_fields__}
