@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcdist.summary.benchmarks import all_reduce_sentences
 from hpcdist.summary.text import decimals_for, format_number, format_percent, number_of, shown
+from hpcdist.summary.usage_remarks import usage_remarks
 from hpcdist.summary.values import RunSummary
 
 _MOST_EFFICIENCY = 1.1
@@ -97,6 +98,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             if attempt.message
         ]
     told += [shown(text) for text in run.loading.details] if run.loading else []
+    told += map(shown, usage_remarks(run))
     told += [shown(note) for note in run.notes]
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
