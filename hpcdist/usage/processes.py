@@ -83,16 +83,15 @@ class RankProcesses:
             return 0.0
 
     def _memory_bytes(self) -> int | None:
-        for seen in sorted(self._seen.values(), key=lambda one: one.counted_s):
+        living = [seen for seen in self._seen.values() if seen.rss_bytes]  # else it has just ended
+        for seen in sorted(living, key=lambda one: one.counted_s):
             allowed_s = _FIRST_COST_S + _MOST_COST * (time.monotonic() - self._begin_s)
             if self._cost_s >= allowed_s:
                 break
             self._count(seen)
-        if not self._seen or any(seen.shared_bytes is None for seen in self._seen.values()):
+        if not living or any(seen.shared_bytes is None for seen in living):
             return None
-        return sum(
-            max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in self._seen.values()
-        )
+        return sum(max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in living)
 
     def _count(self, seen: _Seen) -> None:
         begin_s = time.monotonic()

@@ -32,6 +32,7 @@ class Windows:
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._passed_s = 0.0
+        self._length_s = 0.0
         self._samples: list[Sample] = []
 
     def next_in_s(self) -> float:
@@ -41,17 +42,18 @@ class Windows:
     def add(self, sample: Sample, *, time_s: float) -> UsageWindow | None:
         """Take a sample of the Unix time `time_s`; returns the window that it fills."""
         self._samples.append(sample)
+        self._length_s += sample.length_s
         self._passed_s += sample.length_s
-        if self._length_s() < _WINDOW_SHARE * self._passed_s:
+        if self._length_s < _WINDOW_SHARE * self._passed_s:
             return None
         return self.close(time_s=time_s)
 
     def close(self, *, time_s: float) -> UsageWindow | None:
         """The window as far as it is; None where it has no sample."""
-        samples, length_s = self._samples, self._length_s()
+        samples, length_s = self._samples, self._length_s
         if not samples or not length_s:
             return None
-        self._samples = []
+        self._samples, self._length_s = [], 0.0
         num_gpus = max(len(sample.gpus) for sample in samples)
         return UsageWindow(
             time_s=time_s,
@@ -60,9 +62,6 @@ class Windows:
             gpus=[_gpu_window(samples, index) for index in range(num_gpus)],
             **_spreads([(sample.length_s, sample.node) for sample in samples]),
         )
-
-    def _length_s(self) -> float:
-        return sum(sample.length_s for sample in self._samples)
 
 
 def _gpu_window(samples: Sequence[Sample], index: int) -> GpuWindow:

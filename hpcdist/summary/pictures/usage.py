@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
 _NUM_COLUMNS = 240
+_HEADROOM = 1.1
 _ALL = "mean of all, with the least and the most"
 
 
@@ -33,7 +34,7 @@ def draw(found: UsageSeries, title: str) -> Figure:
         else:
             _draw_band(axes, lines, unit_s)
         finish(axes, x="", y=panel.replace(" (", "\n("))
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else None)
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * _largest(lines) or None)
     column[-1].set_xlabel(f"time since the ranks began ({unit})")
     shared_legend(figure, list(column))
     figure.suptitle(title)
@@ -55,12 +56,17 @@ def _range(lines: Sequence[Line]) -> str:
 
 
 def _mean(line: Line) -> float:
-    known = [value for value in line.values if not math.isnan(value)]
-    return sum(known) / len(known)
+    pairs = zip(line.values, line.lengths_s, strict=True)
+    whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
+    return whole / (sum(line.lengths_s) or math.inf)
 
 
 def _longest_s(lines: Sequence[Line]) -> float:
     return max(line.times_s[-1] for line in lines)
+
+
+def _largest(lines: Sequence[Line]) -> float:
+    return max(value for line in lines for value in line.values if not math.isnan(value))
 
 
 def _draw_lines(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:

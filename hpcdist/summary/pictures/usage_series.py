@@ -37,6 +37,8 @@ class Line(NamedTuple):
     name: str
     times_s: list[float]
     values: list[float]
+    lengths_s: list[float]
+    """For which each value stands."""
 
 
 class UsageSeries(NamedTuple):
@@ -79,13 +81,17 @@ def _add(lines: dict[tuple[str, str], Line], record: NodeRecord, zero_s: float) 
     for window in record.windows:
         time_s = max(0.0, window.time_s - window.wall_s / 2 - zero_s)
         for panel, name, value in _values(window, f"node {record.node}"):
-            line = lines.setdefault((panel, name), Line(name, [], []))
+            line = lines.setdefault((panel, name), Line(name, [], [], []))
             if (panel, name) not in begun and line.times_s:
-                line.times_s.append(_GAP[0])
-                line.values.append(_GAP[1])
+                _append(line, *_GAP, 0.0)
             begun.add((panel, name))
-            line.times_s.append(time_s)
-            line.values.append(value)
+            _append(line, time_s, value, window.wall_s)
+
+
+def _append(line: Line, time_s: float, value: float, length_s: float) -> None:
+    line.times_s.append(time_s)
+    line.values.append(value)
+    line.lengths_s.append(length_s)
 
 
 def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
