@@ -17,7 +17,7 @@ from hpcdist.summary.values import RunSummary
 if TYPE_CHECKING:
     from hpcdist.summary.table import Row
 
-CAPTION = "Resources: means over time, and the most memory"
+CAPTION = "Resources: means over time; power of a GPU; memory of the fullest GPU and node"
 
 _GIB = 2**30
 _WH_J = 3600.0
@@ -80,8 +80,8 @@ def _gpus(runs: Sequence[RunSummary]) -> Iterator[_Column]:
     yield _shares("GPU\nbusy (%)", runs, _of_usage("gpu_utilization"))
     memory = _scaled(_of_usage("max_gpu_memory_bytes"), _GIB)
     yield _numbers("GPU mem.\n(GiB)", runs, memory)
-    yield _numbers("power of a\nGPU (W)", runs, _of_usage("gpu_power_w"), most_decimals=0)
-    yield _numbers("energy of\nGPUs (Wh)", runs, _scaled(_of_usage("energy_j"), _WH_J))
+    yield _numbers("power\n(W)", runs, _of_usage("gpu_power_w"), most_decimals=0)
+    yield _numbers("energy\n(Wh)", runs, _scaled(_of_usage("energy_j"), _WH_J))
 
 
 def _cpus(runs: Sequence[RunSummary]) -> Iterator[_Column]:
@@ -94,7 +94,7 @@ def _cpus(runs: Sequence[RunSummary]) -> Iterator[_Column]:
 
     yield "CPUs\nbusy", busy, any(run.usage and run.usage.cpus_busy is not None for run in runs)
     memory = _scaled(_of_usage("max_memory_bytes"), _GIB)
-    yield _numbers("memory of\na node (GiB)", runs, memory)
+    yield _numbers("memory\n(GiB)", runs, memory)
 
 
 def _books(runs: Sequence[RunSummary]) -> Iterator[_Column]:
@@ -104,7 +104,7 @@ def _books(runs: Sequence[RunSummary]) -> Iterator[_Column]:
         return lambda run: getattr(run.accounting, name) if run.accounting else None
 
     yield _numbers("MaxRSS\n(GiB)", runs, _scaled(of("max_rss_bytes"), _GIB))
-    yield _numbers("energy of\njob (Wh)", runs, _scaled(of("energy_j"), _WH_J))
+    yield _numbers("job's en-\nergy (Wh)", runs, _scaled(of("energy_j"), _WH_J))
 
 
 def _of_usage(name: str) -> Callable[[RunSummary], float | None]:

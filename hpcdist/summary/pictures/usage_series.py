@@ -22,7 +22,7 @@ GPU_BUSY = "GPU busy (%)"
 GPU_MEMORY = "GPU memory (GiB)"
 GPU_POWER = "power of a GPU (W)"
 CPUS_BUSY = "CPUs busy"
-MEMORY = "memory (GiB)"
+MEMORY = "memory of ranks (GiB)"
 PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
 """In the order in which they are drawn."""
 
