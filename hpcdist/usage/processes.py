@@ -3,9 +3,9 @@
 CPU time is exact: what a DataLoader worker used goes to its parent as it is waited for, so nothing
 is lost with workers that end. Memory that processes share counts once, and is what the kernel's
 count of it (PSS) costs time for, some 70 ms per GB in ordinary pages: it is asked for as often as
-`_MOST_COST` allows, one process after the other, and in between the resident memory, which costs
-nothing, tells by how much a process grew. Where a process was not yet counted at all, there is no
-figure.
+`_MOST_COST` allows, one process after the other, of each at most once a minute. In between the
+resident memory, which costs nothing, tells by how much a process grew. Where a process was not yet
+counted at all, there is no figure.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hpcdist.launch.process import descendants
 _MOST_COST = 0.002
 """Share of the time."""
 _FIRST_COST_S = 0.1
+_KNOWN_FOR_S = 60.0
 
 
 @dataclass
@@ -85,8 +86,9 @@ class RankProcesses:
     def _memory_bytes(self) -> int | None:
         living = [seen for seen in self._seen.values() if seen.rss_bytes]  # else it has just ended
         for seen in sorted(living, key=lambda one: one.counted_s):
-            allowed_s = _FIRST_COST_S + _MOST_COST * (time.monotonic() - self._begin_s)
-            if self._cost_s >= allowed_s:
+            now_s = time.monotonic()
+            is_known = seen.shared_bytes is not None and now_s - seen.counted_s < _KNOWN_FOR_S
+            if is_known or self._cost_s >= _FIRST_COST_S + _MOST_COST * (now_s - self._begin_s):
                 break
             self._count(seen)
         if not living or any(seen.shared_bytes is None for seen in living):

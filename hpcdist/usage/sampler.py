@@ -20,7 +20,8 @@ from hpcdist.run import Run
 from hpcdist.usage.figures import NodeBegin
 from hpcdist.usage.windows import Sample, Windows, to_fields
 
-_FIRST_S = 1.0
+_FIRST_S = 2.0
+"""From the start of the ranks: until then imports for samples would be in their way."""
 _SHORTEST_S = 0.05
 _END_LIMIT_S = 0.2
 

@@ -133,7 +133,7 @@ def test_a_restart_begins_a_file_of_its_own(launch, write_script):
 
 
 def test_nothing_is_sampled_where_that_is_off(launch, write_script):
-    launched = launch(write_script("import time; time.sleep(1.5)"), usage_s=0)
+    launched = launch(write_script("import time; time.sleep(0.5)"), usage_s=0)
     assert launched.verdict().kind == "done"
     assert os.listdir(launched.run.events_folder) == ["rank-00000.jsonl"]
 
