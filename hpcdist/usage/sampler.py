@@ -22,6 +22,7 @@ from hpcdist.usage.windows import Sample, Windows, to_fields
 
 _FIRST_S = 2.0
 """From the start of the ranks: until then imports for samples would be in their way."""
+_LOOK_S = 0.2
 _SHORTEST_S = 0.05
 _END_LIMIT_S = 0.2
 
@@ -77,6 +78,9 @@ class UsageSampler:
 
     def _live(self, stop: threading.Event, attempt: int, share: NodeShare, begin_s: float) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
+        while not share.ranks():  # a node may take long to import what they need
+            if stop.wait(_LOOK_S):
+                return
         if stop.wait(min(_FIRST_S, self._every_s)):
             return
         begin = NodeBegin(

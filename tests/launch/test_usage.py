@@ -64,11 +64,16 @@ def usage(run, node=0, attempt=0):
     return events[0], [event for event in events if event["event"] == "usage"]
 
 
+def cpu_time_s(windows):
+    """Of all windows; one that has a single sample, in which a rank is new, has none."""
+    return sum(one["cpus_busy"]["mean"] * one["wall_s"] for one in windows if one["cpus_busy"])
+
+
 def test_a_run_shows_the_cpu_time_of_its_rank_and_workers_and_its_memory(launch, write_script):
     launched = launch(write_script(LOAD), usage_s=0.1)
     assert launched.verdict(90).kind == "done", launched.log(0)
     begin, windows = usage(launched.run)
-    used_s = sum(one["cpus_busy"]["mean"] * one["wall_s"] for one in windows)
+    used_s = cpu_time_s(windows)
     # Of all that the rank and its workers used, what was before the first sample is not in.
     assert 1.0 + 4 * 0.2 - 0.1 < used_s <= float(launched.log(0).split()[-1]) + 0.1
     memory = [one["memory_bytes"] for one in windows if one.get("memory_bytes")]
@@ -107,7 +112,7 @@ def test_each_agent_on_a_machine_samples_its_own_ranks_only(launch, write_script
     for node in range(2):
         begin, windows = usage(launched.run, node)
         assert begin["node"] == node
-        used_s.append(sum(one["cpus_busy"]["mean"] * one["wall_s"] for one in windows))
+        used_s.append(cpu_time_s(windows))
     assert used_s[0] - used_s[1] > 0.5
 
 

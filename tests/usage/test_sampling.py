@@ -49,7 +49,7 @@ def test_the_gpus_of_a_run_are_sampled_in_the_order_in_which_it_has_them(
     assert windows[-1]["gpus"][1]["power_w"] == {"mean": 300.0, "min": 300.0, "max": 300.0}
     assert windows[-1]["gpus"][0]["power_w"] is None
     summary = summarize([run], {}).runs[0]
-    assert summary.usage.gpu_utilization == 0.6
+    assert summary.usage.gpu_utilization == pytest.approx(0.6)
     assert summary.usage.gpu_power_w == pytest.approx(300.0)
     assert [gpu.uuid for gpu in summary.usage.gpus] == ["GPU-fake-1", "GPU-fake-0"]
     assert summary.cost.num_gpus == 2
