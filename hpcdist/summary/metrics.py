@@ -23,7 +23,7 @@ from hpcdist.summary.benchmarks import (
 from hpcdist.summary.cost import AttemptSpan, cost_by_events, with_accounting
 from hpcdist.summary.records import AttemptRecord, Evaluation, Memory, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
-from hpcdist.summary.usage import NodeTotals, summarize_usage
+from hpcdist.summary.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.values import (
     Final,
     ModelStates,
@@ -129,7 +129,6 @@ def measure_run(
     num_lost = lost_steps(attempts)
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
-    usage = summarize_usage(nodes)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
     summary = RunSummary(
         run=record.id,
@@ -163,12 +162,12 @@ def measure_run(
         loading=_newest_of_lowest_rank(ranks, lambda figures: figures.loading),
         verdict=_verdict(record.verdict) if record.verdict else None,
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
-        usage=usage,
+        usage=summarize_usage(nodes),
         cost=cost_by_events(
             list(_spans(record, attempts)),
             again_s=num_lost * (step_time_s.mean if step_time_s else 0.0),
             num_gpus=num_nodes * gpus if has_gpus else None,
-            num_cpus=(usage.num_cpus if usage else None) or num_cpus,
+            num_cpus=num_cpus_of(nodes) or num_cpus,
         ),
     )
     return MeasuredRun(

@@ -126,6 +126,12 @@ def measure_node(record: NodeRecord) -> NodeTotals:
     return totals
 
 
+def num_cpus_of(nodes: Sequence[NodeTotals]) -> float | None:
+    """CPUs that the ranks may use on all nodes, as the newest attempt had them."""
+    newest = {totals.node: totals.begin for totals in sorted(nodes, key=lambda one: one.attempt)}
+    return _num_cpus([begin for begin in newest.values() if begin])
+
+
 def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     """Over all nodes and attempts; None where nothing was sampled."""
     by_node: dict[int, list[NodeTotals]] = defaultdict(list)

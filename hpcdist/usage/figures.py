@@ -30,7 +30,8 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
 
 
 class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
-    """First event of a node in an attempt: what its ranks have there."""
+    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs,
+    before these are sampled."""
 
     begin_s: Amount
     """Unix time at which the ranks were started."""

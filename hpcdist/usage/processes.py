@@ -121,11 +121,6 @@ class NodeProcesses:
         return found
 
 
-def node_memory_bytes() -> int:
-    """Memory that the node has."""
-    return int(psutil.virtual_memory().total)
-
-
 def _busy_s(times: Mapping[str, float]) -> float:
     """Of all CPUs together; `guest` is in `user`, `guest_nice` in `nice`."""
     return sum(times.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))

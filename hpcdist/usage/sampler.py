@@ -7,6 +7,7 @@ the driver does not outlive the agent. The agent forks before the first one, and
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -78,11 +79,6 @@ class UsageSampler:
 
     def _live(self, stop: threading.Event, attempt: int, share: NodeShare, begin_s: float) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
-        while not share.ranks():  # a node may take long to import what they need
-            if stop.wait(_LOOK_S):
-                return
-        if stop.wait(min(_FIRST_S, self._every_s)):
-            return
         begin = NodeBegin(
             begin_s=begin_s,
             schema=SCHEMA_VERSION,
@@ -90,13 +86,23 @@ class UsageSampler:
             host=self._host,
             cpus=None if share.cpus is None else list(share.cpus),
             num_cpus=share.num_cpus,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         )
         try:
             events = EventWriter(self._run.usage_file(self._node, attempt))
-            _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
+            events.write("node", **to_fields(begin))  # also of a run too short for samples
+            if self._is_time(stop, share):
+                _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self._log(f"what the ranks use is not sampled any more: {error!r}")
+
+    def _is_time(self, stop: threading.Event, share: NodeShare) -> bool:
+        """Wait for the ranks, and until they have had their start to themselves."""
+        while not share.ranks():  # a node may take long to import what they need
+            if stop.wait(_LOOK_S):
+                return False
+        return not stop.wait(min(_FIRST_S, self._every_s))
 
 
 def _sample(
@@ -104,12 +110,12 @@ def _sample(
 ) -> None:
     """Until the attempt is over, or none of its ranks is left."""
     from hpcdist.usage.gpus import GpuReader
-    from hpcdist.usage.processes import NodeProcesses, RankProcesses, node_memory_bytes
+    from hpcdist.usage.processes import NodeProcesses, RankProcesses
 
     own, node, gpus = RankProcesses(), NodeProcesses(), GpuReader(share.gpus)
+    if gpus.facts:
+        events.write("node", **to_fields(msgspec.structs.replace(begin, gpus=gpus.facts)))
     windows = Windows(every_s)
-    begin = msgspec.structs.replace(begin, memory_bytes=node_memory_bytes(), gpus=gpus.facts)
-    events.write("node", **to_fields(begin))
     at_s, sampled_s = time.monotonic(), time.time()
     own.sample(share.ranks().values(), 0.0)
     gpus.sample(0.0)

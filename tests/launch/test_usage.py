@@ -137,6 +137,15 @@ def test_a_restart_begins_a_file_of_its_own(launch, write_script):
     assert len(found.runs[0].usage.nodes) == 1
 
 
+def test_a_run_too_short_for_samples_tells_what_it_had(launch, write_script):
+    launched = launch(write_script("pass"))
+    assert launched.verdict().kind == "done"
+    begin, windows = usage(launched.run)
+    assert windows == []
+    found = summarize([launched.run], {}).runs[0]
+    assert (found.usage, found.cost.num_cpus) == (None, begin["num_cpus"])
+
+
 def test_nothing_is_sampled_where_that_is_off(launch, write_script):
     launched = launch(write_script("import time; time.sleep(0.5)"), usage_s=0)
     assert launched.verdict().kind == "done"
@@ -153,9 +162,9 @@ def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_
             assert time.monotonic() < deadline
             time.sleep(0.02)
     """
-    launched = launch(write_script(_dedent(script)), usage_s=1.0)
-    launched.wait(launched.run.events_folder.exists)
+    launched = launch(write_script(_dedent(script)), agents=[])
     launched.run.usage_file(0).mkdir()  # in the place of the file
+    launched.start_agent(0)
     assert launched.verdict(90).kind == "done"
     log = launched.run.agent_log_file(0).read_text()
     assert "what the ranks use is not sampled any more: IsADirectoryError" in log
