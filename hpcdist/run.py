@@ -12,6 +12,7 @@
                               stopped where another attempt is to follow
       logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
       events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
+      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent; named likewise
       errors/                 what a rank wrote about the exception that ended it
       checkpoints/            what the run can go on from
       function.pkl            the function that was submitted from Python, with its arguments, and
@@ -44,6 +45,7 @@ RUNS_VARIABLE = "HPCDIST_RUNS"
 
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
 _EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
+_USAGE_FILE = re.compile(r"node-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
 _LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
 _SLUG_LENGTH = 40
@@ -108,6 +110,10 @@ class Run:
         """Events of one rank in one attempt."""
         return self.events_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.jsonl"
 
+    def usage_file(self, node: int, attempt: int = 0) -> Path:
+        """What the ranks of one node used of it in one attempt."""
+        return self.events_folder / f"node-{node:05d}{_attempt_part(attempt)}.jsonl"
+
     def error_file(self, rank: int, attempt: int = 0) -> Path:
         """Where a rank describes the exception that ends it."""
         return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
@@ -168,6 +174,10 @@ class Run:
     def event_files(self) -> list[tuple[int, int, Path]]:
         """(rank, attempt, path) of every event file, sorted."""
         return _numbered(self.events_folder, _EVENT_FILE)
+
+    def usage_files(self) -> list[tuple[int, int, Path]]:
+        """(node, attempt, path) of what was sampled of every node, sorted."""
+        return _numbered(self.events_folder, _USAGE_FILE)
 
     def log_files(self) -> list[tuple[int, int, Path]]:
         """(rank, attempt, path) of every rank's log, sorted."""

@@ -215,6 +215,9 @@ class Record(Section, frozen=True, kw_only=True):
     """Record step timings; the first and last event of a rank are always written."""
     window_s: Positive = 0.25
     """Shortest window of steps that one event sums up, in seconds."""
+    usage_s: PositiveOrZero = 5.0
+    """How often what the ranks use of GPUs, CPUs and memory is sampled, in seconds, and more often
+    within the first minute; 0: never."""
 
 
 class JobSpec(Section, frozen=True, kw_only=True):

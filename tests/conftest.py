@@ -18,7 +18,7 @@ from hpcdist import submission
 from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
 from hpcdist.run import Run
-from hpcdist.spec import Launch, Resources, ScriptJob
+from hpcdist.spec import Launch, Record, Resources, ScriptJob
 
 LIMIT_S = 30.0
 _GONE_LIMIT_S = 5.0
@@ -232,16 +232,20 @@ def _read(path):
 
 
 def script_job(script, *args, nodes=1, gpus=1, **options):
-    """A script job; `options` are keys of `resources` and of `launch`."""
-    names = {field.name for field in msgspec.structs.fields(Resources)}
-    resources = {key: value for key, value in options.items() if key in names}
-    launch = {key: value for key, value in options.items() if key not in names}
+    """A script job; `options` are keys of `resources`, `record` and of `launch`."""
+
+    def of(section):
+        names = {field.name for field in msgspec.structs.fields(section)}
+        return {key: options.pop(key) for key in names & options.keys()}
+
+    resources, record, launch = of(Resources), of(Record), options
     return ScriptJob(
         name=Path(script).stem,
         script=str(script),
         args=[str(arg) for arg in args],
         resources=Resources(nodes=nodes, gpus=gpus, **resources),
         launch=Launch(**{"device": "cpu"} | launch),
+        record=Record(**record),
     )
 
 

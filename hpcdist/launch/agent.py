@@ -27,6 +27,7 @@ from hpcdist.gpus import claim
 from hpcdist.launch import failure, lives, requeue
 from hpcdist.launch.channel import Channel, ChannelClosedError, Message
 from hpcdist.launch.coordinator import CANCEL_SIGNALS, Coordinator
+from hpcdist.launch.cpu_quota import cpu_quota
 from hpcdist.launch.cpus import threads_per_rank, usable_cpus
 from hpcdist.launch.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.launch.local_ranks import LocalRanks
@@ -38,7 +39,7 @@ from hpcdist.launch.network import (
     offered_addresses,
     require_interface,
 )
-from hpcdist.launch.node import LaunchPlan, Meeting, node_environment, rank_orders
+from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
 from hpcdist.launch.notes import Notes
 from hpcdist.launch.patience import Patience
 from hpcdist.launch.place import JobPlace
@@ -47,6 +48,7 @@ from hpcdist.launch.process import adopt_orphans, identify, kill_descendants
 from hpcdist.launch.watch import STANDSTILL_S
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec, job_from_dict, warning_before_s
+from hpcdist.usage.sampler import NodeShare, UsageSampler
 from hpcdist.verdict import Kind, Verdict
 
 _LOOPBACK = "127.0.0.1"
@@ -98,6 +100,13 @@ class Agent:
         self._begin_s = self._turned_at = time.monotonic()
         self._announced: dict[str, Any] = {}
         self._notes = Notes()
+        self._usage = UsageSampler(
+            run,
+            node=self.node_rank,
+            host=self.host,
+            every_s=job.record.usage_s,
+            log=self._log,
+        )
 
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
@@ -115,6 +124,7 @@ class Agent:
             self.verdict = self._own_verdict("agent_lost", sentence, traceback.format_exc())
         finally:
             kill_descendants()
+            self._usage.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None and self._has_a_say():
             self.verdict = requeue.conclude(
@@ -545,6 +555,18 @@ class Agent:
             meeting=meeting,
         )
         self._ranks.start(orders)
+        self._sample_usage(orders)
+
+    def _sample_usage(self, orders: list[RankOrder]) -> None:
+        cpus = sorted({cpu for order in orders for cpu in order.cpus})
+        num_cpus = len(cpus) or self.place.cpus or len(usable_cpus())
+        share = NodeShare(
+            ranks=self._ranks.living,
+            cpus=cpus or None,
+            num_cpus=min(num_cpus, cpu_quota() or num_cpus),
+            gpus=self._gpus,
+        )
+        self._usage.begin(orders[0].attempt, share)
 
     def _settle_address(self, master_addr: str) -> None:
         """Node 0 is known by the address that the others reached, whatever its own name means to

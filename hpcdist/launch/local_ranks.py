@@ -140,6 +140,10 @@ class LocalRanks:
         self._was_silent = True
         return silent
 
+    def living(self) -> dict[int, int]:
+        """Pids of the ranks that live, by local rank; may be asked by another thread."""
+        return dict(self._watch.pids)
+
     # Messages of the forkserver.
 
     def _send(self, message: Message) -> None:

@@ -35,6 +35,10 @@ _AFTER_PHASES = (
     *("fastest_rank.rank", "fastest_rank.host", "fastest_rank.own_time_s"),
     *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),
     *("accounting.energy_j", "accounting.exit_code"),
+    *("cost.held_s", "cost.gpu_hours", "cost.cpu_hours", "cost.lost_s", "cost.lost_share"),
+    *("cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
+    *("usage.gpu_power_w", "usage.energy_j", "usage.cpus_busy", "usage.num_cpus"),
+    "usage.max_memory_bytes",
     *("verdict.kind", "verdict.message", "not_compared_because", "path"),
 )
 _FORMULA = ("=", "+", "-", "@")

@@ -21,6 +21,7 @@ from hpcdist.summary.records import (
     AttemptRecord,
     Fault,
     JobFacts,
+    NodeRecord,
     RankRecord,
     RunRecord,
 )
@@ -73,16 +74,36 @@ def read_ranks(run: Run) -> Iterator[RankRecord]:
         yield read_rank(path, rank=rank, attempt=attempt)
 
 
-def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
-    """What one event file holds."""
+def read_nodes(run: Run) -> Iterator[NodeRecord]:
+    """What was sampled of every node in every attempt, one after the other."""
+    for node, attempt, path in run.usage_files():
+        yield read_node(path, node=node, attempt=attempt)
+
+
+def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
+    """What one file of a node holds."""
+    found, faults = _read_events(path)
+    return NodeRecord(
+        node=node, attempt=attempt, begins=found["node"], windows=found["usage"], faults=faults
+    )
+
+
+def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
+    """Events by their kinds, and what could not be read."""
     try:
         file = decode_file(path)
     except OSError as error:
         file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
-        faults = [f"skipped, it cannot be read: {error.strerror}"]
+        texts = [f"skipped, it cannot be read: {error.strerror}"]
     else:
-        faults = _faults(file)
-    found = file.found
+        texts = _faults(file)
+    name = f"{path.parent.name}/{path.name}"
+    return file.found, [Fault(path=name, text=text) for text in texts]
+
+
+def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
+    """What one event file holds."""
+    found, faults = _read_events(path)
     return RankRecord(
         rank=rank,
         attempt=attempt,
@@ -99,7 +120,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         cells=found["inference"],
         loadings=found["loading"],
         model_steps=found["model_step"],
-        faults=[Fault(path=f"{path.parent.name}/{path.name}", text=text) for text in faults],
+        faults=faults,
     )
 
 
@@ -116,7 +137,8 @@ def sentence(run: Run, fault: Fault) -> str:
 def _faults(file: DecodedFile) -> list[str]:
     torn = f"{_count(file.num_torn, 'torn line')} skipped"
     odd = f"{_count(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
-    is_newer = any(start.schema > SCHEMA_VERSION for start in file.found["start"])
+    begins = [*file.found["start"], *file.found["node"]]
+    is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
     faults = {
         "skipped, it is empty": file.is_empty,
         torn: file.num_torn > 0,
@@ -158,9 +180,12 @@ def _attempts(run: Run) -> dict[int, AttemptRecord]:
 
 
 def _attempt(run: Run, attempt: int) -> AttemptRecord:
-    life = (run.read_beginning(attempt) or {}).get("life")
+    beginning = run.read_beginning(attempt) or {}
+    life, begin_s = beginning.get("life"), beginning.get("time_s")
     return AttemptRecord(
-        life=life if isinstance(life, int) else None, verdict=run.read_attempt_verdict(attempt)
+        life=life if isinstance(life, int) else None,
+        begin_s=begin_s if isinstance(begin_s, float) else None,
+        verdict=run.read_attempt_verdict(attempt),
     )
 
 
@@ -169,7 +194,7 @@ def _foreign_event_files(run: Run) -> list[Fault]:
         names = set(os.listdir(run.events_folder))
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
-    foreign = names - {path.name for _, _, path in run.event_files()}
+    foreign = names - {path.name for _, _, path in (*run.event_files(), *run.usage_files())}
     return [
         Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
         for name in sorted(foreign)

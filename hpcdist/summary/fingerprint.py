@@ -16,7 +16,7 @@ from hpcdist.version import __version__
 
 _SMALL_FILES = ("spec.json", "submission.json", "verdict.json")
 _ATTEMPT_FILES = ("begin.json", "verdict.json")
-_CODE = ("summary", "inference", "collectives", ".")
+_CODE = ("summary", "inference", "collectives", "usage", ".")
 """Folders of this package whose modules the figures depend on."""
 
 

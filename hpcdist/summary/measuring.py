@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from hpcdist.death_signal import die_with_parent
 from hpcdist.run import Run
-from hpcdist.summary import collect, metrics
+from hpcdist.summary import collect, metrics, usage
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.records import Fault
 
@@ -50,7 +50,11 @@ def measure(run: Run) -> Measurement:
     for rank_record in collect.read_ranks(run):
         faults += rank_record.faults
         ranks.append(metrics.measure_rank(rank_record))
-    return Measurement(run=metrics.measure_run(record, ranks), faults=faults)
+    nodes = []
+    for node_record in collect.read_nodes(run):
+        faults += node_record.faults
+        nodes.append(usage.measure_node(node_record))
+    return Measurement(run=metrics.measure_run(record, ranks, nodes), faults=faults)
 
 
 def encode(measurement: Measurement) -> bytes | None:

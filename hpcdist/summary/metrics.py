@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +21,11 @@ from hpcdist.summary.benchmarks import (
     inference_summary,
     loading_summary,
 )
+from hpcdist.summary.cost import AttemptSpan, cost_by_events, with_accounting
 from hpcdist.summary.reaching import Tested, list_bests
-from hpcdist.summary.records import Evaluation, Memory, RankRecord, RunRecord, Start
+from hpcdist.summary.records import AttemptRecord, Evaluation, Memory, RankRecord, RunRecord, Start
 from hpcdist.summary.timing import Span, StepTotals
+from hpcdist.summary.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.values import (
     Final,
     ModelStates,
@@ -120,13 +122,15 @@ def measure_rank(record: RankRecord) -> RankFigures:
     )
 
 
-def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
+def measure_run(
+    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals] = ()
+) -> MeasuredRun:
     """Figures of a run; its state is that of its verdict.
 
     Steps that were done again after a restart count as work (throughput, step time) and once as
     progress (steps, epochs): progress is what the newest attempt that stepped says.
     """
-    nodes, gpus, world_size = _size(record, ranks)
+    num_nodes, gpus, world_size = _size(record, ranks)
     attempts = _by(ranks, lambda figures: figures.attempt)
     newest = _newest_with_steps(attempts)
     complete = _complete_attempts(attempts, world_size)
@@ -134,6 +138,8 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
     step_time_s = timing.step_time(totals)
     num_lost = lost_steps(attempts)
     paces = _paces(ranks) if world_size > 1 else []
+    num_cpus = _num_cpus(ranks)
+    has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
     summary = RunSummary(
         run=record.id,
         job=record.facts.name,
@@ -141,10 +147,10 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         comparison=record.comparison,
         variant=record.variant,
         state=record.verdict.state if record.verdict else None,
-        nodes=nodes,
+        nodes=num_nodes,
         gpus_per_node=gpus,
         world_size=world_size,
-        num_cpus=_num_cpus(ranks),
+        num_cpus=num_cpus,
         samples_per_s=timing.throughput(complete),
         samples_per_step=timing.samples_per_step(complete),
         warm_up_steps=_warm_up_steps(ranks),
@@ -168,6 +174,13 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         loading=_newest_of_lowest_rank(ranks, lambda figures: figures.loading),
         verdict=_verdict(record.verdict) if record.verdict else None,
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
+        usage=summarize_usage(nodes),
+        cost=cost_by_events(
+            list(_spans(record, attempts)),
+            again_s=num_lost * (step_time_s.mean if step_time_s else 0.0),
+            num_gpus=num_nodes * gpus if has_gpus else None,
+            num_cpus=num_cpus_of(nodes) or num_cpus,
+        ),
     )
     return MeasuredRun(
         summary=summary,
@@ -187,7 +200,11 @@ def place_run(
     overrules."""
     found = measured.summary
     summary = msgspec.structs.replace(
-        found, path=str(path), state=found.state or state, accounting=accounting
+        found,
+        path=str(path),
+        state=found.state or state,
+        accounting=accounting,
+        cost=with_accounting(found.cost, accounting),
     )
     return msgspec.structs.replace(measured, summary=summary)
 
@@ -345,6 +362,27 @@ def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
     seen = [figures.attempt for figures in ranks]
     told = record.verdict.restarts if record.verdict else 0
     return max([0, record.newest_attempt, told, *seen])
+
+
+def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterator[AttemptSpan]:
+    """Every attempt whose begin and end are known, by the clock of node 0, where the lowest rank
+    is: clocks of other nodes may differ by minutes."""
+    for number in sorted({*attempts, *record.attempts}):
+        known = record.attempts.get(number, AttemptRecord())
+        lowest = min(attempts.get(number, []), key=lambda figures: figures.rank, default=None)
+        begin_s = known.begin_s or (lowest.start.time_s if lowest else None)
+        ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, known)]
+        end_s = max((time_s for time_s in ends if time_s is not None), default=None)
+        if begin_s is not None and end_s is not None:
+            stepping_s = lowest.stepping_s if lowest else None
+            yield AttemptSpan(known.life or 0, begin_s, stepping_s, end_s)
+
+
+def _verdict_s(record: RunRecord, number: int, known: AttemptRecord) -> float | None:
+    if known.verdict is not None:
+        return known.verdict.time_s
+    is_last = record.verdict is not None and record.verdict.attempt == number
+    return record.verdict.time_s if record.verdict and is_last else None
 
 
 def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.events import SCHEMA_VERSION
 from hpcdist.inference.figures import Cell
+from hpcdist.usage.figures import NodeBegin, UsageWindow
 from hpcdist.verdict import Verdict
 
 # The bounds keep every figure that is computed from damaged files finite.
@@ -25,6 +26,7 @@ Bucket = Annotated[int, Meta(ge=-2_000, le=2_000)]
 class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     """First event of a rank: where it runs."""
 
+    time_s: Seconds | None = None
     schema: int = SCHEMA_VERSION
     node: int | None = None
     host: str | None = None
@@ -158,6 +160,8 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "inference": Cell,
     "loading": LoadingCell,
     "model_step": StepTime,
+    "node": NodeBegin,
+    "usage": UsageWindow,
     "end": End,
 }
 """Events that the summary reads. Their tags are their kinds; `Cell`, `LoadingCell` and `StepTime`
@@ -197,6 +201,16 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     faults: list[Fault]
 
 
+class NodeRecord(Struct, frozen=True, kw_only=True):
+    """What an agent sampled of one node in one attempt."""
+
+    node: int
+    attempt: int
+    begins: list[NodeBegin]
+    windows: list[UsageWindow]
+    faults: list[Fault]
+
+
 class JobResources(Struct, frozen=True, kw_only=True):
     """What the job asked for."""
 
@@ -216,6 +230,8 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
 
     life: int | None = None
     """How often the scheduler had started the job before."""
+    begin_s: Seconds | None = None
+    """Unix time, in the clock of node 0."""
     verdict: Verdict | None = None
     """Why it ended, where another was to follow."""
 

@@ -14,6 +14,7 @@ from hpcdist.summary.text import (
     shown,
     spread_text,
 )
+from hpcdist.summary.usage_remarks import usage_remarks
 from hpcdist.summary.values import RunSummary
 
 _MOST_EFFICIENCY = 1.1
@@ -129,6 +130,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             if attempt.message
         ]
     told += [shown(text) for text in run.loading.details] if run.loading else []
+    told += map(shown, usage_remarks(run))
     told += [shown(note) for note in run.notes]
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:

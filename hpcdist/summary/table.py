@@ -19,6 +19,7 @@ from hpcdist.summary.grid import Grid
 from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import is_baseline, is_benchmark, remarks
+from hpcdist.summary.resources_table import CAPTION, resource_columns
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -99,7 +100,7 @@ def print_runs(console: Console, rows: Sequence[Row], more: Iterable[Titled] = (
 
 def run_tables(rows: Sequence[Row]) -> Iterator[Titled]:
     """Speed first, then those that there are figures for."""
-    runs = [row.run for row in rows]
+    all_runs = runs = [row.run for row in rows]
     is_scaled = any(run.speedup is not None for run in runs)
     caption = "" if all(is_benchmark(run) for run in runs) else _SPEED_CAPTION
     yield Titled(caption, rows, _speed_columns(runs), _BASELINE_NOTE if is_scaled else "")
@@ -111,6 +112,9 @@ def run_tables(rows: Sequence[Row]) -> Iterator[Titled]:
         yield Titled("Share of step time by phase, in %", stepped, _phase_columns(runs), note)
     if held := [row for row in rows if row.run.model_states]:
         yield Titled("Memory of the rank that has most, in MiB", held, _memory_columns())
+    if found := resource_columns(all_runs):
+        number = Column("#", lambda row: str(row.number))
+        yield Titled(CAPTION, rows, [number, *(Column(header, cell) for header, cell in found)])
 
 
 def print_titled(console: Console, titled: Titled) -> None:

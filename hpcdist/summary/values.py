@@ -14,6 +14,7 @@ from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
 from hpcdist.summary.estimates import Estimate
 from hpcdist.summary.student import Interval
+from hpcdist.summary.usage_values import Cost, UsageSummary
 from hpcdist.verdict import Kind, State
 
 SCHEMA = 1
@@ -255,6 +256,10 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """What the ranks wanted known."""
     accounting: Accounting | None = None
     """What the scheduler has on its job; None where it keeps no books, or not of this one."""
+    usage: UsageSummary | None = None
+    """What its ranks used; None where nothing was sampled."""
+    cost: Cost | None = None
+    """None where no time is known."""
 
 
 class Group(Struct, frozen=True, kw_only=True):

@@ -16,9 +16,10 @@ def test_a_summary_has_the_waiting_time_and_the_memory_of_each_job(slurm, submit
         found = json.loads(hpcdist(slurm, "summary", "--json", folder).stdout)
         books = [one["accounting"] for one in found]
         # slurmdbd is told some seconds after the end.
-        return books if all(book and book["end_s"] for book in books) else None
+        return found if all(book and book["end_s"] for book in books) else None
 
-    one, two = runs[0].wait(summary, 30)
+    found = runs[0].wait(summary, 30)
+    one, two = (run["accounting"] for run in found)
     assert (len(one["nodes"]), len(two["nodes"])) == (1, 2)
     assert set(two["nodes"]) <= {f"127.0.1.{number}" for number in range(1, 5)}
     for run, book in zip(runs, (one, two), strict=True):
@@ -27,6 +28,19 @@ def test_a_summary_has_the_waiting_time_and_the_memory_of_each_job(slurm, submit
         assert book["elapsed_s"] == book["end_s"] - book["start_s"] > 0
         assert book["queue_wait_s"] == book["start_s"] - book["submit_s"] >= 0
         assert book["energy_j"] is None
+    for run in found:
+        cost, book = run["cost"], run["accounting"]
+        assert (cost["source"], cost["held_s"]) == ("accounting", book["elapsed_s"])
+        assert cost["cpu_hours"] == cost["num_cpus"] * book["elapsed_s"] / 3600
+        assert cost["waiting_share"] == book["queue_wait_s"] / (
+            book["queue_wait_s"] + book["elapsed_s"]
+        )
+    _, _, resources = hpcdist(slurm, "summary", folder).stdout.partition("Resources")
+    times = [line.split()[:3] for line in resources.splitlines() if line.startswith(("1", "2"))]
+    assert times == [
+        [str(number), f"{book['queue_wait_s']:.1f}", f"{book['elapsed_s']:.1f}"]
+        for number, book in enumerate((one, two), 1)
+    ]
 
 
 def test_a_cluster_whose_accounting_does_not_answer_is_told_and_summarized(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.run import slug
 from hpcdist.summary import plot
-from hpcdist.summary.pictures import bandwidth, heat_map, learning, phases, scaling
+from hpcdist.summary.pictures import bandwidth, heat_map, learning, phases, scaling, usage
 from hpcdist.summary.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.pictures.style import label
+from hpcdist.summary.pictures.usage_series import read_usage
 from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row
 from hpcdist.summary.text import format_percent, format_ranges
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_HEAT_MAPS = 3
 MOST_BENCHMARKS = 3
+MOST_USAGES = 3
 
 
 class Picture(NamedTuple):
@@ -50,6 +52,7 @@ def _of_part(part: Part, summary: Summary) -> Iterator[Picture]:
     yield from _phases(part)
     yield from _heat_maps(part)
     yield from _learning(part)
+    yield from _usage(part)
     yield from _bandwidth(part)
     yield from _benchmarks(part)
 
@@ -118,6 +121,20 @@ def _learning(part: Part) -> Iterator[Picture]:
         told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
         draw = functools.partial(learning.draw, named, title, target)
         yield Picture(f"{slug(_job(part))}-learning", title, told, draw)
+
+
+def _usage(part: Part) -> Iterator[Picture]:
+    """Of the largest runs."""
+    sampled = [row for row in part.rows if row.run.usage and row.run.path]
+    largest = sorted(sampled, key=lambda row: -row.run.world_size)
+    shown, left_out = _first(largest, MOST_USAGES)
+    for row in shown:
+        found = read_usage(Path(row.run.path or ""))
+        if found is not None:
+            title = f"#{row.number} {label(row.run.run)}: what it used"
+            draw = functools.partial(usage.draw, found, title)
+            told = f"{usage.told(found)}{left_out}"
+            yield Picture(f"{slug(row.run.run)}-usage", title, told, draw)
 
 
 def _bandwidth(part: Part) -> Iterator[Picture]:

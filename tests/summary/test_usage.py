@@ -1,0 +1,325 @@
+"""What runs used and cost, from samples of known content."""
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+
+from hpcdist.run import Run
+from hpcdist.schedulers.accounting import Accounting
+from hpcdist.summary import summarize, to_json
+from hpcdist.summary.as_csv import to_csv
+from hpcdist.summary.cost import AttemptSpan, cost_by_events
+from hpcdist.summary.pictures.catalogue import find_pictures
+from hpcdist.summary.pictures.style import drawing, save
+from hpcdist.summary.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
+from hpcdist.summary.remarks import remarks
+from hpcdist.summary.report import print_tables
+from hpcdist.summary.table import make_console
+from hpcdist.verdict import Verdict
+
+GIB = 2**30
+
+
+def spread(mean, low=None, high=None):
+    return {"mean": mean, "min": mean if low is None else low, "max": high or mean}
+
+
+def begin(node=0, *, begin_s=1000.0, host=None, cpus=(0, 1), gpus=0, **fields):
+    facts = [
+        {"uuid": f"GPU-{node}-{index}", "name": "H", "memory_bytes": 80 * GIB}
+        for index in range(gpus)
+    ]
+    return {
+        "event": "node",
+        "time_s": begin_s,
+        "begin_s": begin_s,
+        "schema": 1,
+        "node": node,
+        "host": host or f"host{node}",
+        "cpus": list(cpus),
+        "num_cpus": len(cpus),
+        "memory_bytes": 64 * GIB,
+        "gpus": facts,
+        **fields,
+    }
+
+
+def window(end_s, *, wall_s=10.0, cpus_busy=1.0, memory=GIB, gpus=()):
+    return {
+        "event": "usage",
+        "time_s": end_s,
+        "wall_s": wall_s,
+        "samples": 2,
+        "cpus_busy": spread(cpus_busy),
+        "memory_bytes": spread(memory),
+        "node_cpus_busy": spread(2 * cpus_busy),
+        "node_memory_bytes": spread(2 * memory),
+        "gpus": list(gpus),
+    }
+
+
+def gpu(utilization, *, memory=GIB, power_w=100.0, energy_j=1000.0, throttled=0.0):
+    return {
+        "utilization": spread(utilization),
+        "memory_bytes": spread(memory),
+        "power_w": spread(power_w),
+        "temperature_c": spread(50.0),
+        "throttled": spread(throttled),
+        "energy_j": energy_j,
+    }
+
+
+def write(run, events, *, node=0, attempt=0, torn=b""):
+    lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+    run.usage_file(node, attempt).write_bytes(lines + torn)
+
+
+def summary_of(*runs, **options):
+    return summarize(list(runs), {}, **options)
+
+
+def test_means_are_over_time_and_maxima_over_all_gpus(make_run):
+    run = make_run("one")
+    first = [gpu(0.2, memory=2 * GIB), gpu(0.4, power_w=300.0, energy_j=9000.0)]
+    second = [gpu(0.8, memory=4 * GIB), gpu(0.6, power_w=300.0, energy_j=3000.0)]
+    write(
+        run,
+        [
+            begin(gpus=2),
+            window(1030.0, wall_s=30.0, cpus_busy=1.0, gpus=first),
+            window(1040.0, wall_s=10.0, cpus_busy=3.0, memory=5 * GIB, gpus=second),
+        ],
+    )
+    found = summary_of(run).runs[0].usage
+    assert found.sampled_s == 40.0
+    assert found.gpu_utilization == pytest.approx((0.35 + 0.45) / 2)
+    assert found.max_gpu_utilization == pytest.approx(0.45)
+    assert (found.max_gpu_memory_bytes, found.gpu_memory_bytes) == (4 * GIB, 80 * GIB)
+    assert found.gpu_power_w == 200.0
+    assert found.energy_j == 1000.0 + 1000.0 + 9000.0 + 3000.0
+    assert found.cpus_busy == 1.5
+    assert (found.num_cpus, found.max_memory_bytes) == (2.0, 5 * GIB)
+    assert [one.utilization for one in found.gpus] == pytest.approx([0.35, 0.45])
+    assert found.nodes[0].node_cpus_busy == 3.0
+
+
+def test_nodes_add_up_and_attempts_count_by_their_time(make_run):
+    run = make_run("two", nodes=2)
+    write(run, [begin(0), window(1010.0, cpus_busy=2.0)], node=0)
+    write(run, [begin(0), window(2030.0, wall_s=30.0, cpus_busy=1.0)], node=0, attempt=1)
+    write(run, [begin(1), window(5010.0, cpus_busy=0.5, memory=3 * GIB)], node=1)
+    found = summary_of(run).runs[0].usage
+    assert found.cpus_busy == 1.25 + 0.5
+    assert found.num_cpus == 4.0
+    assert found.max_memory_bytes == 3 * GIB
+    assert [(one.node, one.host) for one in found.nodes] == [(0, "host0"), (1, "host1")]
+
+
+def test_cpus_that_simulated_nodes_share_count_once(make_run):
+    run = make_run("shared", nodes=2)
+    for node in range(2):
+        write(run, [begin(node, host="here", cpus=[0, 1]), window(1010.0)], node=node)
+    assert summary_of(run).runs[0].usage.num_cpus == 2.0
+
+
+def test_torn_odd_and_newer_samples_are_left_out_and_told(make_run):
+    run = make_run("odd")
+    odd = window(1020.0) | {"wall_s": -1.0}
+    write(run, [begin(schema=99), window(1010.0), odd], torn=b'{"event":"usa')
+    (run.events_folder / "node-1.jsonl").write_bytes(b"")
+    found = summary_of(run)
+    assert found.runs[0].usage.sampled_s == 10.0
+    told = " ".join(found.skipped)
+    assert "node-00000.jsonl: 1 torn line skipped" in told
+    assert "1 event skipped" in told
+    assert "written by a newer hpcdist" in told
+    assert "node-1.jsonl: skipped, not an event file" in told
+
+
+def test_without_samples_there_is_no_usage(make_run, events):
+    run = make_run("bare")
+    events.write(run, 0, [events.start(0, world_size=1), events.end()])
+    write(run, [begin()], node=0)
+    found = summary_of(run).runs[0]
+    assert (found.usage, found.cost) == (None, None)
+
+
+def attempt_of(make_run, events, *, device="cuda:0", end_s=1100.0):
+    run = make_run("run", gpus=2, verdict=None)
+    for rank in range(2):
+        start = events.start(rank, world_size=2, device=device, time_s=1000.0, cpus=[rank])
+        events.write(run, rank, [start, events.end(time_s=end_s + 10_000 * rank)])
+    return run
+
+
+def test_gpu_hours_are_the_gpus_times_the_time_by_one_nodes_clock(make_run, events):
+    cost = summary_of(attempt_of(make_run, events, end_s=1720.0)).runs[0].cost
+    assert (cost.held_s, cost.source, cost.num_gpus) == (720.0, "events", 2)
+    assert cost.gpu_hours == pytest.approx(0.4)
+    assert (cost.cpu_hours, cost.lost_s, cost.waiting_share) == (None, None, None)
+
+
+def test_cpu_hours_stand_in_where_there_is_no_gpu(make_run, events):
+    cost = summary_of(attempt_of(make_run, events, device="cpu", end_s=2800.0)).runs[0].cost
+    assert (cost.gpu_hours, cost.num_cpus, cost.cpu_hours) == (None, 2, 1.0)
+
+
+def test_the_schedulers_word_on_the_time_overrules(make_run, events):
+    run = attempt_of(make_run, events)
+    books = Accounting(job_id="1", state="COMPLETED", elapsed_s=3600.0, queue_wait_s=1200.0)
+    cost = summary_of(run, accounting={run.id: books}).runs[0].cost
+    assert (cost.held_s, cost.source, cost.gpu_hours) == (3600.0, "accounting", 2.0)
+    assert cost.waiting_share == 0.25
+
+
+def span(life, begin_s, stepping_s, end_s):
+    return AttemptSpan(life, begin_s, stepping_s, end_s)
+
+
+@pytest.mark.parametrize(
+    ("spans", "held_s", "lost_s"),
+    [
+        ([span(0, 0.0, 10.0, 100.0)], 100.0, None),
+        # From the end to the next step, and what was done again.
+        ([span(0, 0.0, 10.0, 100.0), span(0, 105.0, 120.0, 200.0)], 200.0, 20.0 + 7.0),
+        # Between two lives nothing is held; the new one's begin to its first step is lost.
+        ([span(0, 0.0, 10.0, 100.0), span(1, 500.0, 515.0, 600.0)], 200.0, 15.0 + 7.0),
+        # All of an attempt that never stepped.
+        (
+            [span(0, 0.0, 10.0, 50.0), span(0, 52.0, None, 60.0), span(0, 61.0, 65.0, 100.0)],
+            100.0,
+            10.0 + 5.0 + 7.0,
+        ),
+        ([span(0, 0.0, None, 50.0), span(0, 52.0, None, 60.0)], 60.0, None),
+    ],
+    ids=["one", "restart", "new life", "no step", "never a step"],
+)
+def test_what_restarts_took_is_a_part_of_the_time_held(spans, held_s, lost_s):
+    cost = cost_by_events(spans, again_s=7.0, num_gpus=4, num_cpus=None)
+    assert (cost.held_s, cost.lost_s) == (held_s, lost_s)
+    assert cost.lost_share == (None if lost_s is None else pytest.approx(lost_s / held_s))
+    assert cost.gpu_hours == pytest.approx(4 * held_s / 3600)
+
+
+def test_spans_come_from_the_attempts_own_files(make_run, events):
+    run = make_run("again", verdict=None)
+    for attempt, (life, begin_s, end_s) in enumerate([(0, 1000.0, 1100.0), (1, 2000.0, 2050.0)]):
+        start = events.start(0, world_size=1, time_s=begin_s + 5)
+        first = events.window(step=10, times_s=[1.0] * 10, samples=10, time_s=begin_s + 20)
+        events.write(run, 0, [start, first, events.end(time_s=end_s)], attempt=attempt)
+        run.write_beginning(attempt, {"life": life, "progress": 0, "time_s": begin_s})
+    cost = summary_of(run).runs[0].cost
+    assert cost.held_s == 150.0
+    # The second life steps after 10 s, and does the 10 steps again.
+    assert cost.lost_s == pytest.approx(10.0 + 10.0)
+
+
+def printed(summary):
+    file = io.StringIO()
+    print_tables(summary, make_console(file))
+    return file.getvalue()
+
+
+def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
+    run = attempt_of(make_run, events, end_s=1720.0)
+    write(run, [begin(gpus=1), window(1010.0, gpus=[gpu(0.5, energy_j=7200.0)])])
+    bare = make_run("bare", gpus=1)
+    books = Accounting(job_id="1", state="COMPLETED", queue_wait_s=300.0, max_rss_bytes=3 * GIB)
+    text = printed(summary_of(run, bare, accounting={run.id: books}))
+    _, _, table = text.partition("Resources")
+    rows = [line.split() for line in table.splitlines() if line.startswith(("1", "2"))]
+    dashes, full = sorted(rows, key=lambda row: row[1] != "-")
+    assert set(dashes[1:]) == {"-"}
+    assert full[1:] == [
+        *("5.0", "12.0", "0.400", "50", "1.00", "100", "2.00"),
+        *("1.0", "of", "2", "1.00", "3.00"),
+    ]
+    assert "lost" not in table
+    assert "Wh" in table
+
+
+def test_there_is_no_table_where_nothing_is_known(make_run):
+    assert "Resources" not in printed(summary_of(make_run("bare")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"gpus": [gpu(0.1)]}, "the GPUs were busy for 10 % of the time only"),
+        ({"cpus_busy": 1.95, "gpus": [gpu(0.9)]}, "1.9 of 2 CPUs were busy all the time"),
+        ({"gpus": [gpu(0.9, throttled=0.5)]}, "slowed down by heat or its power supply for 50 %"),
+        ({"cpus_busy": 2.0}, None),
+        ({"gpus": [gpu(0.9)]}, None),
+    ],
+)
+def test_remarks_are_made_where_the_figures_are_sure(make_run, fields, said):
+    run = make_run("one")
+    has_gpus = bool(fields.get("gpus"))
+    write(run, [begin(gpus=int(has_gpus)), window(1100.0, wall_s=100.0, **fields)])
+    told = remarks(summary_of(run).runs[0], is_alone=True)
+    assert bool(told) == (said is not None)
+    assert said is None or said in told[0]
+    write(run, [begin(gpus=int(has_gpus)), window(1010.0, wall_s=10.0, **fields)])
+    assert remarks(summary_of(run).runs[0], is_alone=True) == []
+
+
+def test_json_and_csv_have_the_figures(make_run, events):
+    run = attempt_of(make_run, events, end_s=1720.0)
+    write(run, [begin(gpus=1), window(1010.0, gpus=[gpu(0.5)])])
+    summary = summary_of(run)
+    found = json.loads(json.dumps(to_json(summary)))[0]
+    assert found["usage"]["gpus"][0]["utilization"] == 0.5
+    assert found["cost"]["gpu_hours"] == pytest.approx(0.4)
+    (cells,) = csv.DictReader(io.StringIO(to_csv(summary)))
+    assert (cells["cost.gpu_hours"], cells["usage.gpu_utilization"]) == ("0.4", "0.5")
+
+
+def test_the_picture_has_a_line_per_gpu_on_each_nodes_own_clock(make_run):
+    run = make_run("far", nodes=2)
+    for node, begin_s in enumerate((1000.0, 91_000.0)):
+        windows = [window(begin_s + 10 * n, gpus=[gpu(0.5), gpu(0.7)]) for n in (1, 2)]
+        write(run, [begin(node, begin_s=begin_s, gpus=2), *windows], node=node)
+    write(run, [begin(0, begin_s=1050.0, gpus=2), window(1060.0, gpus=[gpu(0.1)])], attempt=1)
+    found = read_usage(run.path)
+    lines = {line.name: line for line in found.panels[GPU_BUSY]}
+    assert list(lines) == ["node 0, GPU 0", "node 0, GPU 1", "node 1, GPU 0", "node 1, GPU 1"]
+    assert lines["node 1, GPU 1"].times_s == [5.0, 15.0]
+    assert lines["node 1, GPU 1"].values == pytest.approx([70.0, 70.0])
+    first = lines["node 0, GPU 0"]
+    assert first.times_s[:2] + first.times_s[3:] == [5.0, 15.0, 55.0]
+    assert first.values[2] != first.values[2]  # a gap
+    assert [line.name for line in found.panels[CPUS_BUSY]] == ["node 0", "node 1"]
+
+
+@pytest.mark.parametrize("num_nodes", [1, 9, 70])
+def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
+    run = make_run("many", nodes=num_nodes)
+    for node in range(num_nodes):
+        windows = [window(1000.0 + 10 * n, cpus_busy=node, gpus=[gpu(0.5)]) for n in (1, 2)]
+        write(run, [begin(node, gpus=1), *windows], node=node)
+    pictures = [one for _, one in find_pictures(summary_of(run)) if one.name == "many-usage"]
+    with drawing():
+        figure = pictures[0].draw()
+        assert save(figure, "svg")
+    assert len(figure.axes) == 5
+    assert all(len(axes.lines) == 1 for axes in figure.axes)
+    left_out = num_nodes > MOST_NODES
+    assert ("left out" in pictures[0].told) == left_out
+    assert "GPU busy (%): 50" in pictures[0].told
+
+
+def test_a_run_without_samples_has_no_picture_of_them(make_run):
+    run = make_run("bare")
+    assert read_usage(run.path) is None
+    assert list(find_pictures(summary_of(run))) == []
+    assert Run(run.path).usage_files() == []
+
+
+def test_a_failed_runs_time_ends_with_its_verdict(make_run, events):
+    verdict = Verdict(kind="exit", state="failed", message="m", exit_code_of_run=1, time_s=1360.0)
+    run = make_run("failed", verdict=verdict)
+    events.write(run, 0, [events.start(0, world_size=1, device="cuda:0", time_s=1000.0)])
+    assert summary_of(run).runs[0].cost.gpu_hours == pytest.approx(0.1)

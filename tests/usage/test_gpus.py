@@ -1,0 +1,81 @@
+"""What is read of GPUs, from a driver whose figures are known."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hpcdist.usage.gpus import GpuReader
+
+READ = """
+import json, sys, time, msgspec
+from hpcdist.usage.gpus import GpuReader
+reader = GpuReader(sys.argv[1:])
+reader.sample(0.0)
+begin_s = time.monotonic()
+time.sleep(0.05)
+length_s = time.monotonic() - begin_s
+found = reader.sample(length_s)
+reader.close()
+print(json.dumps([msgspec.to_builtins(reader.facts), found, length_s]))
+"""
+
+
+@pytest.fixture
+def read(driver):
+    """What a process finds that has the driver: GPUs' facts, a sample, and its length."""
+
+    def found(*uuids):
+        done = subprocess.run(
+            [sys.executable, "-c", READ, *uuids],
+            env=os.environ | {"LD_LIBRARY_PATH": str(driver)},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    return found
+
+
+def test_a_gpu_tells_its_use_memory_power_heat_and_energy(read):
+    (facts,), (sample,), length_s = read("GPU-fake-0")
+    assert facts == {
+        "uuid": "GPU-fake-0",
+        "name": "Fake 80GB",
+        "memory_bytes": 80 * 2**30,
+        "power_limit_w": 700.0,
+    }
+    assert 0.3 * (1000 * length_s - 1) < sample.pop("energy_j") < 0.3 * 1000 * (length_s + 5)
+    assert sample == {
+        "utilization": 0.6,
+        "memory_bytes": 2**28,
+        "power_w": 300.0,
+        "temperature_c": 55.0,
+        "throttled": 1.0,
+    }
+
+
+def test_gpus_keep_the_order_asked_for_and_what_one_does_not_tell_is_left_out(read):
+    facts, (first, second), _ = read("GPU-fake-1", "GPU-fake-0")
+    assert [gpu["uuid"] for gpu in facts] == ["GPU-fake-1", "GPU-fake-0"]
+    assert first == {"memory_bytes": 0.0}
+    assert second["utilization"] == 0.6
+
+
+def test_a_gpu_that_the_driver_does_not_know_is_left_out(read):
+    facts, sample, _ = read("MIG-GPU-fake-0/1/0", "GPU-fake-0")
+    assert [gpu["uuid"] for gpu in facts] == ["GPU-fake-0"]
+    assert len(sample) == 1
+
+
+def test_without_a_gpu_or_a_driver_nothing_is_read(tmp_path):
+    assert GpuReader([]).sample(1.0) == []
+    done = subprocess.run(
+        [sys.executable, "-c", READ, "GPU-fake-0"],
+        env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert json.loads(done.stdout)[:2] == [[], []]

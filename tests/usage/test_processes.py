@@ -1,0 +1,147 @@
+"""CPU time and memory of real processes, against what these say of themselves."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpcdist.usage.processes import NodeProcesses, RankProcesses
+
+OBEY = """
+import os, sys, time
+kept = []
+
+def spin(cpu_s):
+    end_s = time.process_time() + cpu_s
+    while time.process_time() < end_s:
+        pass
+
+def spin_in_a_child(cpu_s):
+    pid = os.fork()
+    if pid == 0:
+        spin(cpu_s)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def take(size):
+    kept.append(bytearray(b"x") * size)
+
+def fork_idle():
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(100)
+    kept.append(pid)
+
+def end_child():
+    pid = kept.pop()
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
+
+print(flush=True)
+for line in sys.stdin:
+    exec(line)
+    print(flush=True)
+"""
+
+
+@pytest.fixture
+def rank():
+    """A process that does what it is told, and answers when it is done."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OBEY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+
+        def tell(line):
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+            process.stdout.readline()
+
+        yield process.pid, tell
+
+
+class Sampled:
+    """Samples of one rank, with the time between them."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.ranks = RankProcesses()
+        self.at_s = time.monotonic()
+        self.ranks.sample([pid], 0.0)
+
+    def cpu_s(self):
+        """CPU seconds since the last sample."""
+        before_s, self.at_s = self.at_s, time.monotonic()
+        length_s = self.at_s - before_s
+        return self.ranks.sample([self.pid], length_s)["cpus_busy"] * length_s
+
+
+TICK_S = 0.011  # of the kernel's clock for CPU time
+ROUGHLY_S = 0.25  # what telling, forking and reading /proc may take
+
+
+def test_a_spinning_rank_is_seen_with_the_time_that_it_used(rank):
+    pid, tell = rank
+    sampled = Sampled(pid)
+    tell("spin(1.0)")
+    assert 1.0 - 2 * TICK_S < sampled.cpu_s() < 1.0 + ROUGHLY_S
+    assert sampled.cpu_s() < ROUGHLY_S
+
+
+def test_a_worker_counts_as_its_rank_also_when_it_began_and_ended_between_two_samples(rank):
+    pid, tell = rank
+    sampled = Sampled(pid)
+    tell("spin_in_a_child(0.5)")
+    assert 0.5 - 2 * TICK_S < sampled.cpu_s() < 0.5 + ROUGHLY_S
+
+
+def test_a_living_worker_that_is_waited_for_later_is_counted_once(rank):
+    pid, tell = rank
+    sampled = Sampled(pid)
+    tell("fork_idle()")
+    sampled.cpu_s()
+    tell("end_child()")
+    assert sampled.cpu_s() < ROUGHLY_S
+
+
+def test_a_rank_that_ended_or_has_just_come_has_no_cpu_figure(rank):
+    pid, _ = rank
+    ranks = RankProcesses()
+    assert "cpus_busy" not in ranks.sample([pid], 1.0)
+    assert ranks.sample([], 1.0) == {}
+    assert "cpus_busy" not in ranks.sample([pid], 1.0)
+    assert ranks.sample([2**22 + 1], 1.0) == {}
+
+
+def test_memory_grows_by_what_a_rank_takes_and_a_forked_worker_shares_it(rank):
+    pid, tell = rank
+    ranks = RankProcesses()
+    begin = ranks.sample([pid], 0.0)["memory_bytes"]
+    tell("take(300_000_000)")
+    taken = ranks.sample([pid], 1.0)["memory_bytes"]
+    assert 290e6 < taken - begin < 330e6
+    tell("fork_idle()")
+    shared = RankProcesses().sample([pid], 0.0)["memory_bytes"]
+    assert abs(shared - taken) < 60e6
+    tell("end_child()")
+
+
+def test_there_is_no_memory_figure_while_a_process_is_not_counted(rank, monkeypatch):
+    pid, _ = rank
+    monkeypatch.setattr("hpcdist.usage.processes._FIRST_COST_S", 0.0)
+    monkeypatch.setattr("hpcdist.usage.processes._MOST_COST", 0.0)
+    ranks = RankProcesses()
+    assert "memory_bytes" not in ranks.sample([pid], 0.0)
+    monkeypatch.setattr("hpcdist.usage.processes._FIRST_COST_S", 60.0)
+    assert "memory_bytes" in ranks.sample([pid], 0.0)
+
+
+def test_the_node_is_at_least_as_busy_as_a_rank_on_it(rank):
+    _, tell = rank
+    node, begin_s = NodeProcesses(), time.monotonic()
+    tell("spin(1.0)")
+    length_s = time.monotonic() - begin_s
+    found = node.sample(length_s)
+    assert found["node_cpus_busy"] * length_s > 1.0 - ROUGHLY_S
+    assert found["node_memory_bytes"] > 10e6
