@@ -300,7 +300,7 @@ def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
             paces.append(
                 RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
             )
-    return paces
+    return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
 
 
 def _final(ranks: Sequence[RankFigures]) -> Final:
