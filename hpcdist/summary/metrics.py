@@ -293,10 +293,10 @@ def _phase_s(totals: StepTotals) -> dict[str, float]:
 def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
     paces = []
     for rank, attempts in sorted(_by(ranks, lambda figures: figures.rank).items()):
-        totals = _merge(attempts)
-        if totals.steps:
+        steps = sum(figures.totals.steps for figures in attempts)
+        if steps:
             start = attempts[-1].start
-            own_time_s = totals.own_time_s()
+            own_time_s = sum(figures.totals.own_time_s() for figures in attempts) / steps
             paces.append(
                 RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
             )
