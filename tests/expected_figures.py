@@ -39,7 +39,7 @@ def expected_figures(history: History) -> dict[str, Any]:
         for rank in attempt.ranks
         for step in measured_steps(attempt, rank)
     ]
-    newest = _newest_that_stepped(history)
+    newest = _newest_that_began(history)
     return {
         "nodes": history.nodes,
         "gpus_per_node": history.ranks_per_node,
@@ -50,7 +50,7 @@ def expected_figures(history: History) -> dict[str, Any]:
         **_final(history),
         "peak_rss_bytes": _peak_rss_bytes(history),
         "restarts": max(attempt.number for attempt in history.attempts),
-        "steps": _last_step(newest),
+        "steps": _last_step_known(newest),
         "epochs": _epochs(history, newest),
         "train_loss": _train_loss(history),
         "lost_steps": lost_steps(history),
@@ -254,14 +254,15 @@ def _steps_of_ranks(history: History) -> list[list[Step]]:
 
 
 def lost_steps(history: History) -> int:
-    """All the work there was, less what the last attempt that stepped says there is of it."""
-    done = [attempt for attempt in history.attempts if _last_step(attempt) is not None]
-    work = sum(_last_step(attempt) - attempt.first_step for attempt in done)
-    return work - (_last_step(done[-1]) - done[0].first_step)
+    """All the work there was, less what there is of it by the last attempt that got so far."""
+    begun = [attempt for attempt in history.attempts if _first_step(attempt) is not None]
+    work = sum(_last_step_known(attempt) - attempt.first_step for attempt in begun)
+    return work - (_last_step_known(begun[-1]) - begun[0].first_step)
 
 
-def _newest_that_stepped(history: History) -> Attempt:
-    return [a for a in history.attempts if a.first_step or _last_step(a) is not None][-1]
+def _newest_that_began(history: History) -> Attempt:
+    """Its first step, or going on from a checkpoint."""
+    return [attempt for attempt in history.attempts if _first_step(attempt) is not None][-1]
 
 
 def _first_step(attempt: Attempt) -> int | None:
@@ -325,9 +326,10 @@ def _by_node(
     time_s: Callable[[Attempt, RankHistory], float],
     choose: Callable[[Iterable[float]], float],
 ) -> dict[int, float]:
+    known = [rank for rank in attempt.ranks if written_windows(attempt, rank)]
     return {
-        node: choose(time_s(attempt, rank) for rank in attempt.ranks if rank.node == node)
-        for node in {rank.node for rank in attempt.ranks}
+        node: choose(time_s(attempt, rank) for rank in known if rank.node == node)
+        for node in {rank.node for rank in known}
     }
 
 

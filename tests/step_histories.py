@@ -7,6 +7,7 @@ without the lines that the history says were lost.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import random
@@ -58,6 +59,8 @@ class RankHistory:
     steps: list[Step]
     windows: list[int]
     """How many steps each window has."""
+    window_s: float = math.inf
+    """After which the recorder closes a window by itself."""
     lost: frozenset[int] = frozenset()
     """Windows, by index, that are not in the file."""
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -105,6 +108,8 @@ class Shape:
     no_samples: bool = False
     """Some steps have none, such as those of an empty rest of a data set."""
     single_window: bool = False
+    window_s: float = math.inf
+    """Windows are those that the recorder makes by itself."""
     slow_windows: int = 0
     """The first windows of each rank, beyond which all are alike."""
     num_lost: int = 0
@@ -166,7 +171,8 @@ def _attempt(
         if rank == shape.missing_rank:
             continue
         done = steps[:-10] if rank == shape.early_rank else steps
-        windows = _windows(shape, draw, len(done))
+        evaluations = _evaluations(shape, draw, len(done))
+        windows = _windows(shape, draw, done, evaluations)
         ranks.append(
             RankHistory(
                 rank=rank,
@@ -175,8 +181,9 @@ def _attempt(
                 clock_ahead_s=skews[rank // shape.ranks_per_node],
                 steps=done,
                 windows=windows,
+                window_s=shape.window_s,
                 lost=_lost(shape, draw, rank, len(windows)),
-                evaluations=_evaluations(shape, draw, len(done)),
+                evaluations=evaluations,
                 tears_last_window=rank == shape.torn_rank,
                 max_rss_bytes=draw.randrange(10**8, 10**9),
             )
@@ -251,15 +258,40 @@ def _step(
     )
 
 
-def _windows(shape: Shape, draw: random.Random, num_steps: int) -> list[int]:
+def _windows(
+    shape: Shape, draw: random.Random, steps: Sequence[Step], evaluations: Sequence[Evaluation]
+) -> list[int]:
+    num_steps = len(steps)
     if shape.single_window:
         return [num_steps] if num_steps else []
+    if shape.window_s < math.inf:
+        return _windows_of_recorder(steps, evaluations, shape.window_s)
     lengths = []
     while num_steps:
         length = draw.randrange(4, 17) if shape.uneven_windows else _STEPS
         lengths.append(min(length, num_steps))
         num_steps -= lengths[-1]
     return lengths
+
+
+def _windows_of_recorder(
+    steps: Sequence[Step], evaluations: Sequence[Evaluation], window_s: float
+) -> list[int]:
+    """Each ends with the step by which it is as long as docs/events.md says."""
+    pauses_s = {evaluation.after_steps: evaluation.pause_s for evaluation in evaluations}
+    lengths = [0]
+    begins_s = now_s = 0.0
+    least_s = window_s
+    for number, step in enumerate(steps, 1):
+        now_s += step.time_s
+        lengths[-1] += 1
+        if now_s - begins_s >= least_s:
+            lengths.append(0)
+            begins_s, least_s = now_s, max(window_s, 0.01 * now_s)
+        now_s += pauses_s.get(number, 0.0)
+        if not lengths[-1]:
+            begins_s = now_s
+    return lengths if lengths[-1] else lengths[:-1]
 
 
 def _lost(shape: Shape, draw: random.Random, rank: int, count: int) -> frozenset[int]:
@@ -270,7 +302,7 @@ def _lost(shape: Shape, draw: random.Random, rank: int, count: int) -> frozenset
 
 def _evaluations(shape: Shape, draw: random.Random, num_steps: int) -> list[Evaluation]:
     """In the middle of a window, after the first, and at the end."""
-    if not shape.evaluates or num_steps < 2 * _STEPS:
+    if not shape.evaluates or num_steps <= 2 * _STEPS:
         return []
     places = sorted({draw.randrange(2 * _STEPS, num_steps), num_steps})
     return [
@@ -374,9 +406,10 @@ def _record(
     history: History, attempt: Attempt, rank: RankHistory, events: EventWriter, true: _Clock
 ) -> None:
     recorder = StepRecorder(
-        events, window_s=math.inf, clock=lambda: true.now_s, first_step=attempt.first_step
+        events, window_s=rank.window_s, clock=lambda: true.now_s, first_step=attempt.first_step
     )
-    ends = {sum(rank.windows[: index + 1]) for index in range(len(rank.windows))}
+    lengths = rank.windows if math.isinf(rank.window_s) else [len(rank.steps)]
+    ends = set(itertools.accumulate(lengths))
     evaluations = {evaluation.after_steps: evaluation for evaluation in rank.evaluations}
     for number, step in enumerate(rank.steps, 1):
         recorder.epoch = recorder.step_count // history.steps_per_epoch

@@ -198,7 +198,8 @@ def _last_step(record: RankRecord) -> int | None:
 
 def _stepping_s(record: RankRecord) -> float | None:
     for window in record.windows[:1]:
-        return None if window.time_s is None else window.time_s - window.wall_s
+        if window.time_s is not None:
+            return window.time_s - window.wall_s - window.pause_s
     return None
 
 

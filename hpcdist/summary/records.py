@@ -73,6 +73,8 @@ class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
     steps: Count
     samples: Count
     wall_s: Seconds
+    pause_s: Seconds = 0.0
+    """Between its steps, and not in `wall_s`."""
     step_time_s: Totals
     phases_s: dict[str, PhaseTime] = {}
     histogram: dict[Bucket, Count] = {}

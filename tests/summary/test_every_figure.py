@@ -35,6 +35,9 @@ SHAPES = {
     "a rank that ended early": Shape(ranks_per_node=4, early_rank=1, in_step=False),
     "steps without samples": Shape(ranks_per_node=2, no_samples=True),
     "a single window": Shape(ranks_per_node=2, single_window=True),
+    "windows of the recorder's own": Shape(
+        ranks_per_node=2, stretches=((0, 3000),), window_s=0.25, in_step=False, evaluates=True
+    ),
     "evaluations": Shape(ranks_per_node=2, evaluates=True, uneven_windows=True),
     "no phases": Shape(ranks_per_node=2, phases=False),
     "a torn end": Shape(nodes=2, ranks_per_node=2, torn_rank=0, evaluates=True),
@@ -50,6 +53,9 @@ SHAPES = {
     "a restart from the beginning": Shape(ranks_per_node=2, stretches=((0, 70), (0, 90))),
     "a restart before the first step": Shape(ranks_per_node=2, stretches=((0, 0), (0, 90))),
     "an end before the first step": Shape(ranks_per_node=2, stretches=((0, 90), (0, 0))),
+    "restarts with an evaluation within the first window": Shape(
+        ranks_per_node=2, stretches=RESTART, single_window=True, evaluates=True
+    ),
     "requeues": Shape(
         nodes=2, stretches=REQUEUES, lives=(0, 1, 1, 2), skew=True, uneven_samples=True
     ),
@@ -92,6 +98,14 @@ def test_figures_are_those_of_the_single_steps(add_run, summary_json, shape):
     for seed in range(2):
         expected = expected_figures(make_history(shape, seed=seed))
         assert_equal(flat(runs[f"run-{seed}"], expected), expected)
+
+
+@pytest.mark.parametrize(("run_s", "num_windows"), [(25, 100), (1000, 470)])
+def test_windows_grow_with_the_time_a_rank_has_run(run_s, num_windows):
+    history = make_history(Shape(stretches=((0, run_s * 32),), window_s=0.25), seed=1)
+    (rank,) = history.attempts[0].ranks
+    assert sum(step.time_s for step in rank.steps) == pytest.approx(run_s, rel=0.1)
+    assert len(rank.windows) == pytest.approx(num_windows, rel=0.1)
 
 
 def test_what_was_skipped_is_said_and_nothing_where_all_is_well(add_run, summary_json):

@@ -127,7 +127,9 @@ def _places(records: Iterator[RankRecord]) -> Iterator[_Place]:
 
 
 def _begin_s(windows: Sequence[Window]) -> float | None:
-    return _ends_s(windows)[0] - windows[0].wall_s if windows else None
+    if not windows:
+        return None
+    return _ends_s(windows)[0] - windows[0].wall_s - windows[0].pause_s
 
 
 def _ends_s(windows: Sequence[Window]) -> list[float]:
