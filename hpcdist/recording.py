@@ -29,7 +29,7 @@ HISTOGRAM_RATIO = 1.02
 
 _LOG_RATIO = math.log(HISTOGRAM_RATIO)
 _PHASE_INDEX = {phase: index for index, phase in enumerate(PHASES)}
-_WINDOW_SHARE = 0.01  # windows grow to 1 % of the time so far: 330 windows in 1,000 s, 780 in a day
+_WINDOW_SHARE = 0.01  # windows grow to 1 % of the time so far: 470 windows in 1,000 s, 920 in a day
 
 
 class StepRecorder:
@@ -134,6 +134,7 @@ class StepRecorder:
             "steps": len(totals),
             "samples": self._samples,
             "wall_s": self._last_s - self._window_start_s - self._idle_s,
+            **({"pause_s": self._idle_s} if self._idle_s else {}),
             "step_time_s": _statistics(totals),
             "phases_s": {
                 phase: _statistics(times)

@@ -33,16 +33,37 @@ def lost_time_s(
     where there was one attempt. Attempts without a step belong to the time between."""
     if len(attempts) < 2:
         return None
-    between_s = 0.0
-    ended_s: float | None = None
-    for number in sorted(attempts):
-        begun = [f.stepping_s for f in attempts[number] if f.stepping_s is not None]
-        if not begun:
-            continue
-        if ended_s is not None:
-            between_s += max(0.0, min(begun) - ended_s)  # clocks of hosts may differ
-        ended_s = max((f.ended_s for f in attempts[number] if f.ended_s is not None), default=None)
+    stepped = [
+        attempts[number]
+        for number in sorted(attempts)
+        if any(figures.stepping_s is not None for figures in attempts[number])
+    ]
+    between_s = sum(map(_between_s, stepped, stepped[1:]))
     return between_s + num_lost * step_time_s
+
+
+def _between_s(before: list[RankFigures], after: list[RankFigures]) -> float:
+    """From the end of an attempt to the first step of the next, as the host saw it that waited
+    least: clocks of hosts may differ by more than that. Where no host took part in both, the
+    clocks are believed."""
+    ended, begun = _by_host(before), _by_host(after)
+    seen = [_difference_s(ended[host], begun[host]) for host in ended.keys() & begun.keys()]
+    between = [time_s for time_s in seen if time_s is not None]
+    shortest = min(between) if between else _difference_s(before, after)
+    return max(0.0, shortest or 0.0)  # a clock may have been set meanwhile
+
+
+def _difference_s(before: list[RankFigures], after: list[RankFigures]) -> float | None:
+    ended = [figures.ended_s for figures in before if figures.ended_s is not None]
+    begun = [figures.stepping_s for figures in after if figures.stepping_s is not None]
+    return min(begun) - max(ended) if ended and begun else None
+
+
+def _by_host(ranks: list[RankFigures]) -> dict[str | None, list[RankFigures]]:
+    hosts: dict[str | None, list[RankFigures]] = {}
+    for figures in ranks:
+        hosts.setdefault(figures.start.host, []).append(figures)
+    return hosts
 
 
 def list_attempts(

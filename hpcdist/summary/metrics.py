@@ -228,7 +228,8 @@ def _last_step(record: RankRecord) -> int | None:
 
 def _stepping_s(record: RankRecord) -> float | None:
     for window in record.windows[:1]:
-        return None if window.time_s is None else window.time_s - window.wall_s
+        if window.time_s is not None:
+            return window.time_s - window.wall_s - window.pause_s
     return None
 
 
@@ -340,14 +341,14 @@ def _phase_s(totals: StepTotals) -> dict[str, float]:
 def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
     paces = []
     for rank, attempts in sorted(_by(ranks, lambda figures: figures.rank).items()):
-        totals = _merge(attempts)
-        if totals.steps:
+        steps = sum(figures.totals.steps for figures in attempts)
+        if steps:
             start = attempts[-1].start
-            own_time_s = totals.own_time_s()
+            own_time_s = sum(figures.totals.own_time_s() for figures in attempts) / steps
             paces.append(
                 RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
             )
-    return paces
+    return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
 
 
 def _final(ranks: Sequence[RankFigures]) -> Final:

@@ -7,6 +7,7 @@ never by the time of day: clocks of nodes may differ by minutes.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ class Span(NamedTuple):
     last_step: int
     wall_s: float
     samples: int
+
+
+_FIRST_AND_LAST_STEP = operator.itemgetter(0, 1)
 
 
 class StepTotals:
@@ -69,8 +73,8 @@ class StepTotals:
         _add_counts(self.histogram, other.histogram)
 
     def own_time_s(self) -> float:
-        """Mean seconds per step without the wait for other ranks."""
-        return (self.sum_s - self.phases_s.get("exposed_communication", 0.0)) / self.steps
+        """Seconds of all steps without the wait for other ranks."""
+        return self.sum_s - self.phases_s.get("exposed_communication", 0.0)
 
 
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
@@ -81,9 +85,9 @@ def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
 
 def to_spans(windows: Iterable[Window]) -> list[Span]:
     """The stretches of steps that windows cover."""
-    make = Span._make  # half the time of Span()
+    make = tuple.__new__  # a third of the time of Span()
     return [
-        make((window.step - window.steps, window.step, window.wall_s, window.samples))
+        make(Span, (window.step - window.steps, window.step, window.wall_s, window.samples))
         for window in windows
     ]
 
@@ -132,7 +136,13 @@ def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]
     reference, *others = ranks
     rates = [span.samples / span.wall_s for span in reference]
     is_covered = [True] * len(reference)
+    steps = _steps_of(reference)
     for spans in others:
+        if _steps_of(spans) == steps:  # ranks that step together
+            rates = [
+                rate + span.samples / span.wall_s for rate, span in zip(rates, spans, strict=True)
+            ]
+            continue
         for index, rate in enumerate(rates_over(reference, spans)):
             if rate is None:
                 is_covered[index] = False
@@ -145,13 +155,15 @@ def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]
     ]
 
 
+def _steps_of(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """First and last step of each span."""
+    return list(map(_FIRST_AND_LAST_STEP, spans))
+
+
 def rates_over(reference: Sequence[Span], spans: Sequence[Span]) -> list[float | None]:
     """Samples per second of one rank over the steps of each reference span; None where it lacks
     some of them."""
     rates: list[float | None] = []
-    if [span[:2] for span in reference] == [span[:2] for span in spans]:
-        rates += [span.samples / span.wall_s for span in spans]  # ranks that step together
-        return rates
     start = 0
     for span in reference:
         while start < len(spans) and spans[start].last_step <= span.first_step:

@@ -225,7 +225,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     train_loss: float | None = None
     """Loss of the last training window of the lowest rank."""
     slowest_rank: RankPace | None = None
-    """None with a single rank."""
+    """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
     speedup: float | None = None
     """Samples/s against the mean of the runs in `compared_with`."""

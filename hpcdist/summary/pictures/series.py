@@ -135,7 +135,9 @@ def _span(record: RankRecord) -> tuple[float, float]:
 
 
 def _begin_s(windows: Sequence[Window]) -> float | None:
-    return ends_s(windows)[0] - windows[0].wall_s if windows else None
+    if not windows:
+        return None
+    return ends_s(windows)[0] - windows[0].wall_s - windows[0].pause_s
 
 
 def ends_s(windows: Sequence[Window]) -> list[float]:

@@ -1,0 +1,382 @@
+"""What docs/summary.md says of each figure, computed straight from the single steps of a history.
+
+Nothing here is the product's: no sums of windows, no histograms, no clocks of hosts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from step_histories import Attempt, History, RankHistory, Step, end_s
+
+T_95 = {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 6: 2.44691}
+"""Student's t for 95 % either way, by degrees of freedom, from a printed table."""
+
+
+class Numbered(NamedTuple):
+    """A window that is in the file, with the numbers of its steps from 1 on."""
+
+    steps: dict[int, Step]
+
+    @property
+    def mean_time_s(self) -> float:
+        return self.time_s / len(self.steps)
+
+    @property
+    def time_s(self) -> float:
+        return sum(step.time_s for step in self.steps.values())
+
+
+def expected_figures(history: History) -> dict[str, Any]:
+    """By the keys of the summary, keys within keys joined by dots; percentiles are exact here."""
+    every_step = [
+        step
+        for attempt in history.attempts
+        for rank in attempt.ranks
+        for step in measured_steps(attempt, rank)
+    ]
+    newest = _newest_that_began(history)
+    return {
+        "nodes": history.nodes,
+        "gpus_per_node": history.ranks_per_node,
+        "world_size": history.world_size,
+        **_samples_per_s(history),
+        **_step_time_s(every_step),
+        **_phase_s(every_step),
+        **_final(history),
+        "peak_rss_bytes": _peak_rss_bytes(history),
+        "restarts": max(attempt.number for attempt in history.attempts),
+        "steps": _last_step_known(newest),
+        "epochs": _epochs(history, newest),
+        "train_loss": _train_loss(history),
+        "lost_steps": lost_steps(history),
+        "lost_time_s": _lost_time_s(history, every_step),
+        **_paces(history),
+        "attempts": [
+            (attempt.life, _first_step(attempt), _last_step_known(attempt))
+            for attempt in history.attempts
+        ],
+    }
+
+
+# Which steps count.
+
+
+def written_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
+    numbered = iter(enumerate(rank.steps, attempt.first_step + 1))
+    windows = [Numbered(dict(itertools.islice(numbered, length))) for length in rank.windows]
+    lost = rank.lost | ({len(windows) - 1} if rank.tears_last_window else set())
+    return [window for index, window in enumerate(windows) if index not in lost]
+
+
+def measured_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
+    """Without the warm-up."""
+    windows = written_windows(attempt, rank)
+    if len(windows) < 2:
+        return windows
+    times_s = [window.mean_time_s for window in windows]
+    left_out = 1
+    while left_out < len(windows) // 4:
+        later_s = times_s[left_out + 1 :]
+        if min(later_s) <= times_s[left_out] <= max(later_s):
+            break
+        left_out += 1
+    return windows[left_out:]
+
+
+def measured_steps(attempt: Attempt, rank: RankHistory) -> list[Step]:
+    return [step for window in measured_windows(attempt, rank) for step in window.steps.values()]
+
+
+# Speed.
+
+
+def _samples_per_s(history: History) -> dict[str, Any]:
+    whole = [
+        attempt
+        for attempt in history.attempts
+        if sum(bool(measured_steps(attempt, rank)) for rank in attempt.ranks) == history.world_size
+    ]
+    if not whole:
+        return {"samples_per_s": None}
+    mean = sum(_stepped_s(attempt) * _rate(attempt) for attempt in whole) / sum(
+        map(_stepped_s, whole)
+    )
+    rates = [pair for attempt in whole for pair in _rates_of_windows(attempt)]
+    return {
+        "samples_per_s.mean": mean,
+        "samples_per_s.sd": _weighted_sd(rates) if len(rates) > 1 else None,
+        "samples_per_s.count": len(rates) if len(rates) > 1 else None,
+    }
+
+
+def _rate(attempt: Attempt) -> float:
+    ranks = [measured_steps(attempt, rank) for rank in attempt.ranks]
+    return sum(_samples(steps) / _time_s(steps) for steps in ranks)
+
+
+def _stepped_s(attempt: Attempt) -> float:
+    return statistics.fmean(_time_s(measured_steps(attempt, rank)) for rank in attempt.ranks)
+
+
+def _rates_of_windows(attempt: Attempt) -> list[tuple[float, float]]:
+    """Samples/s of all ranks, and seconds, for the windows of the lowest rank, step by step: each
+    step of another rank is an even share of that rank's window."""
+    lowest, *others = sorted(attempt.ranks, key=lambda rank: rank.rank)
+    shares = [_even_shares(measured_windows(attempt, rank)) for rank in others]
+    found = []
+    for window in measured_windows(attempt, lowest):
+        steps = list(window.steps.values())
+        if not all(share.keys() >= window.steps.keys() for share in shares):
+            continue
+        rate = _samples(steps) / _time_s(steps)
+        for share in shares:
+            samples, times_s = zip(*(share[number] for number in window.steps), strict=True)
+            rate += sum(samples) / sum(times_s)
+        found.append((rate, window.time_s))
+    return found
+
+
+def _even_shares(windows: Iterable[Numbered]) -> dict[int, tuple[float, float]]:
+    return {
+        number: (
+            _samples(window.steps.values()) / len(window.steps),
+            window.time_s / len(window.steps),
+        )
+        for window in windows
+        for number in window.steps
+    }
+
+
+def _weighted_sd(rates: Sequence[tuple[float, float]]) -> float:
+    """That of a sample in which each value stands as often as its window is long."""
+    total_s = math.fsum(time_s for _, time_s in rates)
+    mean = math.fsum(rate * time_s for rate, time_s in rates) / total_s
+    mean_of_squares = math.fsum((rate - mean) ** 2 * (time_s / total_s) for rate, time_s in rates)
+    return math.sqrt(mean_of_squares / (1 - 1 / len(rates)))
+
+
+def _step_time_s(steps: Sequence[Step]) -> dict[str, Any]:
+    times_s = sorted(step.time_s for step in steps)
+    return {
+        "step_time_s.mean": statistics.mean(times_s),
+        "step_time_s.sd": statistics.stdev(times_s),
+        "step_time_s.p50": _percentile(times_s, 50),
+        "step_time_s.p95": _percentile(times_s, 95),
+    }
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    """The smallest value that so many of a hundred do not exceed."""
+    return next(
+        value for index, value in enumerate(ordered, 1) if index * 100 >= percent * len(ordered)
+    )
+
+
+def _phase_s(steps: Sequence[Step]) -> dict[str, float]:
+    phases = {phase for step in steps for phase in step.phases_s}
+    return {
+        **{
+            f"phase_s.{phase}": statistics.mean(step.phases_s.get(phase, 0.0) for step in steps)
+            for phase in phases
+        },
+        "phase_s.other": statistics.mean(step.unnamed_s for step in steps),
+    }
+
+
+def _paces(history: History) -> dict[str, Any]:
+    own_s: dict[int, float] = {}
+    nodes = {}
+    for number in range(history.world_size if history.world_size > 1 else 0):
+        of_rank = [(a, rank) for a in history.attempts for rank in a.ranks if rank.rank == number]
+        steps = [step for attempt, rank in of_rank for step in measured_steps(attempt, rank)]
+        if steps:
+            own_s[number] = statistics.mean(
+                step.time_s - step.phases_s.get("exposed_communication", 0.0) for step in steps
+            )
+            nodes[number] = of_rank[-1][1].node
+    if len(own_s) < 2:
+        return {"slowest_rank": None, "fastest_rank": None}
+    found = {}
+    for key, choose in (("slowest_rank", max), ("fastest_rank", min)):
+        rank = choose(own_s, key=own_s.__getitem__)
+        found[f"{key}.rank"] = rank
+        found[f"{key}.node"] = nodes[rank]
+        found[f"{key}.host"] = f"host{nodes[rank]}"
+        found[f"{key}.own_time_s"] = own_s[rank]
+    return found
+
+
+# What a step lost against the ideal.
+
+
+def expected_losses(history: History, first: History) -> dict[str, float]:
+    """Of the mean step, what each part takes longer than the first history, which has one rank,
+    needs for as many samples of one rank."""
+    mine, theirs = _parts_s(history), _parts_s(first)
+    samples = statistics.mean(step.samples for rank in _steps_of_ranks(history) for step in rank)
+    (only,) = _steps_of_ranks(first)
+    steps_of_first = samples / statistics.mean(step.samples for step in only)
+    step_s = sum(mine.values())
+    return {part: (mine[part] - steps_of_first * theirs[part]) / step_s for part in mine}
+
+
+def _parts_s(history: History) -> dict[str, float]:
+    ranks = _steps_of_ranks(history)
+    every = [step for steps in ranks for step in steps]
+    mean = _phase_s(every)
+    own_s = [statistics.mean(step.time_s - _exposed_s(step) for step in steps) for steps in ranks]
+    exposed_s = statistics.mean(map(_exposed_s, every))
+    stragglers_s = max(own_s) - statistics.mean(step.time_s - _exposed_s(step) for step in every)
+    return {
+        "data": mean["phase_s.data_wait"],
+        "communication": exposed_s - stragglers_s,
+        "stragglers": stragglers_s,
+        "computing": mean["phase_s.forward_backward"],
+        "fixed": mean["phase_s.optimizer"] + mean["phase_s.other"],
+    }
+
+
+def _exposed_s(step: Step) -> float:
+    return step.phases_s.get("exposed_communication", 0.0)
+
+
+def _steps_of_ranks(history: History) -> list[list[Step]]:
+    (attempt,) = history.attempts
+    return [measured_steps(attempt, rank) for rank in attempt.ranks]
+
+
+# Progress, and what was lost.
+
+
+def lost_steps(history: History) -> int:
+    """All the work there was, less what there is of it by the last attempt that got so far."""
+    begun = [attempt for attempt in history.attempts if _first_step(attempt) is not None]
+    work = sum(_last_step_known(attempt) - attempt.first_step for attempt in begun)
+    return work - (_last_step_known(begun[-1]) - begun[0].first_step)
+
+
+def _newest_that_began(history: History) -> Attempt:
+    """Its first step, or going on from a checkpoint."""
+    return [attempt for attempt in history.attempts if _first_step(attempt) is not None][-1]
+
+
+def _first_step(attempt: Attempt) -> int | None:
+    has_begun = attempt.first_step or any(rank.steps for rank in attempt.ranks)
+    return attempt.first_step if has_begun else None
+
+
+def _last_step(attempt: Attempt) -> int | None:
+    """Of the steps that are known of: of a torn file, those of the windows before."""
+    known = []
+    for rank in attempt.ranks:
+        if rank.tears_last_window:
+            known += [max(window.steps) for window in written_windows(attempt, rank)[-1:]]
+        elif rank.steps:
+            known.append(attempt.first_step + len(rank.steps))
+    return max(known, default=None)
+
+
+def _last_step_known(attempt: Attempt) -> int:
+    """A rank that ends before its first step says how far the checkpoint is."""
+    last = _last_step(attempt)
+    return attempt.first_step if last is None else last
+
+
+def _epochs(history: History, attempt: Attempt) -> int:
+    """A torn file lacks only what came with its last step."""
+    finished = [
+        (attempt.first_step + len(rank.steps) - rank.tears_last_window) // history.steps_per_epoch
+        for rank in attempt.ranks
+    ]
+    return max(finished)
+
+
+def _lost_time_s(history: History, steps: Sequence[Step]) -> float | None:
+    """Waiting as the node saw it that waited least, and the mean time of what was done again."""
+    if len(history.attempts) < 2:
+        return None
+    stepped = [a for a in history.attempts if any(rank.steps for rank in a.ranks)]
+    waited_s = 0.0
+    for before, after in itertools.pairwise(stepped):
+        ends_s = _by_node(before, _known_end_s, max)
+        begins_s = _by_node(after, lambda _, rank: rank.begins_s, min)
+        waited_s += min(begins_s[node] - ends_s[node] for node in begins_s)
+    return waited_s + lost_steps(history) * statistics.mean(step.time_s for step in steps)
+
+
+def _known_end_s(attempt: Attempt, rank: RankHistory) -> float:
+    if not rank.tears_last_window:
+        return end_s(rank)
+    known = rank.begins_s
+    known += sum(step.time_s for step in rank.steps[: -rank.windows[-1]])
+    return known + sum(
+        evaluation.pause_s
+        for evaluation in rank.evaluations
+        if evaluation.after_steps < len(rank.steps) - rank.windows[-1]
+    )
+
+
+def _by_node(
+    attempt: Attempt,
+    time_s: Callable[[Attempt, RankHistory], float],
+    choose: Callable[[Iterable[float]], float],
+) -> dict[int, float]:
+    known = [rank for rank in attempt.ranks if written_windows(attempt, rank)]
+    return {
+        node: choose(time_s(attempt, rank) for rank in known if rank.node == node)
+        for node in {rank.node for rank in known}
+    }
+
+
+# What ranks say.
+
+
+def _final(history: History) -> dict[str, Any]:
+    said = [
+        [e for e in rank.evaluations if not _is_after_tear(rank, e.after_steps)]
+        for attempt in reversed(history.attempts)
+        for rank in attempt.ranks
+    ]
+    last = next((evaluations[-1] for evaluations in said if evaluations), None)
+    return {
+        "final.loss": last and last.loss,
+        "final.accuracy": last and last.accuracy,
+    }
+
+
+def _is_after_tear(rank: RankHistory, number: int) -> bool:
+    return rank.tears_last_window and number == len(rank.steps)
+
+
+def _train_loss(history: History) -> float:
+    """Of the last step of the last window, by the lowest rank of the newest attempt with one."""
+    for attempt in reversed(history.attempts):
+        for rank in attempt.ranks:
+            for window in written_windows(attempt, rank)[-1:]:
+                return window.steps[max(window.steps)].loss
+    raise AssertionError
+
+
+def _peak_rss_bytes(history: History) -> int | None:
+    return max(
+        (
+            rank.max_rss_bytes
+            for attempt in history.attempts
+            for rank in attempt.ranks
+            if not rank.tears_last_window
+        ),
+        default=None,
+    )
+
+
+def _samples(steps: Iterable[Step]) -> int:
+    return sum(step.samples for step in steps)
+
+
+def _time_s(steps: Iterable[Step]) -> float:
+    return math.fsum(step.time_s for step in steps)
