@@ -20,7 +20,8 @@ from hpcdist.summary.benchmarks import (
     inference_summary,
     loading_summary,
 )
-from hpcdist.summary.records import Evaluation, Memory, RankRecord, RunRecord, Start
+from hpcdist.summary.records import Evaluation, Memory, PhaseTime, RankRecord, RunRecord, Start
+from hpcdist.summary.run_parts import held_up_by, parts_of_run
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.values import (
     Final,
@@ -58,6 +59,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    saves_s: float
+    """For checkpoints, outside of steps."""
     memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
@@ -76,6 +79,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Why there is no throughput."""
     num_devices: int
     """GPUs that it asked for; without GPUs, what stands for them."""
+    cpus_per_rank: float | None = None
+    """Below 1 where ranks share CPUs."""
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None
@@ -101,6 +106,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         notes=[note.message for note in record.notes],
+        saves_s=_saves_s(record),
         memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
@@ -124,6 +130,7 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
     step_time_s = timing.step_time(totals)
     num_lost = lost_steps(attempts)
     paces = _paces(ranks) if world_size > 1 else []
+    held_up = held_up_by(attempts, world_size)
     summary = RunSummary(
         run=record.id,
         job=record.facts.name,
@@ -138,6 +145,8 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         samples_per_s=timing.throughput(complete),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
+        parts_s=parts_of_run(attempts, held_up) if step_time_s else None,
+        straggler=held_up.straggler,
         final=_final(ranks),
         peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
@@ -162,6 +171,7 @@ def measure_run(record: RunRecord, ranks: Sequence[RankFigures]) -> MeasuredRun:
         conditions=_conditions(record, ranks),
         missing=None if complete else _why_no_rate(ranks, world_size),
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
+        cpus_per_rank=_cpus_per_rank(ranks),
         comparison=record.comparison,
         variant=record.variant,
     )
@@ -208,6 +218,16 @@ def _ended_s(record: RankRecord) -> float | None:
     return max((time_s for time_s in times if time_s is not None), default=None)
 
 
+def _saves_s(record: RankRecord) -> float:
+    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
+    at the end."""
+    if not record.saves:
+        return 0.0
+    none = PhaseTime(sum=0.0)
+    in_steps_s = sum(window.phases_s.get("checkpoint", none).sum for window in record.windows)
+    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
+
+
 def _epochs(record: RankRecord) -> int | None:
     if record.epochs:
         return record.epochs[-1].epoch
@@ -243,6 +263,13 @@ def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
         for cpu in figures.start.cpus or []
     }
     return len(cpus) or None
+
+
+def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
+    """What each has on average; a CPU that several are bound to counts once."""
+    bound = {figures.rank: figures.start for figures in ranks if figures.start.cpus}
+    cpus = {(start.host, cpu) for start in bound.values() for cpu in start.cpus or []}
+    return len(cpus) / len(bound) if bound else None
 
 
 def _complete_attempts(

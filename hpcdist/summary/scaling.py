@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.summary.group_losses import losses_by_run, with_losses
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.values import Comparison, Group, RunSummary
 from hpcdist.summary.variants import compare_variants, with_speedups
@@ -52,7 +53,7 @@ def compare(
     groups: list[Group] = []
     for runs in jobs.values():
         job_groups = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
-        groups += [_group(group) for group in job_groups]
+        groups += [with_losses(_group(group), group) for group in job_groups]
         for group in job_groups:
             reason = _why_unlike(group, job_groups[0]) if group is not job_groups[0] else None
             compared.update(zip(map(id, group), _with_speedup(group, reason), strict=True))
@@ -60,7 +61,8 @@ def compare(
             if reason := _why_left_out(run):
                 summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
                 compared[id(run)] = summary
-    return [compared[id(run)] for run in measured], groups, comparisons
+    summaries = losses_by_run([compared[id(run)] for run in measured], groups)
+    return summaries, groups, comparisons
 
 
 def _comparisons(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.comparison_table import comparison_tables
+from hpcdist.summary.losses_table import losses_tables
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
@@ -17,7 +18,7 @@ from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
-from hpcdist.summary.why import conclusions
+from hpcdist.summary.why import conclusions, group_conclusions
 
 
 class TextTable(NamedTuple):
@@ -61,7 +62,7 @@ def one_line(header: str) -> str:
 def _conclusions(part: Part) -> list[str]:
     if part.comparison is not None:
         return conclusions(part.comparison)
-    return [conclusion([row.run for row in part.rows])]
+    return [conclusion([row.run for row in part.rows]), *group_conclusions(part.groups)]
 
 
 def _tables(part: Part) -> Iterator[TextTable]:
@@ -69,6 +70,7 @@ def _tables(part: Part) -> Iterator[TextTable]:
         yield from map(_from_titled, comparison_tables(part.comparison))
     else:
         yield from map(_from_titled, repeats_tables(part.rows))
+        yield from map(_from_titled, losses_tables(part.groups))
     speed, *others = run_tables(part.rows)
     yield _from_titled(speed)
     for row in part.rows:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.recording import HISTOGRAM_RATIO
-from hpcdist.summary.records import Window
+from hpcdist.summary.records import PhaseTime, Window
 from hpcdist.summary.values import Rate, StepTime
 
 _WARM_UP_SHARE = 4
 """At most one in so many windows (but always the first of several) is warm-up."""
+
+_NO_TIME = PhaseTime(sum=0.0)
 
 
 class Span(NamedTuple):
@@ -25,6 +27,12 @@ class Span(NamedTuple):
     last_step: int
     wall_s: float
     samples: int
+    stepped_s: float = 0.0
+    """Sum of its step times."""
+    waited_s: float = 0.0
+    """Of these, for other ranks."""
+    saved_s: float = 0.0
+    """Of these, for checkpoints."""
 
 
 class StepTotals:
@@ -106,7 +114,17 @@ def to_spans(windows: Iterable[Window]) -> list[Span]:
     """The stretches of steps that windows cover."""
     make = Span._make  # half the time of Span()
     return [
-        make((window.step - window.steps, window.step, window.wall_s, window.samples))
+        make(
+            (
+                window.step - window.steps,
+                window.step,
+                window.wall_s,
+                window.samples,
+                window.step_time_s.sum,
+                window.phases_s.get("exposed_communication", _NO_TIME).sum,
+                window.phases_s.get("checkpoint", _NO_TIME).sum,
+            )
+        )
         for window in windows
     ]
 
