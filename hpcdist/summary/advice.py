@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.summary import parts
-from hpcdist.summary.text import format_percent, format_time, number_of, shown
+from hpcdist.summary.text import format_time, number_of, shown, whole_percents
 from hpcdist.summary.values import Losses, RunSummary, Straggler
 
 MOST = 2
@@ -45,11 +45,12 @@ class Case(NamedTuple):
 def advise(case: Case) -> list[str]:
     """The most worthwhile, largest part first; empty where nothing is worth it."""
     shares = case.losses.shares
+    percents = dict(zip(shares, whole_percents(list(shares.values())), strict=True))
     worth = sorted(
         (part for part in _ADVISERS if shares[part] >= _WORTH_ADVICE),
         key=lambda part: -shares[part],
     )
-    told = (_ADVISERS[part](case, shares[part]) for part in worth)
+    told = (_ADVISERS[part](case, percents[part] / 100) for part in worth)
     return [text for text in told if text][:MOST]
 
 
@@ -129,8 +130,8 @@ def _stragglers(case: Case, share: float) -> str | None:
     found = case.losses.straggler
     if found is None:
         return (
-            f"{so_much}, but no rank is the slowest throughout: batches take unequally long, or "
-            "something else uses the CPUs now and then"
+            f"{so_much}, but none is for certain the slowest throughout: batches may take "
+            "unequally long, or something else uses the CPUs now and then"
         )
     verb = "need" if found.rank is None else "needs"
     look = "look for what slows it down there, or leave that node out"
@@ -190,7 +191,9 @@ def _restarts(case: Case, share: float) -> str | None:
     return f"{text}; the first one because {shown(why)}" if why else text
 
 
-def _undivided(_case: Case, share: float) -> str | None:
+def _undivided(case: Case, share: float) -> str | None:
+    if case.job.get("workload") not in _OWN_LOOPS:
+        return None
     return (
         f"{_percent(share)} of the time is in no phase, so that its cause is not known: "
         "record.start(model=model) before the loop divides it"
@@ -198,7 +201,7 @@ def _undivided(_case: Case, share: float) -> str | None:
 
 
 def _percent(share: float) -> str:
-    return f"{format_percent(share)} %"
+    return f"{round(100 * share)} %"
 
 
 def _at_most(share: float) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from hpcdist.summary import parts
 from hpcdist.summary.parts import PARTS
-from hpcdist.summary.table import Column, Titled
-from hpcdist.summary.text import UNDEFINED, format_percent, whole_percents
+from hpcdist.summary.table import Column, Row, Titled
+from hpcdist.summary.text import UNDEFINED, format_percent, format_ranges, whole_percents
 from hpcdist.summary.values import Group, Losses
 
 _HEADERS = {
@@ -33,21 +33,25 @@ _NOTE = (
 )
 
 
-def losses_tables(groups: Sequence[Group]) -> Iterator[Titled]:
-    """A table for each group: a line for each size."""
+def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titled]:
+    """A table for each group of several sizes, with a line for each; one for all other groups.
+
+    `rows` are the runs of all groups.
+    """
+    numbers = {row.run.run: row.number for row in rows}
     for group in groups:
-        if not group.losses:
-            continue
-        if group.baseline:
-            has_pauses = any(
-                abs(one.lost[part]) >= _SEEN
-                for one in group.losses
-                for part in (parts.CHECKPOINTS, parts.RESTARTS)
-            )
-            note = _NOTE if has_pauses else ""
-            yield Titled(_AGAINST, group.losses, [*_size_columns(), *_lost_columns(group)], note)
-        else:
-            yield Titled(_ALONE, group.losses, [*_size_columns(), *_share_columns(group)])
+        if group.baseline and group.losses:
+            note = _NOTE if _has_pauses(group.losses) else ""
+            columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
+            yield Titled(_AGAINST, group.losses, columns, note)
+    if alone := [one for group in groups if not group.baseline for one in group.losses]:
+        yield Titled(_ALONE, alone, [*_size_columns(numbers), *_share_columns(alone)])
+
+
+def _has_pauses(sizes: Sequence[Losses]) -> bool:
+    """Whether the whole is another than that of steps."""
+    pauses = (parts.CHECKPOINTS, parts.RESTARTS)
+    return any(abs(one.lost[part]) >= _SEEN for one in sizes for part in pauses)
 
 
 def part_columns(
@@ -88,23 +92,23 @@ _SEEN = 0.005
 """Less is 0 %."""
 
 
-def _size_columns() -> list[Column]:
+def _size_columns(numbers: Mapping[str, int]) -> list[Column]:
     return [
+        Column("#", lambda row: format_ranges(sorted(numbers[run] for run in row.runs))),
         Column("nodes\nx gpus", lambda row: f"{row.nodes} x {row.gpus_per_node}"),
-        Column("runs", lambda row: str(len(row.runs))),
     ]
 
 
-def _lost_columns(group: Group) -> list[Column]:
+def _lost_columns(sizes: Sequence[Losses]) -> list[Column]:
     return [
         Column("not lost", _efficiency),
-        *part_columns(lambda row: row.lost, group.losses),
+        *part_columns(lambda row: row.lost, sizes),
     ]
 
 
-def _share_columns(group: Group) -> list[Column]:
+def _share_columns(sizes: Sequence[Losses]) -> list[Column]:
     headers = _HEADERS | {parts.COMPUTING: "forward\nbackward"}
-    return part_columns(lambda row: row.shares, group.losses, headers=headers)
+    return part_columns(lambda row: row.shares, sizes, headers=headers)
 
 
 def _efficiency(row: Losses) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hpcdist.summary import parts
 from hpcdist.summary.advice import straggler_named
 from hpcdist.summary.losses import WORTH_SAYING
+from hpcdist.summary.parts import PARTS
 from hpcdist.summary.text import format_percent, number_of, shown, whole_percents
 from hpcdist.summary.values import Comparison, Group, Losses, Straggler, VariantSummary
 
@@ -22,6 +23,8 @@ NAMES = {
     parts.UNDIVIDED: "in no phase",
 }
 
+_KEPT = (parts.COMPUTING, parts.UNDIVIDED)
+"""Not lost where there is no ideal to lose against."""
 _UNSURE = 0.2
 """Repeats that differ by more than this share of the speed-up are no measurement."""
 
@@ -35,13 +38,12 @@ def conclusions(comparison: Comparison) -> list[str]:
 
 
 def group_conclusions(groups: Sequence[Group]) -> Iterator[str]:
-    """Where the time of the largest size of each group went, and what to change."""
-    for group in groups:
-        if group.losses:
-            lost = group.losses[-1]
+    """Where the time of the largest size went, and what to change, for the group that leads: others
+    are in the table."""
+    for group in groups[:1]:
+        for lost in group.losses[-1:]:
             if told := _where(lost):
-                name = f"{lost.nodes} x {lost.gpus_per_node}" if len(groups) == 1 else _runs(lost)
-                yield f"{name}: {told}"
+                yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
             yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
 
 
@@ -67,17 +69,14 @@ def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
     return sentence + _why(variant, baseline)
 
 
-def _runs(lost: Losses) -> str:
-    more = f" and {len(lost.runs) - 1} more" if len(lost.runs) > 1 else ""
-    return f"{shown(lost.runs[0])}{more} ({lost.nodes} x {lost.gpus_per_node})"
-
-
 def _where(lost: Losses) -> str:
     """What a size lost; nothing where that is not worth a word."""
     if not lost.against:
         if lost.largest is None:
             return ""
-        return f"of its time {_losses(lost.lost, 'is not computing')}."
+        percents = _percents(lost.shares)
+        known = {part: percents[part] for part in PARTS if part not in _KEPT}
+        return f"of its time {_told(lost.lost, known, 'is not computing')}."
     whole = 1 - lost.efficiency
     if whole < WORTH_SAYING or lost.largest is None:
         return ""
@@ -112,10 +111,17 @@ def _is_larger(variant: VariantSummary) -> bool:
     return variant.ideal != 1
 
 
-def _losses(lost: Mapping[str, float], verb: str = "is lost") -> str:
+def _losses(lost: Mapping[str, float]) -> str:
+    return _told(lost, _percents(lost), "is lost")
+
+
+def _percents(shares: Mapping[str, float]) -> dict[str, int]:
+    return dict(zip(shares, whole_percents(list(shares.values())), strict=True))
+
+
+def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
     """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
-    percents = dict(zip(lost, whole_percents(list(lost.values())), strict=True))
-    found = [part for part in sorted(lost, key=lambda part: -lost[part]) if percents[part] > 0]
+    found = sorted((part for part in percents if percents[part] > 0), key=lambda part: -lost[part])
     told = [part for part in found if lost[part] > WORTH_SAYING]
     in_all = sum(percents.values())
     text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in told)
