@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcdist.summary.records import AttemptRecord, RunRecord
@@ -33,16 +34,25 @@ def lost_time_s(
     where there was one attempt. Attempts without a step belong to the time between."""
     if len(attempts) < 2:
         return None
-    between_s = 0.0
-    ended_s: float | None = None
-    for number in sorted(attempts):
-        begun = [f.stepping_s for f in attempts[number] if f.stepping_s is not None]
-        if not begun:
-            continue
-        if ended_s is not None:
-            between_s += max(0.0, min(begun) - ended_s)  # clocks of hosts may differ
-        ended_s = max((f.ended_s for f in attempts[number] if f.ended_s is not None), default=None)
+    stepped = [
+        attempts[number]
+        for number in sorted(attempts)
+        if any(figures.stepping_s is not None for figures in attempts[number])
+    ]
+    between_s = sum(_between_s(before, after) for before, after in pairwise(stepped))
     return between_s + num_lost * step_time_s
+
+
+def _between_s(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> float:
+    """From the end of an attempt to the next one's first step: by the clock of a rank that was on
+    the same host both times, of those the one that ended last, as clocks of hosts may differ."""
+    ended = {(f.rank, f.start.host): f.ended_s for f in before if f.ended_s is not None}
+    begun = {(f.rank, f.start.host): f.stepping_s for f in after if f.stepping_s is not None}
+    if not ended or not begun:
+        return 0.0
+    gaps_s = [begun[key] - ended[key] for key in begun.keys() & ended.keys()]
+    gap_s = min(gaps_s) if gaps_s else min(begun.values()) - max(ended.values())
+    return max(0.0, gap_s)
 
 
 def list_attempts(

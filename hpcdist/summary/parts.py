@@ -140,14 +140,13 @@ def _take_out_straggling(parts: dict[str, float], parts_of: Sequence[Mapping[str
         return
     waited_s = typical[COMMUNICATION] - slowest[COMMUNICATION]
     share = min(1.0, max(0.0, waited_s / longer_s))
-    mean_s = _own_s(parts)
+    mean_wait_s = _own_s(slowest) - _own_s(parts)
+    if share * mean_wait_s > parts[COMMUNICATION]:  # not all of them waited
+        share = parts[COMMUNICATION] / mean_wait_s
     for part in _OWN:
-        excess_s = share * (parts[part] - typical[part])
-        parts[part] -= excess_s
-        parts[STRAGGLERS] += excess_s
-    wait_s = min(parts[COMMUNICATION], share * (_own_s(slowest) - mean_s))
-    parts[COMMUNICATION] -= wait_s
-    parts[STRAGGLERS] += wait_s
+        parts[part] -= share * (parts[part] - typical[part])
+    parts[STRAGGLERS] = share * longer_s
+    parts[COMMUNICATION] -= share * mean_wait_s
 
 
 def _move(parts: dict[str, float], source: str, target: str, time_s: float) -> None:
