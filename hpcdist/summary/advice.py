@@ -162,20 +162,24 @@ def _checkpoints(case: Case, share: float) -> str | None:
     for unit, end in (("steps", _steps(case)), ("epochs", _epochs(case))):
         every = case.job.get(f"checkpoint.every_{unit}")
         if every:
-            return f"{so_much}, at every {every} {unit}: {_save_less(unit, every, end, share)}"
+            less = _save_less(unit, every, end, share)
+            often = unit[:-1] if every == 1 else f"{every} {unit}"
+            return less and f"{so_much}, one for every {often}: {less}"
     if case.job.get("workload") in _OWN_LOOPS:
         return f"{so_much}: save less often; {_at_most(share)}"
     return None
 
 
-def _save_less(unit: str, every: int, end: int, share: float) -> str:
+def _save_less(unit: str, every: int, end: int, share: float) -> str | None:
     """A failure must not cost more than is won, so that a tenth as often has to do."""
     wanted = every * math.ceil(min(share / _SAVING_SHARE, _SELDOMER))
-    new = max(every + 1, min(_round_up(wanted), end))
+    new = min(_round_up(wanted), end)
+    if new <= every:
+        return None
     gain = 1 / (1 - share + share * every / new)
     return (
-        f"checkpoint.every_{unit}={new} would give about {_as_fast(gain)}, though then "
-        f"a failure costs up to {new} {unit}"
+        f"checkpoint.every_{unit}={new} would give about {_as_fast(gain)}, though then a failure "
+        f"costs up to {new} {unit}"
     )
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _VISIBLE = 0.002
 """Smaller shares are thinner than a line."""
 _HEIGHT = 0.66
+_LABELLED = 0.08
+"""A narrower bar has no room for its figure."""
 
 
 def draw(sizes: Sequence[Losses], title: str) -> Figure:
@@ -51,15 +53,16 @@ def _draw_bar(axes: Axes, place: int, size: Losses, labelled: set[str]) -> None:
         **USED,
     )
     labelled.add("kept")
-    axes.annotate(
-        f"{format_percent(size.efficiency)} %",
-        (100 * min(1.0, size.efficiency), place),
-        xytext=(-4, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        color="white",
-    )
+    if size.efficiency >= _LABELLED:
+        axes.annotate(
+            f"{format_percent(size.efficiency)} %",
+            (100 * min(1.0, size.efficiency), place),
+            xytext=(-4, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            color="white",
+        )
     for part in PARTS:
         share = 100 * size.lost[part]
         if abs(share) < 100 * _VISIBLE:

@@ -17,10 +17,11 @@ STYLES: dict[str, dict[str, Any]] = {
     parts.COMPUTING: {"color": "#CC79A7", "hatch": "\\\\"},
     parts.FIXED: {"color": "#999999"},
     parts.CHECKPOINTS: {"color": "#D55E00", "hatch": "oo"},
-    parts.RESTARTS: {"color": "#000000", "hatch": "++"},
+    parts.RESTARTS: {"color": "#5D3A9B", "hatch": "++"},
     parts.UNDIVIDED: {"color": "#DDDDDD", "hatch": "**"},
 }
-"""Colours of Okabe and Ito, told apart by all kinds of sight; hatches for print."""
+"""Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which a
+dark page hides; hatches for print."""
 
 LABELS = {
     parts.DATA: "data wait",
