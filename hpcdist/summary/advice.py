@@ -110,7 +110,8 @@ def _device(case: Case, share: float) -> str | None:
 
 def _communication(case: Case, share: float) -> str | None:
     shares_cpus = case.cpus_per_rank is not None and case.cpus_per_rank < 1
-    if share < _WORTH_HALVING or shares_cpus:  # then it is no network that is waited for
+    is_alone = case.runs[0].world_size == 1
+    if share < _WORTH_HALVING or shares_cpus or is_alone:  # then it waits for no network
         return None
     so_much = f"exposed communication is {_percent(share)} of the time"
     gain = f"about {_times(share / 2)}, at most {_times(share)} if it went altogether"

@@ -15,7 +15,15 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from hpcdist.summary.parts import COMPUTING, PARTS, UNDIVIDED, lost_parts, shares
+from hpcdist.summary.parts import (
+    COMMUNICATION,
+    COMPUTING,
+    FIXED,
+    PARTS,
+    UNDIVIDED,
+    lost_parts,
+    shares,
+)
 from hpcdist.summary.values import Losses, RunSummary, Straggler
 
 WORTH_SAYING = 0.02
@@ -59,6 +67,10 @@ def against(size: Size, baseline: Size) -> Losses:
 
 def alone(size: Size) -> Losses:
     """What is not computing, as far as that is known."""
+    if size.runs[0].world_size == 1:  # it waits for nobody: that is its wrapper's own work
+        parts_s = dict(size.parts_s)
+        parts_s[FIXED] += parts_s.pop(COMMUNICATION)
+        size = size._replace(parts_s={COMMUNICATION: 0.0, **parts_s})
     lost = shares(size.parts_s)
     lost[COMPUTING] = lost[UNDIVIDED] = 0.0
     efficiency = 1 - sum(lost.values())

@@ -44,7 +44,8 @@ def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titl
             note = _NOTE if _has_pauses(group.losses) else ""
             columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
             yield Titled(_AGAINST, group.losses, columns, note)
-    if alone := [one for group in groups if not group.baseline for one in group.losses]:
+    alone = [one for group in groups if not group.baseline for one in group.losses]
+    if alone := [one for one in alone if one.shares[parts.UNDIVIDED] < 1 - _SEEN]:
         yield Titled(_ALONE, alone, [*_size_columns(numbers), *_share_columns(alone)])
 
 

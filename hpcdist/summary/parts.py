@@ -80,10 +80,7 @@ def divide(
         part: sum(own[part] * num for own, num in zip(parts_of, steps, strict=True)) / sum(steps)
         for part in PARTS
     }
-    if len(ranks) == 1:
-        # Nobody is waited for: what follows the last gradient is the wrapper's own work.
-        _move(parts, COMMUNICATION, FIXED, parts[COMMUNICATION])
-    else:
+    if len(ranks) > 1:
         _take_out_straggling(parts, parts_of)
         _move(parts, COMMUNICATION, STRAGGLERS, rotating_s - parts[STRAGGLERS])
         longest_save_s = max(own[CHECKPOINTS] for own in parts_of)

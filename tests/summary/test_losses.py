@@ -222,6 +222,16 @@ def test_a_single_size_is_divided_into_computing_and_what_could_be_won(add_run):
     assert "1 x 1: of its time 60 % is not computing: 50 % bringing batches to the device" in text
 
 
+def test_a_single_rank_communicates_with_nobody(add_run):
+    run = add_run(ALONE | {"exposed_communication": 0.1})
+    (alone,) = losses(run)
+    assert alone.shares["communication"] == 0
+    assert alone.lost["fixed"] == pytest.approx(0.11 / 0.2)
+    # What it has against larger sizes is what they have of the same kind.
+    _, two = losses(run, add_run(*[ALONE | {"exposed_communication": 0.1}] * 2))
+    assert_lost(two)
+
+
 def test_a_slow_node_is_named_where_all_of_its_ranks_are_slow(add_run):
     waits, slow = ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}
     (found,) = losses(add_run(waits, waits, slow, slow, nodes=2))

@@ -20,8 +20,8 @@ STYLES: dict[str, dict[str, Any]] = {
     parts.RESTARTS: {"color": "#5D3A9B", "hatch": "++"},
     parts.UNDIVIDED: {"color": "#DDDDDD", "hatch": "**"},
 }
-"""Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which a
-dark page hides; hatches for print."""
+"""Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which
+a dark page hides; hatches for print."""
 
 LABELS = {
     parts.DATA: "data wait",
