@@ -31,9 +31,9 @@ def print_tables(summary: Summary, console: Console) -> None:
             say(console, conclusion([row.run for row in part.rows]), style="bold")
             say_each(console, group_conclusions(part.groups))
             console.print()
-            for table in (*repeats_tables(part.rows), *losses_tables(part.groups, part.rows)):
+            for table in repeats_tables(part.rows):
                 print_titled(console, table)
-            print_runs(console, part.rows)
+            print_runs(console, part.rows, losses_tables(part.groups, part.rows))
     if summary.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, summary.skipped)

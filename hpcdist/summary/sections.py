@@ -70,11 +70,11 @@ def _tables(part: Part) -> Iterator[TextTable]:
         yield from map(_from_titled, comparison_tables(part.comparison))
     else:
         yield from map(_from_titled, repeats_tables(part.rows))
-        yield from map(_from_titled, losses_tables(part.groups, part.rows))
     speed, *others = run_tables(part.rows)
     yield _from_titled(speed)
     for row in part.rows:
         yield from map(_from_plain, benchmark_tables(row.run, row.number))
+    yield from map(_from_titled, losses_tables(part.groups, part.rows))
     yield from map(_from_titled, others)
 
 

@@ -79,14 +79,15 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
 
-def print_runs(console: Console, rows: Sequence[Row]) -> None:
-    """Print the figures of single runs, and what the figures do not say."""
+def print_runs(console: Console, rows: Sequence[Row], after_speed: Iterable[Titled] = ()) -> None:
+    """Print the figures of single runs, with other tables after those of speed, and what the
+    figures do not say."""
     speed, *others = run_tables(rows)
     print_titled(console, speed)
     for row in rows:
         for table in benchmark_tables(row.run, row.number):
             _print_plain(console, table)
-    for titled in others:
+    for titled in (*after_speed, *others):
         print_titled(console, titled)
     _print_remarks(console, rows)
 

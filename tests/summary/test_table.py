@@ -86,6 +86,15 @@ speed-up.
   most 1.14 times as fast if it went altogether; `hpcdist submit allreduce`
   measures the network between the nodes.
 
+                                      nodes             speed-  effic.
+#  run                       state   x gpus  samples/s      up     (%)
+1  ddp-20260101-120000-aaaa  done     1 x 1  2,000 ± 0  1.00 *     100
+2  ddp-20260101-120100-bbbb  done     1 x 2  3,600 ± 0    1.80      90
+3  ddp-20260101-120200-cccc  done     2 x 2  6,400 ± 0    3.20      80
+4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0       -       -
+5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
+* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
+
 Where the time goes: lost against the ideal, in % of all the time
     nodes            data  exposed  strag-     slower  fixed  in no
 #  x gpus  not lost  wait    comm.   glers  computing   cost  phase  in all
@@ -97,15 +106,6 @@ Where the time goes, in % of all the time
     nodes  data  exposed  strag-   forward  fixed  in no
 #  x gpus  wait    comm.   glers  backward   cost  phase  in all
 4   1 x 2    10       24       6         0      0     60     100
-
-                                      nodes             speed-  effic.
-#  run                       state   x gpus  samples/s      up     (%)
-1  ddp-20260101-120000-aaaa  done     1 x 1  2,000 ± 0  1.00 *     100
-2  ddp-20260101-120100-bbbb  done     1 x 2  3,600 ± 0    1.80      90
-3  ddp-20260101-120200-cccc  done     2 x 2  6,400 ± 0    3.20      80
-4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0       -       -
-5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
-* baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
 
      step time  median   p95            test  accuracy  peak mem.     re-
 #         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  starts
