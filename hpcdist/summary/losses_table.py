@@ -13,12 +13,12 @@ from hpcdist.summary.values import Group, Losses
 
 _HEADERS = {
     parts.DATA: "data\nwait",
-    parts.DEVICE: "to\ndevice",
+    parts.DEVICE: "to\ndev.",
     parts.COMMUNICATION: "exposed\ncomm.",
     parts.STRAGGLERS: "strag-\nglers",
-    parts.COMPUTING: "slower\ncomputing",
+    parts.COMPUTING: "slower\ncomp.",
     parts.FIXED: "fixed\ncost",
-    parts.CHECKPOINTS: "check-\npoints",
+    parts.CHECKPOINTS: "check-\npoint",
     parts.RESTARTS: "re-\nstarts",
     parts.UNDIVIDED: "in no\nphase",
 }
@@ -86,7 +86,7 @@ def part_columns(
         found = percents(row)
         return UNDEFINED if found is None else str(sum(found.values()))
 
-    return [*(Column(headers[part], share(part)) for part in shown), Column("in all", whole)]
+    return [*(Column(headers[part], share(part)) for part in shown), Column("in\nall", whole)]
 
 
 _SEEN = 0.005
@@ -102,7 +102,7 @@ def _size_columns(numbers: Mapping[str, int]) -> list[Column]:
 
 def _lost_columns(sizes: Sequence[Losses]) -> list[Column]:
     return [
-        Column("not lost", _efficiency),
+        Column("not\nlost", _efficiency),
         *part_columns(lambda row: row.lost, sizes),
     ]
 

@@ -96,16 +96,16 @@ speed-up.
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
 
 Where the time goes: lost against the ideal, in % of all the time
-    nodes            data  exposed  strag-     slower  fixed  in no
-#  x gpus  not lost  wait    comm.   glers  computing   cost  phase  in all
-1   1 x 1       100     0        0       0          0      0      0       0
-2   1 x 2        90     1       -3       6          0      0      6      10
-3   2 x 2        80     2      -12      12          0      0     18      20
+    nodes   not  data  exposed  strag-  slower  fixed  in no   in
+#  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
+1   1 x 1   100     0        0       0       0      0      0    0
+2   1 x 2    90     1       -3       6       0      0      6   10
+3   2 x 2    80     2      -12      12       0      0     18   20
 
 Where the time goes, in % of all the time
-    nodes  data  exposed  strag-   forward  fixed  in no
-#  x gpus  wait    comm.   glers  backward   cost  phase  in all
-4   1 x 2    10       24       6         0      0     60     100
+    nodes  data  exposed  strag-   forward  fixed  in no   in
+#  x gpus  wait    comm.   glers  backward   cost  phase  all
+4   1 x 2    10       24       6         0      0     60  100
 
      step time  median   p95            test  accuracy  peak mem.     re-
 #         (ms)    (ms)  (ms)  epochs    loss       (%)      (MiB)  starts
