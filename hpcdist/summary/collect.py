@@ -112,6 +112,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         windows=found["steps"],
         evaluations=found["evaluate"],
         epochs=found["epoch"],
+        saves=found["checkpoint"],
         memories=found["memory"],
         notes=found["note"],
         ends=found["end"],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
 from hpcdist.summary.accuracy_table import accuracy_tables
+from hpcdist.summary.losses_table import part_columns
 from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Column, Row, Titled, print_runs, print_titled, say, say_each
 from hpcdist.summary.text import (
@@ -15,19 +16,9 @@ from hpcdist.summary.text import (
     format_mean_sd,
     format_percent,
     shown,
-    whole_percents,
 )
 from hpcdist.summary.values import Comparison, VariantSummary
-from hpcdist.summary.variants import PARTS
 from hpcdist.summary.why import conclusions
-
-_HEADERS = {
-    "data": "data\nwait",
-    "communication": "exposed\ncomm.",
-    "stragglers": "strag-\nglers",
-    "computing": "slower\ncomputing",
-    "fixed": "fixed\ncost",
-}
 
 
 def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Row]) -> None:
@@ -37,15 +28,16 @@ def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Ro
     console.print()
     for titled in (*comparison_tables(comparison), *size_tables(rows)):
         print_titled(console, titled)
-    print_runs(console, rows, accuracy_tables(rows))
+    print_runs(console, rows, last=accuracy_tables(rows))
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Titled]:
     """How fast the variants are, and what each lost."""
     yield Titled("", comparison.variants, _speed_columns(comparison))
     if any(variant.lost for variant in comparison.variants):
-        caption = "Lost of the step time against the ideal, in %"
-        yield Titled(caption, comparison.variants, _loss_columns())
+        caption = "Lost of the time against the ideal, in %"
+        columns = part_columns(_lost, comparison.variants)
+        yield Titled(caption, comparison.variants, [_name_column(), *columns])
 
 
 def _speed_columns(comparison: Comparison) -> list[Column]:
@@ -72,23 +64,8 @@ def _speed_columns(comparison: Comparison) -> list[Column]:
     ]
 
 
-def _loss_columns() -> list[Column]:
-    def percents(variant: VariantSummary) -> list[int]:
-        assert variant.lost is not None
-        return whole_percents([variant.lost[part] for part in PARTS])
-
-    def share(part: str) -> Callable[[VariantSummary], str]:
-        place = PARTS.index(part)
-        return lambda variant: str(percents(variant)[place]) if variant.lost else UNDEFINED
-
-    def whole(variant: VariantSummary) -> str:
-        return str(sum(percents(variant))) if variant.lost else UNDEFINED
-
-    return [
-        _name_column(),
-        *(Column(_HEADERS[part], share(part)) for part in PARTS),
-        Column("in all", whole),
-    ]
+def _lost(variant: VariantSummary) -> dict[str, float] | None:
+    return variant.lost
 
 
 def _name_column() -> Column:

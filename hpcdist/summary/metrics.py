@@ -23,7 +23,16 @@ from hpcdist.summary.benchmarks import (
 )
 from hpcdist.summary.cost import AttemptSpan, cost_by_events, with_accounting
 from hpcdist.summary.reaching import Tested, list_bests
-from hpcdist.summary.records import AttemptRecord, Evaluation, Memory, RankRecord, RunRecord, Start
+from hpcdist.summary.records import (
+    AttemptRecord,
+    Evaluation,
+    Memory,
+    PhaseTime,
+    RankRecord,
+    RunRecord,
+    Start,
+)
+from hpcdist.summary.run_parts import held_up_by, parts_of_run
 from hpcdist.summary.timing import Span, StepTotals
 from hpcdist.summary.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.values import (
@@ -66,6 +75,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     train_loss: float | None
     evaluation: Evaluation | None
     notes: list[str]
+    saves_s: float
+    """For checkpoints, outside of steps."""
     memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
@@ -86,6 +97,8 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """GPUs that it asked for; without GPUs, what stands for them."""
     bests: list[Tested] = []
     """Each test that was better than all before it, from the first step on."""
+    cpus_per_rank: float | None = None
+    """Below 1 where ranks share CPUs."""
     comparison: str | None = None
     """Id of the comparison that it is a part of."""
     variant: str | None = None
@@ -113,6 +126,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         notes=[note.message for note in record.notes],
+        saves_s=_saves_s(record),
         memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
@@ -140,6 +154,7 @@ def measure_run(
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
+    held_up = held_up_by(attempts, world_size)
     summary = RunSummary(
         run=record.id,
         job=record.facts.name,
@@ -156,6 +171,8 @@ def measure_run(
         warm_up_steps=_warm_up_steps(ranks),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
+        parts_s=parts_of_run(attempts, held_up) if step_time_s else None,
+        straggler=held_up.straggler,
         final=_final(ranks),
         peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
@@ -188,6 +205,7 @@ def measure_run(
         missing=None if complete else _why_no_rate(ranks, world_size),
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests=list_bests(attempts),
+        cpus_per_rank=_cpus_per_rank(ranks),
         comparison=record.comparison,
         variant=record.variant,
     )
@@ -237,6 +255,16 @@ def _ended_s(record: RankRecord) -> float | None:
     times = [window.time_s for window in record.windows[-1:]]
     times += [end.time_s for end in record.ends]
     return max((time_s for time_s in times if time_s is not None), default=None)
+
+
+def _saves_s(record: RankRecord) -> float:
+    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
+    at the end."""
+    if not record.saves:
+        return 0.0
+    none = PhaseTime(sum=0.0)
+    in_steps_s = sum(window.phases_s.get("checkpoint", none).sum for window in record.windows)
+    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
 
 
 def _epochs(record: RankRecord) -> int | None:
@@ -291,6 +319,13 @@ def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
         for cpu in figures.start.cpus or []
     }
     return len(cpus) or None
+
+
+def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
+    """What each has on average; a CPU that several are bound to counts once."""
+    bound = {figures.rank: figures.start for figures in ranks if figures.start.cpus}
+    cpus = {(start.host, cpu) for start in bound.values() for cpu in start.cpus or []}
+    return len(cpus) / len(bound) if bound else None
 
 
 def _complete_attempts(

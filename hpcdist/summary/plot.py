@@ -5,35 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.summary.parts import PARTS
+from hpcdist.summary.pictures.parts_style import LABELS, STYLES, USED
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Comparison, VariantSummary
-from hpcdist.summary.variants import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLOURS = {
-    "data": "#e69f00",
-    "communication": "#0072b2",
-    "stragglers": "#56b4e9",
-    "computing": "#cc79a7",
-    "fixed": "#999999",
-}
-"""Of Okabe and Ito: told apart also by those who see colours otherwise."""
-_USED = "#009e73"
-_HATCHES = {"data": "//", "communication": "..", "stragglers": "xx", "computing": "\\\\\\\\"}
-"""For those who print without colours."""
 _LABELS_PER_LINE = 4
 _VISIBLE = 0.002
 """Smaller shares of a step are thinner than a line."""
-_LABELS = {
-    "data": "data wait",
-    "communication": "exposed communication",
-    "stragglers": "stragglers",
-    "computing": "slower computing",
-    "fixed": "fixed cost",
-    "used": "useful",
-}
 
 
 def write_plot(comparison: Comparison, path: Path) -> None:
@@ -71,7 +53,7 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
         else:
             mean, sd = variant.speedup.mean, variant.speedup.sd
         ideals.append((variant.ideal, place))
-        axes.barh(place, mean, height=0.6, color=_USED, xerr=sd, capsize=4)
+        axes.barh(place, mean, height=0.6, **USED, xerr=sd, capsize=4)
         axes.annotate(  # beside the axes, where no bar and no error is
             f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
             (1, place),
@@ -94,21 +76,20 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
     for place, variant in enumerate(comparison.variants):
         left = 0.0
         for part, share in _shares(variant, comparison.baseline):
-            label = None if part in labelled else _LABELS[part]
+            label = None if part in labelled else LABELS.get(part, "useful")
             labelled.add(part)
             axes.barh(
                 place,
                 100 * share,
                 left=100 * left,
                 height=0.6,
-                color=_COLOURS.get(part, _USED),
                 edgecolor="white",
-                hatch=_HATCHES.get(part),
                 label=label,
+                **STYLES.get(part, USED),
             )
             left += share
     axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the step time (%): useful, and lost")
+    axes.set_xlabel("share of the time (%): useful, and lost")
 
 
 def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
@@ -118,7 +99,7 @@ def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
     if variant.lost is None:
         return []
     lost = {part: max(0.0, variant.lost[part]) for part in PARTS}
-    used = min(1.0, variant.efficiency or 0.0)
+    used = min(1.0, variant.overall or 0.0)
     in_all = sum(lost.values())
     scale = (1 - used) / in_all if in_all else 0.0
     return [

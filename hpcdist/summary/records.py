@@ -101,6 +101,12 @@ class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
     """Finished epochs."""
 
 
+class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
+    """A checkpoint is saved."""
+
+    save_time_s: Seconds = 0.0
+
+
 class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
     """Something that a reader of the summary should know."""
 
@@ -160,6 +166,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "steps": Window,
     "evaluate": Evaluation,
     "epoch": Epoch,
+    "checkpoint": Save,
     "memory": Memory,
     "note": Note,
     "collective": Collective,
@@ -174,7 +181,7 @@ EVENT_TYPES: dict[str, type[Struct]] = {
 """Events that the summary reads. Their tags are their kinds; `Cell`, `LoadingCell` and `StepTime`
 have none, as they stand in the summary as they are, and a tag would stand there too."""
 
-OTHER_KINDS = ("model", "setup", "checkpoint", "stop", "place")
+OTHER_KINDS = ("model", "setup", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
 
 
@@ -197,6 +204,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     windows: list[Window]
     evaluations: list[Evaluation]
     epochs: list[Epoch]
+    saves: list[Save] = []
     memories: list[Memory] = []
     notes: list[Note]
     ends: list[End]

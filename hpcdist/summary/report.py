@@ -13,11 +13,13 @@ from rich.console import Console
 
 from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.comparison_table import print_comparison
+from hpcdist.summary.losses_table import losses_tables
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
 from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, print_runs, print_titled, say, say_each
-from hpcdist.summary.values import Comparison, RunSummary, Summary
+from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
+from hpcdist.summary.why import group_conclusions
 
 
 def print_tables(summary: Summary, console: Console) -> None:
@@ -29,10 +31,16 @@ def print_tables(summary: Summary, console: Console) -> None:
             print_comparison(console, part.comparison, part.rows)
         else:
             say(console, conclusion([row.run for row in part.rows]), style="bold")
+            say_each(console, group_conclusions(part.groups))
             console.print()
             for table in (*size_tables(part.rows), *repeats_tables(part.rows)):
                 print_titled(console, table)
-            print_runs(console, part.rows, accuracy_tables(part.rows))
+            print_runs(
+                console,
+                part.rows,
+                after_speed=losses_tables(part.groups, part.rows),
+                last=accuracy_tables(part.rows),
+            )
     if summary.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, summary.skipped)
@@ -43,13 +51,18 @@ class Part(NamedTuple):
 
     rows: list[Row]
     comparison: Comparison | None
+    groups: list[Group]
+    """Of the job's runs that can be compared."""
 
 
 def parts(summary: Summary) -> Iterator[Part]:
     """The parts of a summary, in order; runs are numbered through all of them."""
     comparisons = {comparison.id: comparison for comparison in summary.comparisons}
     for key, rows in itertools.groupby(_rows(summary), key=lambda row: _part(row.run)):
-        yield Part(list(rows), comparisons.get(key))
+        found = list(rows)
+        ids = {row.run.run for row in found}
+        groups = [group for group in summary.groups if group.runs[0] in ids]
+        yield Part(found, comparisons.get(key), groups)
 
 
 def _rows(summary: Summary) -> list[Row]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcdist.summary.batches import num_gpus, scaling_of, size, smallest, strong_groups
+from hpcdist.summary.group_losses import losses_by_run, with_losses
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.values import Comparison, Group, RunSummary
 from hpcdist.summary.variants import compare_variants, with_speedups
@@ -54,7 +55,7 @@ def compare(
     groups: list[Group] = []
     for runs in jobs.values():
         alike = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
-        groups += [_group(each) for each in alike]
+        groups += [with_losses(_group(each), each.runs, each.baseline) for each in alike]
         for each in alike:
             reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
             compared.update(zip(map(id, each.runs), _with_speedup(each, reason), strict=True))
@@ -62,7 +63,8 @@ def compare(
             if reason := _why_left_out(run):
                 summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
                 compared[id(run)] = summary
-    return [compared[id(run)] for run in measured], groups, comparisons
+    summaries = losses_by_run([compared[id(run)] for run in measured], groups)
+    return summaries, groups, comparisons
 
 
 class _Alike(NamedTuple):

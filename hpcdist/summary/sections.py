@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.comparison_table import comparison_tables
+from hpcdist.summary.losses_table import losses_tables
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
@@ -19,7 +20,7 @@ from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
-from hpcdist.summary.why import conclusions
+from hpcdist.summary.why import conclusions, group_conclusions
 
 
 class TextTable(NamedTuple):
@@ -63,7 +64,7 @@ def one_line(header: str) -> str:
 def _conclusions(part: Part) -> list[str]:
     if part.comparison is not None:
         return conclusions(part.comparison)
-    return [conclusion([row.run for row in part.rows])]
+    return [conclusion([row.run for row in part.rows]), *group_conclusions(part.groups)]
 
 
 def _tables(part: Part) -> Iterator[TextTable]:
@@ -76,6 +77,7 @@ def _tables(part: Part) -> Iterator[TextTable]:
     yield _from_titled(speed)
     for row in part.rows:
         yield from map(_from_plain, benchmark_tables(row.run, row.number))
+    yield from map(_from_titled, losses_tables(part.groups, part.rows))
     yield from map(_from_titled, (*others, *accuracy_tables(part.rows)))
 
 

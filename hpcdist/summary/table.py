@@ -86,14 +86,21 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
 
-def print_runs(console: Console, rows: Sequence[Row], more: Iterable[Titled] = ()) -> None:
-    """Print the figures of single runs, `more` tables, and what the figures do not say."""
+def print_runs(
+    console: Console,
+    rows: Sequence[Row],
+    *,
+    after_speed: Iterable[Titled] = (),
+    last: Iterable[Titled] = (),
+) -> None:
+    """Print the figures of single runs, with other tables after those of speed and behind all, and
+    what the figures do not say."""
     speed, *others = run_tables(rows)
     print_titled(console, speed)
     for row in rows:
         for table in benchmark_tables(row.run, row.number):
             _print_plain(console, table)
-    for titled in (*others, *more):
+    for titled in (*after_speed, *others, *last):
         print_titled(console, titled)
     _print_remarks(console, rows)
 

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hpcdist.recording import HISTOGRAM_RATIO
-from hpcdist.summary.records import Window
+from hpcdist.summary.records import PhaseTime, Window
 from hpcdist.summary.values import Rate, StepTime
 from hpcdist.summary.warm_up import warm_up_length
+
+_NO_TIME = PhaseTime(sum=0.0)
 
 
 class Span(NamedTuple):
@@ -24,6 +26,12 @@ class Span(NamedTuple):
     last_step: int
     wall_s: float
     samples: int
+    stepped_s: float = 0.0
+    """Sum of its step times."""
+    waited_s: float = 0.0
+    """Of these, for other ranks."""
+    saved_s: float = 0.0
+    """Of these, for checkpoints."""
 
 
 _FIRST_AND_LAST_STEP = operator.itemgetter(0, 1)
@@ -87,7 +95,18 @@ def to_spans(windows: Iterable[Window]) -> list[Span]:
     """The stretches of steps that windows cover."""
     make = tuple.__new__  # a third of the time of Span()
     return [
-        make(Span, (window.step - window.steps, window.step, window.wall_s, window.samples))
+        make(
+            Span,
+            (
+                window.step - window.steps,
+                window.step,
+                window.wall_s,
+                window.samples,
+                window.step_time_s.sum,
+                window.phases_s.get("exposed_communication", _NO_TIME).sum,
+                window.phases_s.get("checkpoint", _NO_TIME).sum,
+            ),
+        )
         for window in windows
     ]
 

@@ -145,6 +145,44 @@ class RankPace(Struct, frozen=True, kw_only=True):
     all ranks have the same step time, and the slowest is the one that waits least."""
 
 
+class Straggler(Struct, frozen=True, kw_only=True):
+    """The rank, or the node with all of its ranks, that held the others up throughout."""
+
+    rank: int | None = None
+    """None where all ranks of the node are slower than all others."""
+    node: int | None = None
+    host: str | None = None
+    longer_s: float
+    """What it takes per step longer than the typical rank, for its own part."""
+    slowest_in: int
+    """Stretches of steps in which it was the slowest."""
+    stretches: int
+    """Stretches that were compared."""
+
+
+class Losses(Struct, frozen=True, kw_only=True):
+    """What the runs of one size lost, over their repeats."""
+
+    runs: list[str]
+    nodes: int
+    gpus_per_node: int
+    against: list[str] = []
+    """The baseline, which is the ideal; empty where there is one size only. Then all that is not
+    computing counts as lost: what could be won at most."""
+    efficiency: float
+    """Of all the time, with checkpoints and restarts: 1 - the sum of `lost`."""
+    lost: dict[str, float]
+    """Share of the time that each part lost."""
+    shares: dict[str, float]
+    """What the time consists of, by part; together 1."""
+    largest: str | None = None
+    """The part that lost most; None where none lost as much as counts."""
+    straggler: Straggler | None = None
+    """Who held the others up in each of the runs."""
+    advice: list[str] = []
+    """What would be worth most, with the figures behind it; the largest first."""
+
+
 class VerdictSummary(Struct, frozen=True, kw_only=True):
     """Why the run ended: the part of verdict.json that fits into a line."""
 
@@ -205,6 +243,12 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     step_time_s: StepTime | None = None
     phase_s: dict[str, float] | None = None
     """Mean seconds per step by phase; with `other` they add up to the mean step time."""
+    parts_s: dict[str, float] | None = None
+    """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
+    straggler: Straggler | None = None
+    """None where no rank and no node is the slowest throughout."""
+    losses: Losses | None = None
+    """Of this run and its repeats; None where it is not done, or recorded no steps."""
     final: Final = Final()
     peak_rss_bytes: int | None = None
     """Largest resident memory of a rank."""
@@ -276,6 +320,8 @@ class Group(Struct, frozen=True, kw_only=True):
     scaling: Scaling | None = None
     """Strong: the GPUs share a step of always as many samples; weak: each has as many samples per
     step; None where neither is so."""
+    losses: list[Losses] = []
+    """One for each size, smallest first."""
 
 
 class VariantSummary(Struct, frozen=True, kw_only=True):
@@ -296,9 +342,9 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     interval: Interval | None = None
     """Of that mean, with 95 % confidence; None with fewer than two runs."""
     parts_s: dict[str, float] | None = None
-    """Mean seconds per step by part; together the step time."""
-    slowest_rank: int | None = None
-    """The slowest in every one of several runs."""
+    """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
+    straggler: Straggler | None = None
+    """Who held the others up in each of the runs."""
     speedup: Rate | None = None
     """Against the first variant; the sd has both variants' spread in it."""
     ideal: float = 1.0
@@ -306,7 +352,11 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     efficiency: float | None = None
     """Speed-up for each GPU that it has for one of the first variant's."""
     lost: dict[str, float] | None = None
-    """Share of the step time that each part lost against the ideal; together 1 - efficiency."""
+    """Share of the time that each part lost against the ideal; together 1 - `overall`."""
+    overall: float | None = None
+    """Efficiency of all the time, with checkpoints between steps and restarts."""
+    advice: list[str] = []
+    """What would be worth most, with the figures behind it; the largest first."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):

@@ -1,34 +1,36 @@
-"""The variants of a comparison beside each other, and what each step lost against the ideal: pure.
+"""The variants of a comparison beside each other, and what each lost against the ideal: pure.
 
 Of each variant the repeats are averaged; its speed-up is against the first variant. Ideal is as
-many times the speed as there are times the GPUs, so of the step time T of a variant with n times
-the GPUs and speed-up S, the share 1 - S / n is lost. For the same samples per GPU the first variant
-needs S / n x T; each part of the step that takes longer than that part did there has lost the
-difference. The parts make up the step, so the losses make up the whole loss.
+many times the speed as there are times the GPUs; what is lost is divided as for any other runs
+(`losses`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
+from typing import NamedTuple
 
+import msgspec
+
+from hpcdist.summary import losses
+from hpcdist.summary.group_losses import with_advice
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.student import interval_of
 from hpcdist.summary.values import Comparison, Rate, RunSummary, VariantSummary
 
-PARTS = ("data", "communication", "stragglers", "computing", "fixed")
-"""What a step consists of here: waiting for data and bringing them to the device; exposed
-communication of the slowest rank; what the others wait longer for that rank; forward and backward;
-and what each step takes whatever its samples: the optimizer and all that is in no phase."""
 
-_PHASES = {
-    "data_wait": "data",
-    "host_to_device": "data",
-    "exposed_communication": "communication",
-    "forward_backward": "computing",
-}
-"""Phase -> part; others are fixed."""
+class _Variant(NamedTuple):
+    summary: VariantSummary
+    measured: list[MeasuredRun]
+    """Those that count."""
+
+    @property
+    def size(self) -> losses.Size:
+        """Of those that count, of which there are some."""
+        runs = [run.summary for run in self.measured]
+        return losses.size_of(runs, self.summary.num_devices)
 
 
 def compare_variants(runs: Sequence[MeasuredRun]) -> Comparison:
@@ -40,7 +42,7 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> Comparison:
     baseline = described[0]
     return Comparison(
         id=runs[0].comparison or "",
-        baseline=baseline.name,
+        baseline=baseline.summary.name,
         variants=[_against(one, baseline) for one in described],
     )
 
@@ -49,29 +51,6 @@ def with_speedups(runs: Sequence[MeasuredRun], comparison: Comparison) -> list[R
     """The runs' own summaries, each compared with the mean of the first variant."""
     baseline = comparison.variants[0]
     return [_with_speedup(run, baseline) for run in runs]
-
-
-def parts_of_step(run: RunSummary) -> dict[str, float]:
-    """Mean seconds per step by part; together the mean step time."""
-    assert run.step_time_s is not None
-    parts = dict.fromkeys(PARTS, 0.0)
-    for phase, time_s in (run.phase_s or {}).items():
-        if phase in _PHASES:
-            parts[_PHASES[phase]] += time_s
-    parts["stragglers"] = _straggling_s(run, parts["communication"])
-    parts["communication"] -= parts["stragglers"]
-    parts["fixed"] = run.step_time_s.mean - sum(parts.values())
-    return parts
-
-
-def lost_parts(
-    parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
-) -> dict[str, float]:
-    """Share of the step time that each part lost; together 1 - efficiency."""
-    step_s, baseline_step_s = sum(parts_s.values()), sum(baseline_s.values())
-    # So much of a step of the baseline is as many samples per GPU as a step here has.
-    scale = efficiency * step_s / baseline_step_s
-    return {part: (parts_s[part] - scale * baseline_s[part]) / step_s for part in PARTS}
 
 
 def ratio(rate: Rate, baseline: Rate) -> Rate:
@@ -83,9 +62,10 @@ def ratio(rate: Rate, baseline: Rate) -> Rate:
     return Rate(mean=times, sd=times * spread)
 
 
-def _describe(name: str, runs: Sequence[MeasuredRun]) -> VariantSummary:
-    measured = [run.summary for run in runs if _counts(run)]
-    return VariantSummary(
+def _describe(name: str, runs: Sequence[MeasuredRun]) -> _Variant:
+    measured = [run for run in runs if _counts(run)]
+    summaries = [run.summary for run in measured]
+    summary = VariantSummary(
         name=name,
         job=runs[0].summary.job,
         runs=[run.summary.run for run in runs],
@@ -94,21 +74,15 @@ def _describe(name: str, runs: Sequence[MeasuredRun]) -> VariantSummary:
         nodes=runs[0].summary.nodes,
         world_size=runs[0].summary.world_size,
         num_cpus=runs[0].summary.num_cpus,
-        samples_per_s=_mean_rate(measured),
-        interval=interval_of([run.samples_per_s.mean for run in measured if run.samples_per_s]),
-        parts_s=_mean_parts(measured),
-        slowest_rank=_slowest_rank(measured),
+        samples_per_s=_mean_rate(summaries),
+        interval=interval_of([run.samples_per_s.mean for run in summaries if run.samples_per_s]),
+        straggler=losses.common_straggler(summaries),
     )
+    return _Variant(summary, measured)
 
 
 def _counts(run: MeasuredRun) -> bool:
-    rate = run.summary.samples_per_s
-    return (
-        run.summary.state == "done"
-        and rate is not None
-        and rate.mean > 0
-        and run.summary.step_time_s is not None
-    )
+    return run.summary.state == "done" and losses.can_divide(run.summary)
 
 
 def _mean_rate(runs: Sequence[RunSummary]) -> Rate | None:
@@ -120,50 +94,28 @@ def _mean_rate(runs: Sequence[RunSummary]) -> Rate | None:
     return Rate(mean=fmean(rates), sd=stdev(rates), count=len(rates))
 
 
-def _mean_parts(runs: Sequence[RunSummary]) -> dict[str, float] | None:
-    parts = [parts_of_step(run) for run in runs]
-    if not parts:
-        return None
-    return {part: fmean(one[part] for one in parts) for part in PARTS}
-
-
-def _straggling_s(run: RunSummary, waiting_s: float) -> float:
-    """What the ranks wait on average for the slowest one to come as far as they are."""
-    if run.slowest_rank is None or run.step_time_s is None:
-        return 0.0
-    mean_own_s = run.step_time_s.mean - waiting_s
-    return min(max(0.0, run.slowest_rank.own_time_s - mean_own_s), waiting_s)
-
-
-def _slowest_rank(runs: Sequence[RunSummary]) -> int | None:
-    """The rank that was the slowest in every run; None where it was not always the same."""
-    ranks = {run.slowest_rank.rank for run in runs if run.slowest_rank}
-    return ranks.pop() if len(ranks) == 1 and len(runs) > 1 else None
-
-
-def _against(variant: VariantSummary, baseline: VariantSummary) -> VariantSummary:
-    import msgspec
-
-    mine, theirs = variant.samples_per_s, baseline.samples_per_s
+def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
+    summary = variant.summary
+    mine, theirs = summary.samples_per_s, baseline.summary.samples_per_s
+    if mine is not None:
+        summary = msgspec.structs.replace(summary, parts_s=dict(variant.size.parts_s))
     if variant is baseline or mine is None or theirs is None:
-        return variant
+        return summary
     speedup = ratio(mine, theirs)
-    times_devices = variant.num_devices / baseline.num_devices
-    efficiency = speedup.mean / times_devices
-    assert variant.parts_s is not None
-    assert baseline.parts_s is not None
+    times_devices = summary.num_devices / baseline.summary.num_devices
+    lost = with_advice(losses.against(variant.size, baseline.size), variant.measured)
     return msgspec.structs.replace(
-        variant,
+        summary,
         speedup=speedup,
         ideal=times_devices,
-        efficiency=efficiency,
-        lost=lost_parts(variant.parts_s, baseline.parts_s, efficiency),
+        efficiency=speedup.mean / times_devices,
+        overall=lost.efficiency,
+        lost=lost.lost,
+        advice=lost.advice,
     )
 
 
 def _with_speedup(run: MeasuredRun, baseline: VariantSummary) -> RunSummary:
-    import msgspec
-
     rate = run.summary.samples_per_s
     if baseline.samples_per_s is None or rate is None or not _counts(run):
         missing = run.missing or f"its state is {run.summary.state or 'not known'}"

@@ -1,30 +1,30 @@
-"""Why a variant is not as many times as fast as it has GPUs: in words, from what was measured."""
+"""Why runs are not as many times as fast as they have GPUs: in words, from what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from hpcdist.summary.text import number_of, shown, whole_percents
-from hpcdist.summary.values import Comparison, VariantSummary
+from hpcdist.summary import parts
+from hpcdist.summary.advice import straggler_named
+from hpcdist.summary.losses import WORTH_SAYING
+from hpcdist.summary.parts import PARTS
+from hpcdist.summary.text import format_percent, number_of, shown, whole_percents
+from hpcdist.summary.values import Comparison, Group, Losses, Straggler, VariantSummary
 
 NAMES = {
-    "data": "waiting for data",
-    "communication": "exposed communication",
-    "stragglers": "waiting for the slowest rank",
-    "computing": "slower computing",
-    "fixed": "the fixed cost of a step",
+    parts.DATA: "waiting for data",
+    parts.DEVICE: "bringing batches to the device",
+    parts.COMMUNICATION: "exposed communication",
+    parts.STRAGGLERS: "waiting for the slowest rank",
+    parts.COMPUTING: "slower computing",
+    parts.FIXED: "the fixed cost of a step",
+    parts.CHECKPOINTS: "saving checkpoints",
+    parts.RESTARTS: "restarts",
+    parts.UNDIVIDED: "in no phase",
 }
 
-_ADVICE = {
-    "data": "Let more workers read (data.workers), or keep the data in memory",
-    "communication": "Communicate less often, with larger batches per GPU or train.accumulate, or "
-    "over a faster network",
-    "stragglers": "Look for what slows that rank down, or shares its node",
-    "computing": "Each rank computes more slowly than one alone: they share CPUs, memory or power",
-    "fixed": "It weighs less with larger batches per GPU",
-}
-_WORTH_SAYING = 0.02
-"""Smaller losses are within the noise of most machines."""
+_KEPT = (parts.COMPUTING, parts.UNDIVIDED)
+"""Not lost where there is no ideal to lose against."""
 _UNSURE = 0.2
 """Repeats that differ by more than this share of the speed-up are no measurement."""
 
@@ -37,10 +37,20 @@ def conclusions(comparison: Comparison) -> list[str]:
     return [conclusion(variant, baseline) for variant in comparison.variants[1:]]
 
 
+def group_conclusions(groups: Sequence[Group]) -> Iterator[str]:
+    """Where the time of the largest size went, and what to change, for the group that leads: others
+    are in the table."""
+    for group in groups[:1]:
+        for lost in group.losses[-1:]:
+            if told := _where(lost):
+                yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
+            yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
+
+
 def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
     """How many times as fast, and why it is not more."""
     name = shown(variant.name)
-    if variant.speedup is None or variant.lost is None or variant.efficiency is None:
+    if variant.speedup is None or variant.lost is None or variant.overall is None:
         return f"{name}: no run is done, or none recorded steps."
     spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
     sentence = (
@@ -59,20 +69,34 @@ def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
     return sentence + _why(variant, baseline)
 
 
+def _where(lost: Losses) -> str:
+    """What a size lost; nothing where that is not worth a word."""
+    if not lost.against:
+        if lost.largest is None:
+            return ""
+        percents = _percents(lost.shares)
+        known = {part: percents[part] for part in PARTS if part not in _KEPT}
+        return f"of its time {_told(lost.lost, known, 'is not computing')}."
+    whole = 1 - lost.efficiency
+    if whole < WORTH_SAYING or lost.largest is None:
+        return ""
+    return f"of its time {_losses(lost.lost)}.{_who(lost.lost, lost.straggler)}"
+
+
 def _why(variant: VariantSummary, baseline: VariantSummary) -> str:
     assert variant.lost is not None
-    assert variant.efficiency is not None
+    assert variant.overall is not None
     if _is_without_its_gpus(variant):
         return " There are no GPUs here for its one process to drive: that says nothing of it."
-    whole = 1 - variant.efficiency
-    if abs(whole) < _WORTH_SAYING:
+    whole = 1 - variant.overall
+    if abs(whole) < WORTH_SAYING:
         return " That is as good as ideal." if _is_larger(variant) else " That is no difference."
     if whole < 0:
         return _MORE_THAN_IDEAL if _is_larger(variant) else ""
-    largest = max(variant.lost, key=variant.lost.__getitem__)
+    advice = "".join(f" {one[0].upper()}{one[1:]}." for one in variant.advice)
     return (
-        f" Of each step {_losses(variant.lost)}. {_advice(largest, variant)}."
-        f"{_shared_cpus(variant, baseline)}"
+        f" Of its time {_losses(variant.lost)}.{_who(variant.lost, variant.straggler)}"
+        f"{_computing(variant)}{advice}{_shared_cpus(variant, baseline)}"
     )
 
 
@@ -88,10 +112,17 @@ def _is_larger(variant: VariantSummary) -> bool:
 
 
 def _losses(lost: Mapping[str, float]) -> str:
+    return _told(lost, _percents(lost), "is lost")
+
+
+def _percents(shares: Mapping[str, float]) -> dict[str, int]:
+    return dict(zip(shares, whole_percents(list(shares.values())), strict=True))
+
+
+def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
     """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
-    percents = dict(zip(lost, whole_percents(list(lost.values())), strict=True))
-    parts = [part for part in sorted(lost, key=lambda part: -lost[part]) if percents[part] > 0]
-    told = [part for part in parts if lost[part] > _WORTH_SAYING]
+    found = sorted((part for part in percents if percents[part] > 0), key=lambda part: -lost[part])
+    told = [part for part in found if lost[part] > WORTH_SAYING]
     in_all = sum(percents.values())
     text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in told)
     rest = in_all - sum(percents[part] for part in told)
@@ -99,7 +130,14 @@ def _losses(lost: Mapping[str, float]) -> str:
         text += f", {rest} % all else"
     elif rest < 0:
         text += f", less {-rest} % won elsewhere"
-    return f"{in_all} % is lost: {text}"
+    return f"{in_all} % {verb}: {text}"
+
+
+def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
+    if straggler is None or lost[parts.STRAGGLERS] < WORTH_SAYING:
+        return ""
+    share = format_percent(straggler.slowest_in / straggler.stretches)
+    return f" The slowest is {straggler_named(straggler)}, in {share} % of the run."
 
 
 def _is_without_its_gpus(variant: VariantSummary) -> bool:
@@ -107,14 +145,16 @@ def _is_without_its_gpus(variant: VariantSummary) -> bool:
     return variant.world_size < variant.num_devices and variant.num_cpus is not None
 
 
-def _advice(part: str, variant: VariantSummary) -> str:
-    if part == "stragglers" and variant.slowest_rank is not None:
-        return f"Rank {variant.slowest_rank} was the slowest every time. {_ADVICE[part]}"
-    if part == "computing" and variant.world_size < variant.num_devices:
-        return "One process drives all GPUs: copying model and batch to them is in its computing"
-    if part == "computing" and not _is_larger(variant):
-        return "What it computes takes longer on the same hardware"
-    return _ADVICE[part]
+def _computing(variant: VariantSummary) -> str:
+    """What slower computing comes from, where it is the largest loss."""
+    assert variant.lost is not None
+    if max(variant.lost, key=variant.lost.__getitem__) != parts.COMPUTING:
+        return ""
+    if variant.world_size < variant.num_devices:
+        return " One process drives all GPUs: copying model and batch to them is in its computing."
+    if not _is_larger(variant):
+        return " What it computes takes longer on the same hardware."
+    return " Each rank computes more slowly than one alone: they share CPUs, memory or power."
 
 
 def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> str:

@@ -199,7 +199,8 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
     assert sorted(path.name for path in written) == sorted(
         f"{name}.{form}"
         for name in (
-            *("a-x-b-frac-scaling", "a-x-b-frac-phases", "a-x-b-frac-learning"),
+            *("a-x-b-frac-scaling", "a-x-b-frac-losses"),
+            *("a-x-b-frac-phases", "a-x-b-frac-learning"),
             *("ddp-2-ranks", "ddp-4-ranks"),
         )
         for form in ("png", "svg")

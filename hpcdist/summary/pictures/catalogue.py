@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.run import slug
 from hpcdist.summary import plot
-from hpcdist.summary.pictures import bandwidth, heat_map, learning, phases, scaling, usage
+from hpcdist.summary.pictures import (
+    bandwidth,
+    heat_map,
+    learning,
+    losses,
+    phases,
+    scaling,
+    usage,
+)
 from hpcdist.summary.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.pictures.style import label
 from hpcdist.summary.pictures.usage_series import read_usage
@@ -49,6 +57,7 @@ def find_pictures(summary: Summary) -> Iterator[tuple[int, Picture]]:
 
 def _of_part(part: Part, summary: Summary) -> Iterator[Picture]:
     yield from _scaling(part, summary)
+    yield from _losses(part)
     yield from _phases(part)
     yield from _heat_maps(part)
     yield from _learning(part)
@@ -80,6 +89,16 @@ def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
 
 def _is_forecast(rows: Sequence[Row]) -> bool:
     return any(row.run.forecast and row.run.forecast.sizes for row in rows)
+
+
+def _losses(part: Part) -> Iterator[Picture]:
+    job = _job(part)
+    for group in part.groups:
+        if group.baseline and group.losses:
+            title = f"{label(job)}: where the time goes"
+            told = "One bar per size: what was not lost, and what the rest was lost to."
+            draw = functools.partial(losses.draw, group.losses, title)
+            yield Picture(f"{slug(job)}-losses", title, told, draw)
 
 
 def _phases(part: Part) -> Iterator[Picture]:

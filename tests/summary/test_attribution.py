@@ -1,0 +1,160 @@
+"""Causes of lost time that are built into real runs: the summary names each of them first."""
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import attributed
+import pytest
+
+from hpcdist.run import Run
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary.table import make_console
+from hpcdist.summary.why import NAMES
+
+SHORT = ("train.batch_size=16", "train.evaluate_every_epochs=0", "record.window_s=0.05")
+ADVICE_BEGINS = {
+    "data": "data wait is ",
+    "stragglers": "waiting for the slowest rank is ",
+    "communication": "exposed communication is ",
+    "checkpoints": "saving checkpoints is ",
+    "restarts": "restarts are ",
+}
+SAVE_NEVER = ("checkpoint.every_epochs=0",)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Train a slowed model on two simulated nodes; returns what is `told` of the run."""
+    shutil.copy(attributed.__file__, tmp_path / "attributed.py")
+    environment = os.environ | {"HPCDIST_RUNS": str(tmp_path / "runs"), "NO_COLOR": "1"}
+
+    def start(job, cause, *settings):
+        model = ("model.name=attributed:Slowed", f"model.args.cause={cause}")
+        options = [
+            part
+            for setting in ("launch.device=cpu", *model, *SHORT, *settings)
+            for part in ("--set", setting)
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdist", "submit", job, "--local", "--nodes", "2", *options],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return told(
+            [Run(path) for path in (tmp_path / "runs").iterdir() if path.name.startswith(job)]
+        )
+
+    return start
+
+
+def told(runs):
+    """The run in the summary's JSON, and the summary's text as one line."""
+    summary = summarize(runs, {})
+    text = io.StringIO()
+    print_summary(summary, make_console(text))
+    (row,) = json.loads(json.dumps(to_json(summary)))
+    return row, " ".join(text.getvalue().split())
+
+
+def assert_named_first(row, text, part):
+    """The part is the largest loss, in the figures, the sentence and the advice."""
+    losses = row["losses"]
+    assert losses["largest"] == part, losses
+    assert losses["shares"][part] == max(losses["shares"].values())
+    assert re.search(rf"% is not computing: \d+ % {NAMES[part]}", text), text
+    assert losses["advice"][0][1:] in text
+    assert losses["advice"][0].startswith(ADVICE_BEGINS[part])
+
+
+@pytest.mark.parametrize("job", ["ddp", "lightning"])
+def test_a_slow_rank_is_told_from_a_slow_network_and_named_with_its_place(train, job):
+    row, text = train(job, "rank", "train.max_steps=60", *SAVE_NEVER)
+    assert_named_first(row, text, "stragglers")
+    straggler = row["losses"]["straggler"]
+    assert (straggler["rank"], straggler["node"]) == (1, 1)
+    assert straggler["host"] in text
+    assert straggler["longer_s"] == pytest.approx(attributed.SLEEP_S, rel=0.5)
+    assert "rank 1 (node 1, host " in row["losses"]["advice"][0]
+
+
+def test_a_slow_network_is_no_ranks_fault(train):
+    row, text = train("ddp", "network", "train.max_steps=60", *SAVE_NEVER)
+    assert_named_first(row, text, "communication")
+    assert row["losses"]["shares"]["stragglers"] < 0.2
+    assert "train.accumulate=2" in row["losses"]["advice"][0]
+
+
+def test_slow_checkpoints_are_saved_less_often(train):
+    row, text = train("ddp", "saving", "train.max_steps=60", "checkpoint.every_steps=5")
+    assert_named_first(row, text, "checkpoints")
+    assert "checkpoint.every_steps=50 would give about" in row["losses"]["advice"][0]
+
+
+def test_a_rank_that_was_killed_costs_a_restart(train):
+    settings = ("train.max_steps=100", "launch.max_restarts=1", *SAVE_NEVER)
+    row, text = train("ddp", "killed", *settings)
+    assert row["restarts"] == 1
+    assert_named_first(row, text, "restarts")
+    assert "rank 1 (node 1, host" in row["losses"]["advice"][0]
+    assert "SIGKILL" in row["losses"]["advice"][0]
+
+
+SCRIPT = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from hpcdist import record
+
+sys.path.insert(0, {folder!r})
+import attributed
+
+cause = sys.argv[1]
+
+class Slow(Dataset):
+    def __len__(self):
+        return 240
+    def __getitem__(self, index):
+        time.sleep(0.005 if cause == "loader" else 0)
+        return torch.randn(1, 8, 8)
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+net = attributed.Slowed(cause)
+model = nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+record.start(model=model)
+for images in record.batches(DataLoader(Slow(), batch_size=4)):
+    model(images).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    record.step(samples=len(images))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "part"),
+    [
+        ("loader", "data"),
+        ("network", "communication"),
+    ],
+)
+def test_what_slows_down_a_script_is_named_first(submit, write_script, cause, part):
+    folder = str(Path(attributed.__file__).parent)
+    launched = submit(write_script(SCRIPT.format(folder=folder)), cause, nodes=2, gpus=1)
+    assert launched.verdict(60).kind == "done", launched.everything_said()
+    row, text = told([launched.run])
+    assert_named_first(row, text, part)
+    assert row["losses"]["straggler"] is None

@@ -1,0 +1,315 @@
+"""Where the time of a group of runs goes: known answers, adding up, and who is named for it."""
+
+import io
+import random
+
+import msgspec
+import pytest
+
+from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.summary.parts import PARTS, Pauses, divide
+from hpcdist.summary.pictures.losses import draw
+from hpcdist.summary.table import make_console
+from hpcdist.summary.timing import StepTotals
+from hpcdist.verdict import Verdict
+
+ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
+STEPS = 10
+WINDOWS = 10
+FAILED = Verdict(
+    kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1, attempt=0
+)
+
+
+@pytest.fixture
+def add_run(make_run, events):
+    """Add a run whose ranks take the given seconds per step and phase: the same in each window, or
+    by what a function of the window's number says."""
+    count = iter(range(100))
+
+    def add(*ranks, nodes=1, begin_s=0.0, more=(), windows=range(WINDOWS), batch=4, **options):
+        run = make_run(f"ddp-{next(count):02d}", nodes=nodes, gpus=len(ranks) // nodes, **options)
+        for rank, phases in enumerate(ranks):
+            start = events.start(rank, world_size=len(ranks), num_nodes=nodes, cpus=[rank])
+            made = [
+                window(events, phases(number) if callable(phases) else phases, number, batch)
+                for number in windows
+            ]
+            after = list(more) if rank == 0 else []
+            events.write(run, rank, [start, *made, *after, events.end()])
+        return run
+
+    return add
+
+
+def window(events, phases, number, batch=4, end_s=0.0):
+    step_s = sum(phases.values())
+    return events.window(
+        step=STEPS * (number + 1),
+        times_s=[step_s] * STEPS,
+        samples=batch * STEPS,
+        phases_s={name: [time] * STEPS for name, time in phases.items() if name != "other"},
+        time_s=end_s,
+    )
+
+
+def losses(*runs):
+    """Of the sizes of the only group."""
+    (group,) = summarize(runs, {}).groups
+    return group.losses
+
+
+def printed(*runs):
+    text = io.StringIO()
+    print_summary(summarize(runs, {}), make_console(text))
+    return " ".join(text.getvalue().split())
+
+
+def assert_lost(found, **wanted):
+    assert sum(found.lost.values()) == pytest.approx(1 - found.efficiency)
+    for part in PARTS:
+        assert found.lost[part] == pytest.approx(wanted.get(part, 0.0), abs=1e-9), part
+
+
+CASES = {
+    "loader": ([ALONE | {"data_wait": 0.11}] * 2, {"data": 0.5}),
+    "copies": ([ALONE | {"host_to_device": 0.1}] * 2, {"device": 0.5}),
+    "network": ([ALONE | {"exposed_communication": 0.1}] * 2, {"communication": 0.5}),
+    "slow rank": (
+        [ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}],
+        {"stragglers": 0.5},
+    ),
+    "slow rank of four, and network": (
+        [ALONE | {"exposed_communication": 0.3}] * 3
+        + [ALONE | {"data_wait": 0.21, "exposed_communication": 0.1}],
+        {"stragglers": 0.5, "communication": 0.25},
+    ),
+    "shared CPUs": ([ALONE | {"forward_backward": 0.18}] * 2, {"computing": 0.5}),
+    "optimizer": ([ALONE | {"optimizer": 0.06, "other": 0.05}] * 2, {"fixed": 0.5}),
+    "saving of rank 0, which others wait for": (
+        [ALONE | {"checkpoint": 0.1}, ALONE | {"exposed_communication": 0.1}],
+        {"checkpoints": 0.5},
+    ),
+    "saving, and another slow rank": (
+        [
+            ALONE | {"checkpoint": 0.1, "exposed_communication": 0.2},
+            ALONE | {"exposed_communication": 0.3},
+            ALONE | {"forward_backward": 0.28, "exposed_communication": 0.1},
+        ],
+        {"checkpoints": 0.25, "stragglers": 0.5},
+    ),
+    "nothing": ([ALONE] * 2, {}),
+}
+
+
+@pytest.mark.parametrize(("ranks", "lost"), CASES.values(), ids=CASES)
+def test_what_a_size_loses_is_found_and_adds_up(add_run, ranks, lost):
+    one, several = losses(add_run(ALONE), add_run(*ranks))
+    assert_lost(one)
+    assert_lost(several, **lost)
+    assert several.largest == max(lost, key=lost.get, default=None)
+
+
+def test_checkpoints_between_epochs_count_once_though_other_ranks_wait_for_them_in_a_step(add_run):
+    # 100 steps of 0.1 s, and 10 s of saving by rank 0, which rank 1 waits for in its next step.
+    saves = [{"event": "checkpoint", "save_time_s": 5.0}] * 2
+    waits = ALONE | {"exposed_communication": 0.1}
+    one, two = losses(add_run(ALONE), add_run(ALONE, waits, more=saves))
+    assert two.shares["checkpoints"] == pytest.approx(0.5)
+    assert two.shares["communication"] == pytest.approx(0.0, abs=1e-9)
+    assert one.efficiency == 1
+    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+    # Nobody waits for the one at the end.
+    (ended,) = losses(add_run(ALONE, ALONE, more=saves))
+    assert ended.shares["checkpoints"] == pytest.approx(0.5)
+
+
+def test_checkpoints_within_steps_are_not_counted_again_from_their_events(add_run):
+    saving = ALONE | {"checkpoint": 0.1}
+    saves = [{"event": "checkpoint", "save_time_s": 0.1}] * STEPS * WINDOWS
+    (run,) = losses(add_run(saving, more=saves))
+    assert run.shares["checkpoints"] == pytest.approx(0.5)
+
+
+def test_a_restart_costs_the_time_between_attempts_and_the_steps_done_again(make_run, events):
+    # Attempt 0: 50 steps of 0.1 s, from 100 s to 105 s. Attempt 1: from 110 s on, from step 20 on.
+    # Useful are 100 steps, 10 s; lost are 5 s between and 30 steps. Node 1's clock is 2 min ahead.
+    run = make_run("ddp-restarted", nodes=2)
+    for rank, ahead_s in ((0, 0.0), (1, 120.0)):
+        start = events.start(rank, world_size=2, num_nodes=2)
+        first = [window(events, ALONE, n, end_s=101.0 + n + ahead_s) for n in range(5)]
+        second = [window(events, ALONE, n, end_s=109.0 + n + ahead_s) for n in range(2, 10)]
+        resume = {"event": "resume", "step": 20}
+        events.write(run, rank, [start, *first])
+        events.write(run, rank, [start, resume, *second, events.end()], attempt=1)
+    run.write_attempt_verdict(FAILED)
+    (summary,) = summarize([run], {}).runs
+    assert summary.lost_steps == 30
+    assert summary.lost_time_s == pytest.approx(5 + 30 * 0.1)
+    assert summary.losses.shares["restarts"] == pytest.approx(8 / 18)
+    assert sum(summary.losses.shares.values()) == pytest.approx(1)
+    assert "restarts are 44 % of the time: 1 restart cost 8.0 s" in printed(run).lower()
+    assert "because rank 0 was killed" in printed(run)
+
+
+def test_what_was_lost_over_all_the_time_is_told_apart_from_the_efficiency_of_steps(add_run):
+    saves = [{"event": "checkpoint", "save_time_s": 10.0}]
+    runs = [add_run(ALONE), add_run(ALONE, ALONE, more=saves)]
+    summary = summarize(runs, {})
+    assert summary.runs[1].efficiency == pytest.approx(1)
+    assert_lost(summary.groups[0].losses[1], checkpoints=0.5)
+    assert "all the time is that of steps, checkpoints and what restarts cost" in printed(*runs)
+    assert "all the time is that" not in printed(runs[0], add_run(ALONE, ALONE))
+
+
+def test_ranks_that_do_not_wait_for_each_other_do_not_straggle(add_run):
+    slow = ALONE | {"forward_backward": 0.18}
+    _, two = losses(add_run(ALONE), add_run(ALONE, slow))
+    assert two.lost["stragglers"] == 0
+    assert two.lost["computing"] > 0.1
+    assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
+
+
+def test_ranks_that_take_turns_in_being_slow_are_stragglers_without_a_name(add_run):
+    def slow_in(turn):
+        return lambda number: (
+            ALONE
+            | ({"forward_backward": 0.18} if number % 2 == turn else {"exposed_communication": 0.1})
+        )
+
+    _, two = losses(add_run(ALONE), add_run(slow_in(0), slow_in(1)))
+    # In one half of the time each waits 0.1 s, in the other it computes 0.1 s longer itself; the
+    # first window is warm-up.
+    assert two.lost["communication"] == pytest.approx(0, abs=1e-9)
+    assert two.lost["stragglers"] > 0.25
+    assert two.straggler is None
+    assert "none is for certain the slowest throughout" in two.advice[0]
+
+
+def test_steps_without_phases_are_not_blamed_on_anything(add_run):
+    bare = {"other": 0.1}
+    _, two = losses(add_run(bare), add_run({"other": 0.2}, {"other": 0.2}))
+    assert_lost(two, undivided=0.5)
+    (alone,) = losses(add_run(bare))
+    assert (alone.efficiency, alone.largest) == (1, None)
+    # Against a run with phases nothing finer can be said.
+    _, mixed = losses(add_run(ALONE), add_run({"other": 0.2}, {"other": 0.2}))
+    assert_lost(mixed, undivided=0.5 + 0.05, data=-0.05)
+
+
+def test_a_rank_that_lacks_windows_is_compared_where_it_has_steps(make_run, events):
+    waits = ALONE | {"exposed_communication": 0.1}
+    run = make_run("ddp-gap", gpus=2)
+    for rank, phases in enumerate((waits, ALONE | {"forward_backward": 0.18})):
+        numbers = [n for n in range(20) if rank == 0 or n not in (5, 6, 7)]
+        made = [window(events, phases, number) for number in numbers]
+        events.write(run, rank, [events.start(rank, world_size=2), *made, events.end()])
+    (found,) = losses(run)
+    assert found.shares["stragglers"] == pytest.approx(0.5)
+    assert found.straggler.rank == 1
+    assert found.straggler.longer_s == pytest.approx(0.1)
+    assert found.straggler.slowest_in == found.straggler.stretches < 17
+
+
+def test_a_single_size_is_divided_into_computing_and_what_could_be_won(add_run):
+    (found,) = losses(add_run(ALONE | {"host_to_device": 0.1}))
+    assert found.against == []
+    assert found.efficiency == pytest.approx(0.4)
+    assert found.lost["computing"] == 0
+    assert found.shares["computing"] == pytest.approx(0.4)
+    assert found.lost["device"] == pytest.approx(0.5)
+    text = printed(add_run(ALONE | {"host_to_device": 0.1}))
+    assert "1 x 1: of its time 60 % is not computing: 50 % bringing batches to the device" in text
+
+
+def test_a_single_rank_communicates_with_nobody(add_run):
+    run = add_run(ALONE | {"exposed_communication": 0.1})
+    (alone,) = losses(run)
+    assert alone.shares["communication"] == 0
+    assert alone.lost["fixed"] == pytest.approx(0.11 / 0.2)
+    # What it has against larger sizes is what they have of the same kind.
+    _, two = losses(run, add_run(*[ALONE | {"exposed_communication": 0.1}] * 2))
+    assert_lost(two)
+
+
+def test_a_slow_node_is_named_where_all_of_its_ranks_are_slow(add_run):
+    waits, slow = ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}
+    (found,) = losses(add_run(waits, waits, slow, slow, nodes=2))
+    assert (found.straggler.rank, found.straggler.node, found.straggler.host) == (None, 1, "host1")
+    assert found.straggler.longer_s == pytest.approx(0.1)
+    assert "all ranks of node 1 (host host1) need 100.0 ms more per step" in found.advice[0]
+
+
+def test_repeats_name_a_rank_only_where_it_was_that_one_each_time(add_run):
+    waits, slow = ALONE | {"exposed_communication": 0.1}, ALONE | {"forward_backward": 0.18}
+    (same,) = losses(add_run(waits, slow), add_run(waits, slow))
+    assert (same.straggler.rank, same.straggler.host) == (1, "host0")
+    (other,) = losses(add_run(waits, slow), add_run(slow, waits))
+    assert other.straggler is None
+
+
+def test_chance_names_nobody(add_run):
+    drawing = random.Random(7)
+
+    def noisy(_number):
+        own_s = drawing.uniform(0.05, 0.11)
+        return ALONE | {"forward_backward": own_s, "exposed_communication": 0.12 - own_s}
+
+    found = [losses(add_run(*[noisy] * 4))[0].straggler for _ in range(20)]
+    assert found == [None] * 20
+
+
+def test_parts_add_up_whatever_the_ranks_did():
+    drawing = random.Random(1)
+    phases = ("data_wait", "host_to_device", "forward_backward", "exposed_communication")
+    phases += ("optimizer", "checkpoint", "unheard_of")
+    for _ in range(300):
+        ranks = []
+        for _ in range(drawing.randint(1, 5)):
+            totals = StepTotals()
+            totals.steps = drawing.randint(1, 100)
+            used = drawing.sample(phases, drawing.randint(0, len(phases)))
+            totals.phases_s = {name: drawing.expovariate(1) for name in used}
+            totals.sum_s = sum(totals.phases_s.values()) + drawing.choice((0.0, drawing.random()))
+            ranks.append(totals)
+        saver = drawing.randrange(len(ranks))
+        step_s = [totals.sum_s / totals.steps for totals in ranks]
+        saves_s, restarts_s = drawing.choice((0.0, drawing.random())), drawing.random()
+        parts = divide(
+            ranks,
+            rotating_s=drawing.random(),
+            pauses=Pauses(saves_s=saves_s, saver=saver, restarts_s=restarts_s),
+        )
+        steps = [totals.steps for totals in ranks]
+        in_steps_s = sum(
+            num * min(saves_s, max(0.0, one - step_s[saver]))
+            for num, one in zip(steps, step_s, strict=True)
+        ) / sum(steps)
+        whole_s = sum(totals.sum_s for totals in ranks) / sum(steps)
+        wanted = whole_s + saves_s - in_steps_s + restarts_s
+        assert sum(parts.values()) == pytest.approx(wanted)
+        for part in ("communication", "stragglers", "checkpoints", "restarts"):
+            assert parts[part] >= -1e-12, part
+
+
+def test_losses_are_in_the_json_of_each_run_and_in_the_table(add_run):
+    runs = [add_run(ALONE), add_run(*[ALONE | {"exposed_communication": 0.1}] * 2)]
+    rows = to_json(summarize(runs, {}))
+    assert rows[1]["losses"]["lost"]["communication"] == pytest.approx(0.5)
+    assert rows[1]["losses"]["against"] == ["ddp-00"]
+    assert rows[1]["parts_s"]["communication"] == pytest.approx(0.1)
+    assert msgspec.json.encode(rows)
+    assert "2 1 x 2 50 0 50 0 0 0 50" in printed(*runs)
+
+
+def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
+    faster = ALONE | {"forward_backward": 0.04, "exposed_communication": 0.14}
+    _, two = sizes = losses(add_run(ALONE), add_run(faster, faster))
+    assert two.lost["computing"] == pytest.approx(-0.2)
+    bars = [
+        (bar.get_x(), bar.get_x() + bar.get_width())
+        for bar in draw(sizes, "title").axes[0].patches
+        if bar.get_y() > 0.5
+    ]
+    assert min(min(bar) for bar in bars) == pytest.approx(-20)
+    assert max(max(bar) for bar in bars) == pytest.approx(120)
