@@ -76,6 +76,15 @@ def test_the_whole_summary_in_80_columns(sweep, monkeypatch):
 EXPECTED = """\
 ddp: 4 ranks (2 x 2) are 3.20 times as fast as 1 (1 x 1): 80 % of the ideal
 speed-up (weak scaling).
+  2 x 2: of its time 20 % is lost: 18 % in no phase, 12 % waiting for the
+  slowest rank, less 10 % won elsewhere.
+  Waiting for the slowest rank is 12 % of the time, but none is for certain the
+  slowest throughout: batches may take unequally long, or something else uses
+  the CPUs now and then.
+  Exposed communication is 12 % of the time: train.accumulate=2 or
+  train.batch_size=128 communicates half as often: about 1.06 times as fast, at
+  most 1.14 times as fast if it went altogether; `hpcdist submit allreduce`
+  measures the network between the nodes.
 
 Weak scaling (10 samples per step for each GPU)
  nodes                   step       speed-  effic.  against
@@ -104,6 +113,18 @@ Speed of all ranks together, mean ± sd over stretches of the run
 4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0    1.50      75
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
+
+Where the time goes: lost against the ideal, in % of all the time
+    nodes   not  data  exposed  strag-  slower  fixed  in no   in
+#  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
+1   1 x 1   100     0        0       0       0      0      0    0
+2   1 x 2    90     1       -3       6       0      0      6   10
+3   2 x 2    80     2      -12      12       0      0     18   20
+
+Where the time goes: lost against the ideal, in % of all the time
+    nodes   not  data  exposed  strag-  slower  fixed  in no   in
+#  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
+4   1 x 2    75     2        2       6       0      0     15   25
 
 Time of one step, mean ± sd over all steps and ranks; what was learned; memory
      step time  median   p95            test  accuracy  peak mem.     re-
@@ -134,7 +155,6 @@ Time to 97.7 % test accuracy, from the first step on, restarts included
 4   1 x 2  1.07      -       -  97.78      0.98
 5   1 x 2  1.07      -       -  97.78         -
 
-  #4: not compared: train.batch_size is 32, but 64 in ddp-20260101-120000-aaaa
   #5: rank 1 (node 0, host a) was killed by SIGKILL after step 40 (log:
   logs/rank-00001.log)
 
