@@ -245,8 +245,13 @@ class Forkserver:
 
 def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
     """Serve the attempt's key-value store until killed: a process of its own, since it has threads,
-    and one per attempt, since a store that knew the last attempt's ranks would mislead the next."""
+    and one per attempt, since a store that knew the last attempt's ranks would mislead the next.
+
+    Where torch is not imported for the ranks either they may never ask: its import waits for them.
+    """
     die_with_parent(parent_pid)
+    if "torch" not in sys.modules:
+        select.select([listener], [], [])
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
