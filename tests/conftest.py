@@ -27,6 +27,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 _LASTING: set[int] = set()  # processes that serve several tests
 
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
+# Threads that wait for others must not spin: ranks of several tests share few CPUs, and with two
+# threads per CPU a step that takes 5 ms takes a second, all of it waiting.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 _LONGEST_FIRST = (
