@@ -14,8 +14,6 @@ TRAIN = (
     *("--set", "train.evaluate_every_epochs=0"),
     *("--set", "checkpoint.every_epochs=2"),
     *("--set", "launch.device=cpu"),
-    # All nodes are this machine, and each would use all of its CPUs.
-    *("--set", "train.num_threads=1"),
 )
 TWO = ("--nodes", 2, "--gpus", 1)
 CPU = ("--set", "launch.device=cpu")
