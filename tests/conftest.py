@@ -27,6 +27,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 _LASTING: set[int] = set()  # processes that serve several tests
 
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
+# Threads that wait for others must not spin: ranks of several tests share few CPUs, and with two
+# threads per CPU a step that takes 5 ms takes a second, all of it waiting.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 _LONGEST_FIRST = (
@@ -87,10 +90,19 @@ def _parent(pid):
 def leaked_shared_memory(before):
     """New entries of /dev/shm that no living process uses: those of other programs do not count."""
     new = {name: _inode(name) for name in set(os.listdir(_SHARED_MEMORY)) - before}
-    if not new:
-        return set()
-    gone_or_used = {None, *_shared_memory_in_use()}
-    return {name for name, inode in new.items() if inode not in gone_or_used}
+    unused = {name for name, inode in new.items() if inode is not None and not _is_used(inode)}
+    if unused:
+        _find_users_of_shared_memory()
+    return {name for name in unused if new[name] not in _SHARED_MEMORY_USERS}
+
+
+_SHARED_MEMORY_USERS: dict[int, str] = {}  # a process that was found to use it, by its inode
+
+
+def _is_used(inode):
+    """Whether who used it then still does: to look at all processes takes long."""
+    user = _SHARED_MEMORY_USERS.get(inode)
+    return user is not None and inode in set(_shared_memory_of(user))
 
 
 def _inode(name):
@@ -100,19 +112,22 @@ def _inode(name):
         return None
 
 
-def _shared_memory_in_use():
+def _find_users_of_shared_memory():
+    _SHARED_MEMORY_USERS.clear()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        _SHARED_MEMORY_USERS.update(dict.fromkeys(_shared_memory_of(pid), pid))
+
+
+def _shared_memory_of(pid):
     """Inodes, not names: who makes a semaphore has mapped it under a name that is gone since."""
     device = _SHARED_MEMORY.stat().st_dev
     mapped = re.compile(
         rf"^\S+ \S+ \S+ {os.major(device):02x}:{os.minor(device):02x} (\d+)", re.MULTILINE
     )
-    inodes = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-            inodes.update(map(int, mapped.findall(maps)))
-            inodes.update(_open_inodes(Path(f"/proc/{pid}/fd"), device))
-    return inodes
+    with contextlib.suppress(OSError):
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        yield from map(int, mapped.findall(maps))
+        yield from _open_inodes(Path(f"/proc/{pid}/fd"), device)
 
 
 def _open_inodes(folder, device):

@@ -94,7 +94,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     assert ": done in " in terminal.shown.splitlines()[-1]
     assert "\x1b[?25h" in terminal.shown  # the cursor is back
 
-    plain = hpcdist("submit", "ddp", *options)
+    plain = hpcdist("submit", "ddp", *options, "--set", "train.max_steps=90")
     assert plain.returncode == 0
     assert "\x1b" not in plain.stdout + plain.stderr
     assert plain.stdout.startswith("[rank 0] epoch 1/")

@@ -5,6 +5,7 @@ agent for each, and reaps those that end.
 """
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -41,6 +42,7 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # or each agent's forkserver looks through all that torch has made
     print("ready", torch.__version__, flush=True)
     buffer = b""
     while True:

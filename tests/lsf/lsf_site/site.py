@@ -168,7 +168,7 @@ class Site:
 
     def _login_environment(self):
         """Of a fresh shell on another host."""
-        names = ("HOME", "LANG", "TMPDIR")
+        names = ("HOME", "LANG", "TMPDIR", "OMP_WAIT_POLICY")
         kept = {name: os.environ[name] for name in names if name in os.environ}
         return kept | {"PATH": self._path, "SHELL": "/bin/sh", "LOGNAME": "user1", "USER": "user1"}
 
