@@ -18,7 +18,7 @@ from typing import Any
 from hpcdist.errors import JobError
 from hpcdist.job import Flag, LoadedJob
 from hpcdist.job.load import load_values
-from hpcdist.workloads.script import PRELOADED_PACKAGES, heavy_imports
+from hpcdist.workloads.imports import PRELOADED_PACKAGES, heavy_imports
 
 
 def load_function(

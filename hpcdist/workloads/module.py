@@ -11,7 +11,8 @@ from typing import Any
 
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
-from hpcdist.workloads.script import heavy_imports, run_as_main
+from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.script import run_as_main
 
 
 def check(job: JobSpec) -> None:
