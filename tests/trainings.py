@@ -20,12 +20,15 @@ class HeldCNN(FashionCNN):
 
     def forward(self, images):
         self.steps += 1
-        if self.steps > 200 and not Path(os.environ["HPCDIST_RUN_DIR"], "released").exists():
+        run = Path(os.environ["HPCDIST_RUN_DIR"])
+        has_begun = self.steps > 200 or (run / "attempts" / "00001").exists()
+        if has_begun and not (run / "released").exists():
             time.sleep(0.1)
         return super().forward(images)
 """
-"""Steps slowly, after the fourth epoch, until it is released: what is to interrupt its training
-comes in time, however busy the machine is. It learns what the built-in model learns."""
+"""Steps slowly, after the fourth epoch and after each restart, until it is released: what is to
+interrupt its training comes in time, however busy the machine is. It learns what the built-in model
+learns."""
 
 TRAIN = (
     "ddp",

@@ -1,6 +1,9 @@
 """What interrupts a run on Slurm, and where it runs."""
 
-from cluster_user import expand, job_id
+import os
+import signal
+
+from cluster_user import agent_pid, expand, job_id
 
 
 def requeue(user, run):
@@ -9,6 +12,10 @@ def requeue(user, run):
 
 def warn(user, run):
     user.cluster.run("scancel", "--signal=USR2", job_id(run))
+
+
+def kill_agent(_user, run):
+    os.kill(agent_pid(run, 1), signal.SIGKILL)
 
 
 def hosts(user, run):

@@ -1,11 +1,8 @@
-"""Nodes and agents that are lost, or seem to be: another attempt goes on, and the old one can spoil
+"""Nodes that are lost, or seem to be: another attempt goes on, and the old one can spoil
 nothing."""
 
-import os
-import signal
-
 import pytest
-from cluster_user import User, agent_pid
+from cluster_user import User, events
 from interruptions import hosts
 from trainings import end_well, train
 
@@ -15,19 +12,22 @@ def user(slurm, tmp_path):
     return User(slurm, tmp_path)
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("node", [0, 1])
-def test_a_training_goes_on_exactly_after_the_loss_of_a_node(user, uninterrupted, node):
+@pytest.mark.timeout(300)
+def test_a_training_that_loses_a_node_and_then_its_first_goes_on_exactly(user, uninterrupted):
     run = train(user)
-    name = hosts(user, run)[node]
-    user.cluster.kill_node(name)
-    user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
-    end_well(user, run, uninterrupted)
-    lost = run.read_attempt_verdict(0)
-    assert lost.kind == "agent_lost"
-    assert name in lost.message or f"node {node}" in lost.message
-    assert name not in hosts(user, run)
-    user.cluster.revive_node(name)
+    killed = []
+    for attempt, node in enumerate((1, 0), 1):
+        killed.append(hosts(user, run)[node])
+        user.cluster.kill_node(killed[-1])
+        user.cluster.wait_for(lambda n=attempt: len(events(run, "resume")) == n, 120)
+    assert not set(killed) & set(hosts(user, run))
+    end_well(user, run, uninterrupted, attempts=3)
+    for attempt, (name, node) in enumerate(zip(killed, (1, 0), strict=True)):
+        lost = run.read_attempt_verdict(attempt)
+        assert lost.kind == "agent_lost"
+        assert name in lost.message or f"node {node}" in lost.message
+    for name in killed:
+        user.cluster.revive_node(name)
 
 
 @pytest.mark.timeout(240)
@@ -42,13 +42,6 @@ def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
     assert (lost.kind, lost.host) == ("agent_lost", name)
     assert f"node 0 (host {name})" in lost.message
     user.cluster.revive_node(name)
-
-
-def test_a_killed_agent_costs_an_attempt_and_no_more(user, uninterrupted):
-    run = train(user)
-    os.kill(agent_pid(run, 1), signal.SIGKILL)
-    user.cluster.wait_for(lambda: run.newest_attempt() == 1, 60)
-    end_well(user, run, uninterrupted)
 
 
 @pytest.mark.timeout(300)

@@ -3,7 +3,7 @@ have been."""
 
 import pytest
 from cluster_user import User, events, job_id
-from interruptions import requeue, warn
+from interruptions import kill_agent, requeue, warn
 from trainings import COUNT, end_well, last_checkpoint, stopped_steps, train
 
 from hpcdist.run import Run
@@ -14,33 +14,34 @@ def user(slurm, tmp_path):
     return User(slurm, tmp_path)
 
 
-@pytest.mark.parametrize("interrupt", [requeue, warn], ids=["scontrol requeue", "USR2"])
-def test_a_training_that_is_requeued_goes_on_exactly(user, uninterrupted, interrupt):
+@pytest.mark.timeout(240)
+def test_a_training_that_is_interrupted_again_and_again_goes_on_exactly(user, uninterrupted):
     run = train(user)
-    interrupt(user, run)
-    end_well(user, run, uninterrupted)
+    for attempt, interrupt in enumerate((requeue, warn, kill_agent), 1):
+        interrupt(user, run)
+        user.cluster.wait_for(lambda n=attempt: len(events(run, "resume")) == n, 60)
+    end_well(user, run, uninterrupted, attempts=4)
     stops, resumed = stopped_steps(run)
-    assert stops == set(resumed)  # every rank stopped at one step, and went on from there
+    assert stops == set(resumed[:2])  # every rank stopped at one step, and went on from there
+    kinds = [run.read_attempt_verdict(attempt).kind for attempt in range(3)]
+    assert kinds == ["preempted", "time_limit", "agent_lost"]
 
 
-def test_a_preempted_training_goes_on_exactly(user, uninterrupted):
+@pytest.mark.timeout(240)
+def test_a_preempted_training_goes_on_exactly_with_a_grace_period_and_without(user, uninterrupted):
     run = train(user, "--partition", "low")
-    urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
-    user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED")
-    end_well(user, run, uninterrupted)
-
-
-def test_a_preempted_training_uses_its_grace_period(user, uninterrupted):
-    user.cluster.run("scontrol", "update", "PartitionName=low", "GraceTime=60")
     try:
-        run = train(user, "--partition", "low")
-        urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
-        user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED")
+        for attempt, grace_s in enumerate((60, 0), 1):
+            user.cluster.run("scontrol", "update", "PartitionName=low", f"GraceTime={grace_s}")
+            urgent = user.cluster.submit("sleep 2", "--partition=high", "--nodes=4", "--exclusive")
+            user.cluster.wait_for_state(urgent, "RUNNING", "COMPLETED", limit_s=60)
+            user.cluster.wait_for(lambda n=attempt: len(events(run, "resume")) == n, 60)
     finally:
         user.cluster.run("scontrol", "update", "PartitionName=low", "GraceTime=0")
-    end_well(user, run, uninterrupted)
+    end_well(user, run, uninterrupted, attempts=3)
     stops, resumed = stopped_steps(run)
-    assert stops == set(resumed)
+    # Within the grace period every rank stopped at one step, and went on from there.
+    assert resumed[0] in stops
 
 
 def test_a_part_of_a_sweep_is_requeued_by_itself(user):
