@@ -130,6 +130,10 @@ class Trainer:
         if job.train.activation_checkpointing:
             recompute_blocks(self.model)
         self._strategy = STRATEGIES[job.strategy]
+        # A single rank has nobody to wait for: what DDP does at the end is a part of its backward.
+        self._times_communication = (
+            self._strategy.tells_last_gradient and self.context.world_size > 1
+        )
         place = Place(device=self.device, num_gpus=self.context.num_gpus, train=job.train)
         self._wrapped = self._strategy.wrap(self.model, place)
         self._call = compile_module(self._wrapped, self.device, setting=job.train.compile)
@@ -179,7 +183,7 @@ class Trainer:
         False where the agent asked to stop before: then a checkpoint is saved.
         """
         self._timer = make_timer(self.context, first_step=self.position.step)
-        if self._strategy.tells_last_gradient and self._last_parameter is not None:
+        if self._times_communication and self._last_parameter is not None:
             call_when_ready(self._last_parameter, self._timer.note_last_gradient)
         self._wrapped.train()
         if self._is_finished() and self.position.samples:
@@ -293,7 +297,7 @@ class Trainer:
             totals.loss_sum += loss_sum
         share = shares[-1]
         loss_sum = self._forward_backward(share, next(batches), scale)
-        if self._strategy.tells_last_gradient:
+        if self._times_communication:
             self._timer.mark_backward()
         else:
             self._timer.mark("forward_backward")

@@ -34,6 +34,13 @@ def test_a_training_records_its_setup_steps_evaluations_and_epochs(train_ranks, 
     assert done.log(1) == ""
 
 
+def test_a_single_rank_communicates_with_nobody(train_ranks, make_job):
+    done = train_ranks(make_job(), 1)
+    assert done.exit_codes == [0], done.log()
+    assert {"forward_backward", "optimizer"} <= set(done.events("steps")[0]["phases_s"])
+    assert "exposed_communication" not in done.events("steps")[0]["phases_s"]
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_together_train_like_one_process_with_the_same_global_batch(
     train_ranks, train_whole, make_job, world_size

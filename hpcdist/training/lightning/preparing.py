@@ -51,7 +51,9 @@ def prepare_ranks(trainer: Trainer, module: Classifier, timer: HostTimer | GpuTi
         num_classes=data.num_classes,
     )
     wrapped.train()
-    module.times_communication = last is not None and isinstance(wrapped, DistributedDataParallel)
+    module.times_communication = (
+        last is not None and isinstance(wrapped, DistributedDataParallel) and trainer.world_size > 1
+    )
     if last is not None and module.times_communication:
         call_when_ready(last, timer.note_last_gradient)
 
