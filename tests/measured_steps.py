@@ -94,7 +94,7 @@ def _is_slower(early_s: Sequence[float], rest_s: Sequence[float]) -> bool:
 
 @functools.cache
 def student(confidence: float, freedom: float) -> float:
-    """Student's t that a value stays below, in amount: its density summed up by Simpson's rule, over
+    """Student's t that a value stays below, in amount: its density summed up (Simpson's rule), over
     the angle whose tangent is t / sqrt(freedom)."""
     gammas = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
     number = 100
