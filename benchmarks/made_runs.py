@@ -18,11 +18,15 @@ from hpcdist.recording import StepRecorder
 from hpcdist.run import Run
 from hpcdist.spec import job_to_dict
 from hpcdist.submission import SPEC_VERSION, versions
+from hpcdist.usage.figures import NodeBegin
+from hpcdist.usage.windows import Sample, Windows, to_fields
 from hpcdist.verdict import Verdict
 
 _STEPS_PER_WINDOW = 80
 _STEP_TIME_S = 0.003
 _SAMPLES_PER_STEP = 64
+_SAMPLED_EVERY_S = 2.0
+_SAMPLES = 100
 
 
 def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) -> None:
@@ -35,6 +39,8 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
     events = [runs.parent / f"{runs.name}-rank-{rank}.jsonl" for rank in range(num_ranks)]
     for rank, path in enumerate(events):
         _write_events(path, rank=rank, num_ranks=num_ranks, num_windows=num_windows)
+    usage = runs.parent / f"{runs.name}-node-0.jsonl"
+    _write_usage(usage, num_cpus=num_ranks)
     spec = _spec(num_ranks)
     verdict = Verdict(
         kind="done", state="done", message="done", exit_code_of_run=0, time_s=time.time()
@@ -43,6 +49,7 @@ def make_runs(runs: Path, *, num_runs: int, num_ranks: int, num_windows: int) ->
         run = Run.create(runs, "ddp")
         for rank, path in enumerate(events):
             os.link(path, run.event_file(rank))
+        os.link(usage, run.usage_file(0))
         run.claim_attempt()
         files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
         files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
@@ -57,6 +64,30 @@ def make_submitted_runs(runs: Path, *, jobs: Sequence[tuple[str, str]], schedule
         files.write_json(run.spec_file, spec | {"id": run.id, "created_s": time.time()})
         submission = {"scheduler": scheduler, "job_id": job_id, "job_name": name}
         files.write_json(run.submission_file, submission | {"submitted_s": time.time()})
+
+
+def _write_usage(path: Path, *, num_cpus: int) -> None:
+    """What the agent of a node without GPUs samples in some minutes, by its own windows."""
+    drawing = random.Random(0)
+    events = EventWriter(path)
+    begin = NodeBegin(
+        begin_s=0.0, node=0, host="host", cpus=list(range(num_cpus)), num_cpus=num_cpus
+    )
+    events.write("node", **to_fields(begin))
+    windows = Windows(_SAMPLED_EVERY_S)
+    for _ in range(_SAMPLES):
+        busy = num_cpus * drawing.uniform(0.8, 1)
+        node = {
+            "cpus_busy": busy,
+            "memory_bytes": 300e6 * num_cpus,
+            "node_cpus_busy": busy,
+            "node_memory_bytes": 400e6 * num_cpus,
+        }
+        sample = Sample(length_s=_SAMPLED_EVERY_S, node=node, gpus=[])
+        window = windows.add(sample, time_s=0.0)
+        if window is not None:
+            events.write("usage", **to_fields(window))
+    events.close()
 
 
 def _spec(num_ranks: int) -> dict[str, object]:

@@ -54,24 +54,41 @@ _REPORT = "_lsf.out"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class _Within:
+    """A path within a run directory, made when it is first asked for: whoever lists thousands of
+    runs needs few of each."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __set_name__(self, _owner: type[Run], name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: Run, _owner: type[Run]) -> Path:
+        path = run.path / self._place
+        run.__dict__[self._name] = path  # found there before this is asked again
+        return path
+
+
 class Run:
     """One run directory: its paths, and reading and writing its small files."""
+
+    spec_file = _Within("spec.json")
+    submission_file = _Within("submission.json")
+    script_file = _Within("script.sh")
+    verdict_file = _Within("verdict.json")
+    _reserve_file = _Within("launch/reserve")
+    submitit_folder = _Within("submitit")
+    launch_folder = _Within("launch")
+    attempts_folder = _Within("attempts")
+    logs_folder = _Within("logs")
+    events_folder = _Within("events")
+    errors_folder = _Within("errors")
+    checkpoints_folder = _Within("checkpoints")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.id = path.name
-        self.spec_file = path / "spec.json"
-        self.submission_file = path / "submission.json"
-        self.script_file = path / "script.sh"
-        self.verdict_file = path / "verdict.json"
-        self._reserve_file = path / "launch" / "reserve"
-        self.submitit_folder = path / "submitit"
-        self.launch_folder = path / "launch"
-        self.attempts_folder = path / "attempts"
-        self.logs_folder = path / "logs"
-        self.events_folder = path / "events"
-        self.errors_folder = path / "errors"
-        self.checkpoints_folder = path / "checkpoints"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

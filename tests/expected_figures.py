@@ -9,26 +9,18 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from step_histories import Attempt, History, RankHistory, Step, end_s
-
-T_95 = {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 6: 2.44691}
-"""Student's t for 95 % either way, by degrees of freedom, from a printed table."""
-
-
-class Numbered(NamedTuple):
-    """A window that is in the file, with the numbers of its steps from 1 on."""
-
-    steps: dict[int, Step]
-
-    @property
-    def mean_time_s(self) -> float:
-        return self.time_s / len(self.steps)
-
-    @property
-    def time_s(self) -> float:
-        return sum(step.time_s for step in self.steps.values())
+from expected_parts import expected_parts, expected_straggler
+from measured_steps import (
+    Numbered,
+    measured_steps,
+    measured_windows,
+    warm_up_steps,
+    whole_attempts,
+    written_windows,
+)
+from step_histories import Attempt, Evaluation, History, RankHistory, Step, end_s
 
 
 def expected_figures(history: History) -> dict[str, Any]:
@@ -40,13 +32,19 @@ def expected_figures(history: History) -> dict[str, Any]:
         for step in measured_steps(attempt, rank)
     ]
     newest = _newest_that_began(history)
+    lost_time_s = _lost_time_s(history, every_step)
+    num_steps = _work(history) - lost_steps(history)
+    parts = expected_parts(history, lost_time_s=lost_time_s, num_steps=num_steps)
     return {
         "nodes": history.nodes,
         "gpus_per_node": history.ranks_per_node,
         "world_size": history.world_size,
         **_samples_per_s(history),
+        "warm_up_steps": warm_up_steps(history),
         **_step_time_s(every_step),
         **_phase_s(every_step),
+        **{f"parts_s.{part}": time_s for part, time_s in parts.items()},
+        **(expected_straggler(history) or {"straggler": None}),
         **_final(history),
         "peak_rss_bytes": _peak_rss_bytes(history),
         "restarts": max(attempt.number for attempt in history.attempts),
@@ -54,7 +52,8 @@ def expected_figures(history: History) -> dict[str, Any]:
         "epochs": _epochs(history, newest),
         "train_loss": _train_loss(history),
         "lost_steps": lost_steps(history),
-        "lost_time_s": _lost_time_s(history, every_step),
+        "lost_time_s": lost_time_s,
+        **_cost(history, every_step),
         **_paces(history),
         "attempts": [
             (attempt.life, _first_step(attempt), _last_step_known(attempt))
@@ -63,52 +62,20 @@ def expected_figures(history: History) -> dict[str, Any]:
     }
 
 
-# Which steps count.
-
-
-def written_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
-    numbered = iter(enumerate(rank.steps, attempt.first_step + 1))
-    windows = [Numbered(dict(itertools.islice(numbered, length))) for length in rank.windows]
-    lost = rank.lost | ({len(windows) - 1} if rank.tears_last_window else set())
-    return [window for index, window in enumerate(windows) if index not in lost]
-
-
-def measured_windows(attempt: Attempt, rank: RankHistory) -> list[Numbered]:
-    """Without the warm-up."""
-    windows = written_windows(attempt, rank)
-    if len(windows) < 2:
-        return windows
-    times_s = [window.mean_time_s for window in windows]
-    left_out = 1
-    while left_out < len(windows) // 4:
-        later_s = times_s[left_out + 1 :]
-        if min(later_s) <= times_s[left_out] <= max(later_s):
-            break
-        left_out += 1
-    return windows[left_out:]
-
-
-def measured_steps(attempt: Attempt, rank: RankHistory) -> list[Step]:
-    return [step for window in measured_windows(attempt, rank) for step in window.steps.values()]
-
-
 # Speed.
 
 
 def _samples_per_s(history: History) -> dict[str, Any]:
-    whole = [
-        attempt
-        for attempt in history.attempts
-        if sum(bool(measured_steps(attempt, rank)) for rank in attempt.ranks) == history.world_size
-    ]
+    whole = whole_attempts(history)
     if not whole:
-        return {"samples_per_s": None}
+        return {"samples_per_s": None, "samples_per_step": None}
     mean = sum(_stepped_s(attempt) * _rate(attempt) for attempt in whole) / sum(
         map(_stepped_s, whole)
     )
     rates = [pair for attempt in whole for pair in _rates_of_windows(attempt)]
     return {
         "samples_per_s.mean": mean,
+        "samples_per_step": _samples_per_step(history, whole),
         "samples_per_s.sd": _weighted_sd(rates) if len(rates) > 1 else None,
         "samples_per_s.count": len(rates) if len(rates) > 1 else None,
     }
@@ -117,6 +84,15 @@ def _samples_per_s(history: History) -> dict[str, Any]:
 def _rate(attempt: Attempt) -> float:
     ranks = [measured_steps(attempt, rank) for rank in attempt.ranks]
     return sum(_samples(steps) / _time_s(steps) for steps in ranks)
+
+
+def _samples_per_step(history: History, whole: Sequence[Attempt]) -> float:
+    """That of each rank, added up."""
+    by_rank: dict[int, list[Step]] = {number: [] for number in range(history.world_size)}
+    for attempt in whole:
+        for rank in attempt.ranks:
+            by_rank[rank.rank] += measured_steps(attempt, rank)
+    return sum(statistics.fmean(step.samples for step in steps) for steps in by_rank.values())
 
 
 def _stepped_s(attempt: Attempt) -> float:
@@ -211,58 +187,27 @@ def _paces(history: History) -> dict[str, Any]:
     return found
 
 
-# What a step lost against the ideal.
-
-
-def expected_losses(history: History, first: History) -> dict[str, float]:
-    """Of the mean step, what each part takes longer than the first history, which has one rank,
-    needs for as many samples of one rank."""
-    mine, theirs = _parts_s(history), _parts_s(first)
-    samples = statistics.mean(step.samples for rank in _steps_of_ranks(history) for step in rank)
-    (only,) = _steps_of_ranks(first)
-    steps_of_first = samples / statistics.mean(step.samples for step in only)
-    step_s = sum(mine.values())
-    return {part: (mine[part] - steps_of_first * theirs[part]) / step_s for part in mine}
-
-
-def _parts_s(history: History) -> dict[str, float]:
-    ranks = _steps_of_ranks(history)
-    every = [step for steps in ranks for step in steps]
-    mean = _phase_s(every)
-    own_s = [statistics.mean(step.time_s - _exposed_s(step) for step in steps) for steps in ranks]
-    exposed_s = statistics.mean(map(_exposed_s, every))
-    stragglers_s = max(own_s) - statistics.mean(step.time_s - _exposed_s(step) for step in every)
-    return {
-        "data": mean["phase_s.data_wait"],
-        "communication": exposed_s - stragglers_s,
-        "stragglers": stragglers_s,
-        "computing": mean["phase_s.forward_backward"],
-        "fixed": mean["phase_s.optimizer"] + mean["phase_s.other"],
-    }
-
-
-def _exposed_s(step: Step) -> float:
-    return step.phases_s.get("exposed_communication", 0.0)
-
-
-def _steps_of_ranks(history: History) -> list[list[Step]]:
-    (attempt,) = history.attempts
-    return [measured_steps(attempt, rank) for rank in attempt.ranks]
-
-
 # Progress, and what was lost.
 
 
 def lost_steps(history: History) -> int:
     """All the work there was, less what there is of it by the last attempt that got so far."""
-    begun = [attempt for attempt in history.attempts if _first_step(attempt) is not None]
-    work = sum(_last_step_known(attempt) - attempt.first_step for attempt in begun)
-    return work - (_last_step_known(begun[-1]) - begun[0].first_step)
+    begun = _begun(history)
+    return _work(history) - (_last_step_known(begun[-1]) - begun[0].first_step)
+
+
+def _work(history: History) -> int:
+    """Steps, however often they were done."""
+    return sum(_last_step_known(attempt) - attempt.first_step for attempt in _begun(history))
+
+
+def _begun(history: History) -> list[Attempt]:
+    return [attempt for attempt in history.attempts if _first_step(attempt) is not None]
 
 
 def _newest_that_began(history: History) -> Attempt:
     """Its first step, or going on from a checkpoint."""
-    return [attempt for attempt in history.attempts if _first_step(attempt) is not None][-1]
+    return _begun(history)[-1]
 
 
 def _first_step(attempt: Attempt) -> int | None:
@@ -333,7 +278,86 @@ def _by_node(
     }
 
 
+# What it cost.
+
+
+def _cost(history: History, steps: Sequence[Step]) -> dict[str, Any]:
+    """The clock of the first node never stands still, so that all times are true ones."""
+    held_s = 0.0
+    for life in {attempt.life for attempt in history.attempts}:
+        own = [attempt for attempt in history.attempts if attempt.life == life]
+        held_s += _known_end_s(own[-1], own[-1].ranks[0]) - own[0].begins_s
+    gpu_hours = held_s / 3600 * history.world_size
+    return {
+        "cost.held_s": held_s,
+        "cost.source": "events",
+        "cost.num_gpus": history.world_size,
+        "cost.gpu_hours": gpu_hours,
+        "cost.num_cpus": None,
+        "cost.lost_s": _lost_of_held_s(history, steps),
+        "cost.waiting_share": None,
+    }
+
+
+def _lost_of_held_s(history: History, steps: Sequence[Step]) -> float | None:
+    if len(history.attempts) < 2:
+        return None
+    lost_s = lost_steps(history) * statistics.mean(step.time_s for step in steps)
+    for before, after in itertools.pairwise(history.attempts):
+        first = after.ranks[0]
+        is_same_life = before.life == after.life
+        since_s = _known_end_s(before, before.ranks[0]) if is_same_life else after.begins_s
+        lost_s += first.begins_s - since_s  # of one that never stepped, its end
+    return lost_s
+
+
 # What ranks say.
+
+
+def best_accuracy(history: History) -> float | None:
+    """Of the lowest rank, in all that was not done again."""
+    return max((one.accuracy for _, _, one in _evaluations(history)), default=None)
+
+
+def expected_time_to_accuracy(history: History, target: float) -> dict[str, Any]:
+    """In true time, from the first step of all."""
+    reached = [
+        (ends_s, step)
+        for ends_s, step, evaluation in _evaluations(history)
+        if evaluation.accuracy >= target
+    ]
+    (stepped, *_) = [rank for a in history.attempts for rank in a.ranks[:1] if rank.steps]
+    return {
+        "time_to_accuracy.target": target,
+        "time_to_accuracy.is_reached": bool(reached),
+        "time_to_accuracy.best": best_accuracy(history),
+        "time_to_accuracy.time_s": reached[0][0] - stepped.begins_s if reached else None,
+        "time_to_accuracy.step": reached[0][1] if reached else None,
+        "time_to_accuracy.epoch": None,
+    }
+
+
+def _evaluations(history: History) -> list[tuple[float, int, Evaluation]]:
+    """True time of the end, step, and what it found, without what was lost with a restart."""
+    found: list[tuple[float, int, Evaluation]] = []
+    for attempt in history.attempts:
+        rank = attempt.ranks[0]
+        if rank.steps:
+            found = [one for one in found if one[1] <= attempt.first_step]
+        for evaluation in rank.evaluations:
+            if not _is_after_tear(rank, evaluation.after_steps):
+                steps = rank.steps[: evaluation.after_steps]
+                pauses = [
+                    one.pause_s
+                    for one in rank.evaluations
+                    if one.after_steps <= evaluation.after_steps
+                ]
+                ends_s = rank.begins_s + _time_s(steps) + sum(pauses)
+                found.append((ends_s, attempt.first_step + evaluation.after_steps, evaluation))
+    return found
+
+
+# What ranks say at their ends.
 
 
 def _final(history: History) -> dict[str, Any]:

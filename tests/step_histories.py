@@ -12,13 +12,21 @@ import math
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hpcdist.events import EventWriter
 from hpcdist.recording import StepRecorder
 from hpcdist.run import Run
 
-PHASES = ("data_wait", "forward_backward", "exposed_communication", "optimizer")
+PHASES = (
+    "checkpoint",
+    "data_wait",
+    "host_to_device",
+    "forward_backward",
+    "exposed_communication",
+    "optimizer",
+)
 LONGEST_SKEW_S = 300.0
 _FIRST_DAY_S = 1.7e9
 """Unix time at the true time 0."""
@@ -49,6 +57,15 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Save:
+    """A checkpoint between two steps, not within one."""
+
+    after_steps: int
+    """Of this attempt."""
+    pause_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankHistory:
     rank: int
     node: int
@@ -64,6 +81,7 @@ class RankHistory:
     lost: frozenset[int] = frozenset()
     """Windows, by index, that are not in the file."""
     evaluations: list[Evaluation] = field(default_factory=list)
+    saves: list[Save] = field(default_factory=list)
     tears_last_window: bool = False
     """The file ends within the line of the last window: the node died."""
     max_rss_bytes: int = 0
@@ -75,6 +93,10 @@ class Attempt:
     life: int
     first_step: int
     """Finished steps in the checkpoint that it begins with."""
+    begins_s: float
+    """True time at which its ranks are started."""
+    clock_ahead_s: float
+    """Of the first node."""
     ranks: list[RankHistory]
     lines_of_others: bool = False
     """Among the events are some of a newer version, of unknown kinds, and lines that are none."""
@@ -118,6 +140,9 @@ class Shape:
     early_rank: int | None = None
     """Takes ten steps fewer than the others."""
     evaluates: bool = False
+    saves: Literal["never", "in steps", "between steps"] = "never"
+    """Checkpoints every 30 steps, by rank 0; all others wait."""
+    slow_node: int | None = None
     torn_rank: int | None = None
     skew: bool = False
     jumping_clocks: bool = False
@@ -148,7 +173,7 @@ def make_history(shape: Shape, *, seed: int) -> History:
 
 def end_s(rank: RankHistory) -> float:
     """True time at which a rank had done its last step and the pauses between."""
-    pauses_s = sum(evaluation.pause_s for evaluation in rank.evaluations)
+    pauses_s = sum(pause.pause_s for pause in (*rank.evaluations, *rank.saves))
     return rank.begins_s + sum(step.time_s for step in rank.steps) + pauses_s
 
 
@@ -166,6 +191,8 @@ def _attempt(
 ) -> Attempt:
     first, last = shape.stretches[number]
     table = _steps(shape, draw, last - first)
+    saves = _save(shape, draw, table)
+    stepping_s = begins_s + draw.uniform(1, 20)
     ranks = []
     for rank, steps in enumerate(table):
         if rank == shape.missing_rank:
@@ -177,13 +204,14 @@ def _attempt(
             RankHistory(
                 rank=rank,
                 node=rank // shape.ranks_per_node,
-                begins_s=begins_s + draw.uniform(0, 0.5),
+                begins_s=stepping_s + draw.uniform(0, 0.5),
                 clock_ahead_s=skews[rank // shape.ranks_per_node],
                 steps=done,
                 windows=windows,
                 window_s=shape.window_s,
                 lost=_lost(shape, draw, rank, len(windows)),
                 evaluations=evaluations,
+                saves=[] if rank else saves,
                 tears_last_window=rank == shape.torn_rank,
                 max_rss_bytes=draw.randrange(10**8, 10**9),
             )
@@ -192,6 +220,8 @@ def _attempt(
         number=number,
         life=shape.lives[number] if shape.lives else 0,
         first_step=first,
+        begins_s=begins_s,
+        clock_ahead_s=skews[0],
         ranks=ranks,
         lines_of_others=shape.lines_of_others,
     )
@@ -206,6 +236,7 @@ def _steps(shape: Shape, draw: random.Random, count: int) -> list[list[Step]]:
         own = [
             {
                 "data_wait": scale * draw.uniform(0.001, 0.004),
+                "host_to_device": scale * draw.uniform(0.0005, 0.001),
                 "forward_backward": scale * draw.uniform(0.02, 0.03),
                 "optimizer": scale * draw.uniform(0.001, 0.002),
             }
@@ -213,6 +244,9 @@ def _steps(shape: Shape, draw: random.Random, count: int) -> list[list[Step]]:
         ]
         if shape.straggler is not None:
             own[shape.straggler]["forward_backward"] *= 2
+        for rank in range(world_size):
+            if rank // shape.ranks_per_node == shape.slow_node:
+                own[rank]["forward_backward"] *= 1.5
         longest_s = max(sum(phases.values()) for phases in own)
         network_s = scale * draw.uniform(0.001, 0.003)
         for rank, phases in enumerate(own):
@@ -222,6 +256,22 @@ def _steps(shape: Shape, draw: random.Random, count: int) -> list[list[Step]]:
                 _step(shape, draw, phases, rank=rank, index=index, exposed_s=exposed_s)
             )
     return ranks
+
+
+def _save(shape: Shape, draw: random.Random, table: list[list[Step]]) -> list[Save]:
+    """Have rank 0 save and the others wait for it, in the step after; returns what it saves between
+    steps."""
+    pauses = []
+    for place in range(30, len(table[0]), 30) if shape.saves != "never" else ():
+        save_s = draw.uniform(0.1, 0.3)
+        for rank, steps in enumerate(table):
+            phase = "exposed_communication" if rank else "checkpoint"
+            if rank or shape.saves == "in steps":
+                step = steps[place]
+                longer = {phase: step.phases_s.get(phase, 0.0) + save_s}
+                steps[place] = replace(step, phases_s=step.phases_s | longer)
+        pauses.append(Save(after_steps=place, pause_s=save_s))
+    return pauses if shape.saves == "between steps" else []
 
 
 def _scale(shape: Shape, draw: random.Random, index: int) -> float:
@@ -324,7 +374,8 @@ def write(history: History, run: Run) -> None:
     for attempt in history.attempts:
         folder = run.attempts_folder / f"{attempt.number:05d}"
         folder.mkdir(exist_ok=True)
-        run.write_beginning(attempt.number, {"life": attempt.life})
+        begin_s = _FIRST_DAY_S + attempt.begins_s + attempt.clock_ahead_s
+        run.write_beginning(attempt.number, {"life": attempt.life, "time_s": begin_s})
         for rank in attempt.ranks:
             _write_rank(history, attempt, rank, run)
 
@@ -411,11 +462,15 @@ def _record(
     lengths = rank.windows if math.isinf(rank.window_s) else [len(rank.steps)]
     ends = set(itertools.accumulate(lengths))
     evaluations = {evaluation.after_steps: evaluation for evaluation in rank.evaluations}
+    saves = {save.after_steps: save for save in rank.saves}
     for number, step in enumerate(rank.steps, 1):
         recorder.epoch = recorder.step_count // history.steps_per_epoch
-        for phase, time_s in step.phases_s.items():
-            true.pass_time(time_s)
-            recorder.mark(phase)
+        for phase in PHASES:
+            if phase in step.phases_s:
+                true.pass_time(step.phases_s[phase])
+                recorder.mark(phase)
+        if "checkpoint" in step.phases_s:
+            events.write("checkpoint", save_time_s=step.phases_s["checkpoint"])
         true.pass_time(step.unnamed_s)
         recorder.step(samples=step.samples, loss=step.loss)
         if number in ends:
@@ -425,6 +480,10 @@ def _record(
             events.write("epoch", epoch=finished, step=recorder.step_count)
         if number in evaluations and not _is_torn(rank, number):
             _evaluate(evaluations[number], recorder, events, true)
+        if number in saves:
+            true.pass_time(saves[number].pause_s)
+            events.write("checkpoint", save_time_s=saves[number].pause_s)
+            recorder.resume_clock()
 
 
 def _is_torn(rank: RankHistory, number: int) -> bool:

@@ -21,6 +21,7 @@ _SAME = 0.1
 """The last step of an epoch may be smaller: measured batches that differ by less are equal."""
 
 Runs = Sequence[MeasuredRun]
+_Key = tuple[str, float | str | None]
 
 
 def num_gpus(run: MeasuredRun) -> int:
@@ -46,15 +47,17 @@ def strong_groups(
     size often begins a weak and a strong line. `conditions` are those that must be equal but for
     the batch.
     """
-    by_key: dict[str, list[MeasuredRun]] = defaultdict(list)
+    text_of = text_of_conditions(lambda run: _without_batch(conditions(run)))
+    by_key: dict[_Key, list[MeasuredRun]] = defaultdict(list)
     for group in singles:
         for run in group:
-            by_key[_key(run, conditions)].append(run)
-    lent: dict[str, list[MeasuredRun]] = defaultdict(list)
+            by_key[text_of(run), _whole(run)].append(run)
+    lent: dict[_Key, list[MeasuredRun]] = defaultdict(list)
     for group in baselines:
         for run in group:
-            if _key(run, conditions) in by_key:
-                lent[_key(run, conditions)].append(run)
+            key = text_of(run), _whole(run)
+            if key in by_key:
+                lent[key].append(run)
     return [(runs, smallest([*runs, *lent[key]])) for key, runs in by_key.items()]
 
 
@@ -80,12 +83,33 @@ def scaling_of(runs: Runs) -> Scaling | None:
     return None
 
 
-def _key(run: MeasuredRun, conditions: Callable[[MeasuredRun], Mapping[str, Any]]) -> str:
-    """Equal for runs that may be compared as strong scaling; that of no other run where there is
-    no batch."""
-    found = {key: value for key, value in conditions(run).items() if key not in _FREE_KEYS}
+def text_of_conditions(
+    conditions: Callable[[MeasuredRun], Mapping[str, Any]],
+) -> Callable[[MeasuredRun], str]:
+    """What gives a text for a run, equal where the `conditions`, which go by the run's own, are.
+
+    Made once for all runs that share their own: of thousands most do.
+    """
+    texts: dict[int, str] = {}
+
+    def text_of(run: MeasuredRun) -> str:
+        shared = id(run.conditions)  # they live as long as the runs
+        if shared not in texts:
+            texts[shared] = json.dumps(conditions(run), sort_keys=True)
+        return texts[shared]
+
+    return text_of
+
+
+def _without_batch(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in conditions.items() if key not in _FREE_KEYS}
+
+
+def _whole(run: MeasuredRun) -> float | str | None:
+    """What is equal where runs may be compared as strong scaling; that of no other run where there
+    is no batch."""
     has_batch = run.conditions.get("train.batch_size") is not None
-    return json.dumps([found, batch(run) if has_batch else run.summary.run], sort_keys=True)
+    return batch(run) if has_batch else run.summary.run
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:

@@ -9,14 +9,20 @@ batch is the same (`batches`). Only done runs enter.
 from __future__ import annotations
 
 import functools
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcdist.summary.batches import num_gpus, scaling_of, size, smallest, strong_groups
+from hpcdist.summary.batches import (
+    num_gpus,
+    scaling_of,
+    size,
+    smallest,
+    strong_groups,
+    text_of_conditions,
+)
 from hpcdist.summary.group_losses import losses_by_run, with_losses
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.values import Comparison, Group, RunSummary
@@ -124,9 +130,10 @@ def _why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
+    text_of = text_of_conditions(lambda run: compared_conditions(run.conditions))
     groups: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
-        groups[json.dumps(compared_conditions(run.conditions), sort_keys=True)].append(run)
+        groups[text_of(run)].append(run)
     found = [alike for group in groups.values() for alike in _by_strategy(group)]
     several = [group for group in found if group.baseline]
     singles = [group for group in found if not group.baseline]

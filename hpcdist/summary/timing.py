@@ -140,14 +140,14 @@ def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
 
 
 def samples_per_step(attempts: Iterable[Sequence[Sequence[Span]]]) -> float | None:
-    """Of all ranks together, from the spans of every rank in the newest attempt; None without."""
-    *_, ranks = [[], *attempts]
-    return sum(map(_samples_per_step, ranks)) or None
-
-
-def _samples_per_step(spans: Sequence[Span]) -> float:
-    steps = sum(span.last_step - span.first_step for span in spans)
-    return sum(span.samples for span in spans) / steps
+    """Of all ranks together, from the spans of every rank in every attempt, in the same order."""
+    by_rank: dict[int, list[int]] = {}
+    for ranks in attempts:
+        for place, spans in enumerate(ranks):
+            found = by_rank.setdefault(place, [0, 0])
+            found[0] += sum([span.samples for span in spans])
+            found[1] += sum([span.last_step - span.first_step for span in spans])
+    return sum(samples / steps for samples, steps in by_rank.values()) or None
 
 
 def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]]:
