@@ -40,22 +40,23 @@ def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titl
     """
     numbers = {row.run.run: row.number for row in rows}
     compared = [group for group in groups if group.baseline and group.losses]
-    for group in compared:
+    names = [_name(group, compared) for group in compared]
+    for group, name in zip(compared, names, strict=True):
         note = _NOTE if _has_pauses(group.losses) else ""
         columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
-        title = _AGAINST + (_which(group, compared) if len(compared) > 1 else "")
+        title = f"{_AGAINST} ({name})" if len(set(names)) > 1 else _AGAINST
         yield Titled(title, group.losses, columns, note)
     alone = [one for group in groups if not group.baseline for one in group.losses]
     if alone := [one for one in alone if one.shares[parts.UNDIVIDED] < 1 - _SEEN]:
         yield Titled(_ALONE, alone, [*_size_columns(numbers), *_share_columns(alone)])
 
 
-def _which(group: Group, groups: Sequence[Group]) -> str:
-    """` (fsdp, weak scaling)`: what tells a group from others, as the tables of sizes do."""
-    told = [f"{group.scaling} scaling"] if group.scaling else []
+def _name(group: Group, groups: Sequence[Group]) -> str:
+    """`fsdp, weak scaling`: what tells a group from others, as the tables of sizes do."""
+    told = [f"{group.scaling} scaling" if group.scaling else "scaling"]
     if len({one.strategy for one in groups}) > 1:
         told = [shown(group.strategy or "no strategy"), *told]
-    return f" ({', '.join(told)})" if told else ""
+    return ", ".join(told)
 
 
 def _has_pauses(sizes: Sequence[Losses]) -> bool:
