@@ -7,7 +7,6 @@ the driver does not outlive the agent. The agent forks before the first one, and
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -70,7 +69,7 @@ class UsageSampler:
             self._thread.start()
         except RuntimeError as error:  # the limit of threads
             self._thread = None
-            self._tell(f"what the ranks use is not sampled: {error}")
+            self._log(f"what the ranks use is not sampled: {error}")
 
     def end(self) -> None:
         """No rank is left: have the last window written, unless that takes long."""
@@ -96,12 +95,7 @@ class UsageSampler:
                 _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
-            self._tell(f"what the ranks use is not sampled any more: {error!r}")
-
-    def _tell(self, line: str) -> None:
-        """Where the disk is full, the log is too."""
-        with contextlib.suppress(OSError):
-            self._log(line)
+            self._log(f"what the ranks use is not sampled any more: {error!r}")
 
     def _is_time(self, stop: threading.Event, share: NodeShare) -> bool:
         """Wait for the ranks, and until they have had their start to themselves."""

@@ -1,10 +1,8 @@
-"""The thread that samples: the GPUs of a run, from a driver whose figures are known, and its end
-where nothing can be written."""
+"""The GPUs of a run, from a driver whose figures are known."""
 
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from hpcdist.events import read_events
 from hpcdist.run import Run
 from hpcdist.summary import summarize
-from hpcdist.usage.sampler import NodeShare, UsageSampler
 
 SCRIPT = """
 import time
@@ -55,21 +52,3 @@ def test_the_gpus_of_a_run_are_sampled_in_the_order_in_which_it_has_them(
     assert summary.usage.gpu_power_w == pytest.approx(300.0)
     assert [gpu.uuid for gpu in summary.usage.gpus] == ["GPU-fake-1", "GPU-fake-0"]
     assert summary.cost.num_gpus == 2
-
-
-def test_sampling_ends_in_silence_where_neither_samples_nor_a_log_can_be_written(tmp_path):
-    told = []
-
-    def log(line):
-        told.append(line)
-        raise OSError(28, "No space left on device")
-
-    run = Run(tmp_path / "without-folders")
-    sampler = UsageSampler(run, node=0, host="here", every_s=1.0, log=log)
-    before = set(threading.enumerate())
-    sampler.begin(0, NodeShare(ranks=dict, cpus=None, num_cpus=1.0, gpus=[]))
-    for thread in set(threading.enumerate()) - before:
-        thread.join(60)
-    sampler.end()
-    assert len(told) == 1
-    assert "not sampled any more: FileNotFoundError" in told[0]
