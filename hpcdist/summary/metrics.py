@@ -414,13 +414,13 @@ def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterato
                 life=known.life or 0,
                 begin_s=begin_s,
                 stepping_s=lowest.stepping_s if lowest else None,
-                stepped_s=_stepped_s(attempts[number], lowest) if lowest else None,
+                ranks_ended_s=_ranks_ended_s(attempts[number], lowest) if lowest else None,
                 end_s=end_s,
             )
 
 
-def _stepped_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
-    """The end of an attempt's steps by the host of the lowest rank; None without any."""
+def _ranks_ended_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
+    """The end of an attempt by the ranks on the lowest one's host; None without a step."""
     if lowest.stepping_s is None:
         return None
     own = [figures.ended_s for figures in ranks if figures.start.host == lowest.start.host]
