@@ -274,7 +274,7 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
         *("5.0", "12.0", "0.400", "50", "1.00", "100", "2.00"),
         *("1.0", "of", "2", "1.00", "3.00"),
     ]
-    assert "lost" not in table
+    assert "restarts" not in table
     assert "Wh" in table
 
 
