@@ -44,7 +44,8 @@ class EventWriter:
         try:
             os.write(self._file, line)
         except OSError as error:
-            print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # the log may be on the same disk
+                print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
             self.close()
 
     def close(self) -> None:

@@ -87,3 +87,24 @@ def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(submit, write_sc
     assert summary.phase_s.keys() == phases
     evaluated = [event["step"] for event in launched.events(0) if event["event"] == "evaluate"]
     assert evaluated == [120, 140]
+
+
+FULL = """
+import os
+from pathlib import Path
+from hpcdist.events import EventWriter
+
+events = EventWriter(Path("/dev/full"))
+for number in range(2):
+    events.write("note", message="lost")
+os.write(1, b"goes on")
+os._exit(0)
+"""
+
+
+def test_a_full_disk_ends_recording_and_nothing_else():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL], stdout=subprocess.PIPE, stderr=full, check=False
+        )
+    assert (done.stdout, done.returncode) == (b"goes on", 0)

@@ -1,12 +1,14 @@
 """The agent: one per node. Starts, watches and ends the node's ranks.
 
 Node 0's agent also leads: it holds the coordinator, which the others reach over TCP at the address
-in launch/meeting.json. An agent is one thread around one `select`; it imports no torch, so it
-answers within milliseconds whatever the ranks do.
+in launch/meeting.json. An agent is one thread around one `select`, and another that samples what
+the ranks use (hpcdist/usage); it imports no torch, so it answers within milliseconds whatever the
+ranks do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import selectors
@@ -604,7 +606,11 @@ class Agent:
         )
 
     def _log(self, line: str) -> None:
-        with self.run.agent_log_file(self.node_rank).open("a") as log:
+        """A disk that is full must not end a run: then nobody is told."""
+        with (
+            contextlib.suppress(OSError),
+            self.run.agent_log_file(self.node_rank).open("a") as log,
+        ):
             print(time.strftime("%H:%M:%S"), line, file=log)
 
 

@@ -135,7 +135,8 @@ def _stragglers(case: Case, share: float) -> str | None:
             "unequally long, or something else uses the CPUs now and then"
         )
     verb = "need" if found.rank is None else "needs"
-    look = "look for what slows it down there, or leave that node out"
+    leave = ", or leave that node out" if case.losses.nodes > 1 else ""
+    look = f"look for what slows it down there{leave}"
     if found.host is None:
         look = "it is so on other hosts too, so look at what that rank does"
     return (

@@ -57,11 +57,8 @@ def overall_rate(run: RunSummary) -> float:
 
 def against(size: Size, baseline: Size) -> Losses:
     """What a size lost against the ideal of the smallest; nothing where it is that."""
-    efficiency = 1.0
-    lost = dict.fromkeys(PARTS, 0.0)
-    if size is not baseline:
-        efficiency = size.rate / baseline.rate * baseline.num_devices / size.num_devices
-        lost = lost_parts(size.parts_s, baseline.parts_s, efficiency)
+    efficiency = size.rate / baseline.rate * baseline.num_devices / size.num_devices
+    lost = lost_parts(size.parts_s, baseline.parts_s, efficiency)
     return _losses(size, lost, efficiency, [run.run for run in baseline.runs])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hpcdist.summary import parts
 from hpcdist.summary.parts import PARTS
 from hpcdist.summary.table import Column, Row, Titled
-from hpcdist.summary.text import UNDEFINED, format_percent, format_ranges, whole_percents
+from hpcdist.summary.text import UNDEFINED, format_percent, format_ranges, shown, whole_percents
 from hpcdist.summary.values import Group, Losses
 
 _HEADERS = {
@@ -39,14 +39,24 @@ def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titl
     `rows` are the runs of all groups.
     """
     numbers = {row.run.run: row.number for row in rows}
-    for group in groups:
-        if group.baseline and group.losses:
-            note = _NOTE if _has_pauses(group.losses) else ""
-            columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
-            yield Titled(_AGAINST, group.losses, columns, note)
+    compared = [group for group in groups if group.baseline and group.losses]
+    names = [_name(group, compared) for group in compared]
+    for group, name in zip(compared, names, strict=True):
+        note = _NOTE if _has_pauses(group.losses) else ""
+        columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
+        title = f"{_AGAINST} ({name})" if len(set(names)) > 1 else _AGAINST
+        yield Titled(title, group.losses, columns, note)
     alone = [one for group in groups if not group.baseline for one in group.losses]
     if alone := [one for one in alone if one.shares[parts.UNDIVIDED] < 1 - _SEEN]:
         yield Titled(_ALONE, alone, [*_size_columns(numbers), *_share_columns(alone)])
+
+
+def _name(group: Group, groups: Sequence[Group]) -> str:
+    """`fsdp, weak scaling`: what tells a group from others, as the tables of sizes do."""
+    told = [f"{group.scaling} scaling" if group.scaling else "scaling"]
+    if len({one.strategy for one in groups}) > 1:
+        told = [shown(group.strategy or "no strategy"), *told]
+    return ", ".join(told)
 
 
 def _has_pauses(sizes: Sequence[Losses]) -> bool:
@@ -63,7 +73,7 @@ def part_columns(
 ) -> list[Column]:
     """A column for each part that some row has, in whole percent that add up, and their sum."""
     known = [shares for row in rows if (shares := shares_of(row))]
-    shown = [
+    told = [
         part
         for part in PARTS
         if part in _ALWAYS or any(abs(shares[part]) >= _SEEN for shares in known)
@@ -73,7 +83,7 @@ def part_columns(
         shares = shares_of(row)
         if shares is None:
             return None
-        return dict(zip(shown, whole_percents([shares[part] for part in shown]), strict=True))
+        return dict(zip(told, whole_percents([shares[part] for part in told]), strict=True))
 
     def share(part: str) -> Callable[[Any], str]:
         def cell(row: Any) -> str:
@@ -86,7 +96,7 @@ def part_columns(
         found = percents(row)
         return UNDEFINED if found is None else str(sum(found.values()))
 
-    return [*(Column(headers[part], share(part)) for part in shown), Column("in\nall", whole)]
+    return [*(Column(headers[part], share(part)) for part in told), Column("in\nall", whole)]
 
 
 _SEEN = 0.005

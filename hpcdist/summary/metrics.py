@@ -410,8 +410,21 @@ def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterato
         ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, known)]
         end_s = max((time_s for time_s in ends if time_s is not None), default=None)
         if begin_s is not None and end_s is not None:
-            stepping_s = lowest.stepping_s if lowest else None
-            yield AttemptSpan(known.life or 0, begin_s, stepping_s, end_s)
+            yield AttemptSpan(
+                life=known.life or 0,
+                begin_s=begin_s,
+                stepping_s=lowest.stepping_s if lowest else None,
+                ranks_ended_s=_ranks_ended_s(attempts[number], lowest) if lowest else None,
+                end_s=end_s,
+            )
+
+
+def _ranks_ended_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
+    """The end of an attempt by the ranks on the lowest one's host; None without a step."""
+    if lowest.stepping_s is None:
+        return None
+    own = [figures.ended_s for figures in ranks if figures.start.host == lowest.start.host]
+    return max((time_s for time_s in own if time_s is not None), default=None)
 
 
 def _verdict_s(record: RunRecord, number: int, known: AttemptRecord) -> float | None:

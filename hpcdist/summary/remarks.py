@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hpcdist.summary.benchmarks import all_reduce_sentences
+from hpcdist.summary.sizes import num_gpus
 from hpcdist.summary.text import (
     decimals_for,
     format_number,
@@ -15,7 +16,7 @@ from hpcdist.summary.text import (
     spread_text,
 )
 from hpcdist.summary.usage_remarks import usage_remarks
-from hpcdist.summary.values import RunSummary
+from hpcdist.summary.values import Group, RunSummary
 
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
@@ -23,27 +24,38 @@ _MOST_EFFICIENCY = 1.1
 _TOO_GOOD = " That is too good: something else slowed the smaller run down; run it again."
 
 
-def conclusion(runs: Sequence[RunSummary]) -> str:
-    """What the runs of one job say, in one sentence."""
+def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
+    """What the runs of one job say, in one sentence; `groups` are those of its runs."""
     job = shown(runs[0].job)
-    scaled = [run for run in runs if run.speedup is not None and not is_baseline(run)]
-    if scaled:
-        return f"{job}: {_scaling_sentence(max(scaled, key=lambda run: run.world_size), runs)}"
     done = [run for run in runs if run.state == "done"]
     if not done:
         return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
-    if benchmarked := [run for run in done if is_benchmark(run)]:
-        # The newest of those with most ranks.
-        return f"{job}: {_benchmark_sentences(max(benchmarked[::-1], key=_world_size))}"
-    measured = [run for run in done if run.samples_per_s]
-    if not measured:
+    best = run_told_of(runs, groups)
+    if best is None:
         return f"{job}: {number_of(len(done), 'run')} done; no speed, as no steps were recorded."
-    best = max(measured, key=_rate)
+    if best.speedup is not None:
+        return f"{job}: {_scaling_sentence(best, runs)}"
+    if is_benchmark(best):
+        return f"{job}: {_benchmark_sentences(best)}"
     rate = format_number(_rate(best), decimals_for([_rate(best)]))
     return (
         f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
         " For a speed-up, submit it with other --nodes or --gpus too."
     )
+
+
+def run_told_of(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
+    """The run that the conclusion is about: of the largest size of the group that leads, or else
+    the newest benchmark of those with most ranks, or the fastest run."""
+    by_id = {run.run: run for run in runs}
+    for group in groups:
+        scaled = [by_id[run] for run in group.runs if run in by_id and run not in group.baseline]
+        if group.baseline and scaled:
+            return max(scaled, key=num_gpus)
+    done = [run for run in runs if run.state == "done"]
+    if benchmarked := [run for run in done if is_benchmark(run)]:
+        return max(benchmarked[::-1], key=lambda run: run.world_size)
+    return max((run for run in done if run.samples_per_s), key=_rate, default=None)
 
 
 def _how_it_stands(runs: Sequence[RunSummary]) -> str:
@@ -74,12 +86,13 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     assert run.efficiency is not None
     efficiency = run.of_size.efficiency.mean if run.of_size else run.efficiency
     baseline = next(other for other in runs if other.run in run.compared_with)
-    ranks = number_of(run.world_size, "rank")
-    verb = "is" if run.world_size == 1 else "are"
+    # One process drives all GPUs with data_parallel.
+    unit = "rank" if run.world_size == num_gpus(run) else "GPU"
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
     return (
-        f"{ranks} ({run.nodes} x {run.gpus_per_node}) {verb} {_speedup(run)} times as fast as"
-        f" {baseline.world_size} ({baseline.nodes} x {baseline.gpus_per_node}):"
+        f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node}) are"
+        f" {_speedup(run)} times as fast as {num_gpus(baseline)}"
+        f" ({baseline.nodes} x {baseline.gpus_per_node}):"
         f" {format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}.{doubt}"
         f"{_not_distinguishable(run)}{_shared_cpus(run)}"
     )
@@ -155,10 +168,6 @@ def is_baseline(run: RunSummary) -> bool:
 
 def _rate(run: RunSummary) -> float:
     return run.samples_per_s.mean if run.samples_per_s else 0.0
-
-
-def _world_size(run: RunSummary) -> int:
-    return run.world_size
 
 
 def _count_states(runs: Iterable[RunSummary]) -> str:

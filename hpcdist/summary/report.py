@@ -14,12 +14,12 @@ from rich.console import Console
 from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.comparison_table import print_comparison
 from hpcdist.summary.losses_table import losses_tables
-from hpcdist.summary.remarks import conclusion
+from hpcdist.summary.remarks import conclusion, run_told_of
 from hpcdist.summary.repeats_table import repeats_tables
 from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, print_runs, print_titled, say, say_each
 from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
-from hpcdist.summary.why import group_conclusions
+from hpcdist.summary.why import run_conclusions
 
 
 def print_tables(summary: Summary, console: Console) -> None:
@@ -30,8 +30,9 @@ def print_tables(summary: Summary, console: Console) -> None:
         if part.comparison is not None:
             print_comparison(console, part.comparison, part.rows)
         else:
-            say(console, conclusion([row.run for row in part.rows]), style="bold")
-            say_each(console, group_conclusions(part.groups))
+            first, *more = part_conclusions(part)
+            say(console, first, style="bold")
+            say_each(console, more)
             console.print()
             for table in (*size_tables(part.rows), *repeats_tables(part.rows)):
                 print_titled(console, table)
@@ -53,6 +54,14 @@ class Part(NamedTuple):
     comparison: Comparison | None
     groups: list[Group]
     """Of the job's runs that can be compared."""
+
+
+def part_conclusions(part: Part) -> list[str]:
+    """What the runs of a job say, and where the time of that goes which the first sentence is
+    about."""
+    runs = [row.run for row in part.rows]
+    told_of = run_told_of(runs, part.groups)
+    return [conclusion(runs, part.groups), *run_conclusions(told_of)]
 
 
 def parts(summary: Summary) -> Iterator[Part]:

@@ -73,7 +73,7 @@ def _costs(runs: Sequence[RunSummary]) -> Iterator[_Column]:
 
     yield _numbers("GPU-\nhours", runs, of("gpu_hours"), most_decimals=4)
     yield _numbers("CPU-\nhours", runs, of("cpu_hours"), most_decimals=4)
-    yield _shares("lost by re-\nstarts (%)", runs, of("lost_share"))
+    yield _shares("restarts (%\nof run time)", runs, of("lost_share"))
 
 
 def _gpus(runs: Sequence[RunSummary]) -> Iterator[_Column]:

@@ -13,14 +13,13 @@ from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.comparison_table import comparison_tables
 from hpcdist.summary.losses_table import losses_tables
 from hpcdist.summary.plain_table import PlainTable
-from hpcdist.summary.remarks import conclusion
 from hpcdist.summary.repeats_table import repeats_tables
-from hpcdist.summary.report import Part, parts
+from hpcdist.summary.report import Part, part_conclusions, parts
 from hpcdist.summary.size_table import size_tables
 from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
-from hpcdist.summary.why import conclusions, group_conclusions
+from hpcdist.summary.why import conclusions
 
 
 class TextTable(NamedTuple):
@@ -62,9 +61,7 @@ def one_line(header: str) -> str:
 
 
 def _conclusions(part: Part) -> list[str]:
-    if part.comparison is not None:
-        return conclusions(part.comparison)
-    return [conclusion([row.run for row in part.rows]), *group_conclusions(part.groups)]
+    return conclusions(part.comparison) if part.comparison else part_conclusions(part)
 
 
 def _tables(part: Part) -> Iterator[TextTable]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from hpcdist.summary import parts
 from hpcdist.summary.advice import straggler_named
 from hpcdist.summary.losses import WORTH_SAYING
 from hpcdist.summary.parts import PARTS
 from hpcdist.summary.text import format_percent, number_of, shown, whole_percents
-from hpcdist.summary.values import Comparison, Group, Losses, Straggler, VariantSummary
+from hpcdist.summary.values import Comparison, Losses, RunSummary, Straggler, VariantSummary
 
 NAMES = {
     parts.DATA: "waiting for data",
@@ -37,14 +37,14 @@ def conclusions(comparison: Comparison) -> list[str]:
     return [conclusion(variant, baseline) for variant in comparison.variants[1:]]
 
 
-def group_conclusions(groups: Sequence[Group]) -> Iterator[str]:
-    """Where the time of the largest size went, and what to change, for the group that leads: others
-    are in the table."""
-    for group in groups[:1]:
-        for lost in group.losses[-1:]:
-            if told := _where(lost):
-                yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
-            yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
+def run_conclusions(run: RunSummary | None) -> Iterator[str]:
+    """Where the time of the run and its repeats went, and what to change."""
+    lost = run.losses if run else None
+    if lost is None:
+        return
+    if told := _where(lost):
+        yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
+    yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
 
 
 def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:

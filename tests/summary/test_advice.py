@@ -21,13 +21,13 @@ PHOTOS = {
 }
 
 
-def advice(job=None, *, cpus=4.0, world_size=2, straggler=None, run=None, **shares):
+def advice(job=None, *, cpus=4.0, world_size=2, nodes=1, straggler=None, run=None, **shares):
     found = dict.fromkeys(PARTS, 0.0) | shares
     found["computing"] = 1 - sum(shares.values())
     losses = Losses(
         runs=["a"],
-        nodes=1,
-        gpus_per_node=world_size,
+        nodes=nodes,
+        gpus_per_node=world_size // nodes,
         efficiency=1 - sum(shares.values()),
         lost=found | {"computing": 0.0},
         shares=found,
@@ -90,12 +90,15 @@ def test_checkpoints_are_saved_less_often_but_not_more_seldom_than_the_run_lasts
 
 def test_the_rank_to_look_at_is_named_only_where_it_is_certain():
     slow = Straggler(rank=3, node=1, host="n17", longer_s=0.01, slowest_in=19, stretches=20)
-    (text,) = advice(straggler=slow, stragglers=0.2)
+    (text,) = advice(straggler=slow, stragglers=0.2, nodes=2, world_size=4)
+    assert "or leave that node out" in text
     assert "rank 3 (node 1, host n17) needs 10.0 ms more per step than others do" in text
     assert "in 19 of 20 stretches" in text
     (text,) = advice(stragglers=0.2)
     assert "none is for certain the slowest throughout" in text
     assert "rank 3" not in text
+    (text,) = advice(straggler=slow, stragglers=0.2)
+    assert "leave that node out" not in text  # it is the only one
 
 
 def test_restarts_are_told_with_what_they_cost_and_why():

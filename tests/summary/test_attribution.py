@@ -76,14 +76,23 @@ def assert_named_first(row, text, part):
     assert losses["advice"][0].startswith(ADVICE_BEGINS[part])
 
 
-@pytest.mark.parametrize("job", ["ddp", "lightning"])
-def test_a_slow_rank_is_told_from_a_slow_network_and_named_with_its_place(train, job):
-    row, text = train(job, "rank", "train.max_steps=60", *SAVE_NEVER)
+@pytest.mark.parametrize(
+    ("job", "cause", "longer_s"),
+    [
+        ("ddp", "rank", attributed.SLEEP_S),
+        ("lightning", "rank", attributed.SLEEP_S),
+        ("ddp", "limited", attributed.COMPUTING_S),
+    ],
+)
+def test_a_slow_rank_is_told_from_a_slow_network_and_named_with_its_place(
+    train, job, cause, longer_s
+):
+    row, text = train(job, cause, "train.max_steps=50", *SAVE_NEVER)
     assert_named_first(row, text, "stragglers")
     straggler = row["losses"]["straggler"]
     assert (straggler["rank"], straggler["node"]) == (1, 1)
     assert straggler["host"] in text
-    assert straggler["longer_s"] == pytest.approx(attributed.SLEEP_S, rel=0.5)
+    assert straggler["longer_s"] > 0.5 * longer_s  # more where the machine is busy
     assert "rank 1 (node 1, host " in row["losses"]["advice"][0]
 
 
@@ -157,4 +166,4 @@ def test_what_slows_down_a_script_is_named_first(submit, write_script, cause, pa
     assert launched.verdict(60).kind == "done", launched.everything_said()
     row, text = told([launched.run])
     assert_named_first(row, text, part)
-    assert row["losses"]["straggler"] is None
+    assert row["losses"]["shares"]["stragglers"] < 0.2

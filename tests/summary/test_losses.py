@@ -302,6 +302,38 @@ def test_losses_are_in_the_json_of_each_run_and_in_the_table(add_run):
     assert "2 1 x 2 50 0 50 0 0 0 50" in printed(*runs)
 
 
+def test_all_sentences_are_of_the_largest_size_of_the_group_that_leads(add_run):
+    waiting = ALONE | {"exposed_communication": 0.05}
+    runs = [add_run(ALONE), add_run(*[waiting] * 2), add_run(*[waiting] * 4)]
+    lent = add_run(*[ALONE | {"exposed_communication": 0.9}] * 8, strategy="fsdp")
+    text = printed(*runs, lent)
+    assert "ddp: 4 ranks (1 x 4) are 2.67 times as fast as 1 (1 x 1): 67 % of" in text
+    assert "1 x 4: of its time 33 % is lost: 33 % exposed communication." in text
+    assert "in % of all the time (fsdp, weak scaling)" in text
+
+
+def test_without_a_speedup_all_sentences_are_of_the_fastest_run(add_run):
+    reading = ALONE | {"data_wait": 0.3}
+    text = printed(add_run(reading), add_run(ALONE, ALONE, train={"batch_size": 16}))
+    assert "samples/s on 2 ranks" in text
+    assert "1 x 2: of its time 20 % is not computing" in text
+    assert "1 x 1: of its time" not in text
+
+
+def test_one_process_on_several_gpus_is_told_by_its_gpus(make_run, events):
+    runs = []
+    for num_gpus, forward_s in ((1, 0.08), (2, 0.12), (4, 0.24)):
+        run = make_run(f"dp-{num_gpus}", gpus=num_gpus, strategy="data_parallel")
+        start = events.start(0, world_size=1, device="cuda:0", num_gpus=num_gpus)
+        phases = ALONE | {"forward_backward": forward_s}
+        made = [window(events, phases, number, batch=4 * num_gpus) for number in range(WINDOWS)]
+        events.write(run, 0, [start, *made, events.end()])
+        runs.append(run)
+    text = printed(*runs)
+    assert "4 GPUs (1 x 4) are 1.54 ± 0.00 times as fast as 1 (1 x 1): 38 % of the ideal" in text
+    assert "1 x 4: of its time 62 % is lost: 62 % slower computing." in text
+
+
 def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     faster = ALONE | {"forward_backward": 0.04, "exposed_communication": 0.14}
     _, two = sizes = losses(add_run(ALONE), add_run(faster, faster))

@@ -174,7 +174,7 @@ def test_ranks_that_had_to_share_cpus_are_told_of(make_run, events):
     summary = summarize(runs, {})
 
     assert [run.num_cpus for run in summary.runs] == [2, 2]
-    assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs)
+    assert "Its 4 ranks had to share 2 CPUs." in conclusion(summary.runs, summary.groups)
 
 
 def test_strategies_of_one_size_are_no_repeats_and_begin_with_the_same_gpu(measured_run):

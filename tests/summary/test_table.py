@@ -114,14 +114,15 @@ Speed of all ranks together, mean ± sd over stretches of the run
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
 
-Where the time goes: lost against the ideal, in % of all the time
+Where the time goes: lost against the ideal, in % of all the time (weak scaling)
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
 #  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
 1   1 x 1   100     0        0       0       0      0      0    0
 2   1 x 2    90     1       -3       6       0      0      6   10
 3   2 x 2    80     2      -12      12       0      0     18   20
 
-Where the time goes: lost against the ideal, in % of all the time
+Where the time goes: lost against the ideal, in % of all the time (strong
+scaling)
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
 #  x gpus  lost  wait    comm.   glers   comp.   cost  phase  all
 4   1 x 2    75     2        2       6       0      0     15   25

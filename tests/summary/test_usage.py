@@ -175,8 +175,9 @@ def test_the_schedulers_word_on_the_time_overrules(make_run, events):
     assert cost.waiting_share == 0.25
 
 
-def span(life, begin_s, stepping_s, end_s):
-    return AttemptSpan(life, begin_s, stepping_s, end_s)
+def span(life, begin_s, stepping_s, end_s, *, unnoticed_s=0.0):
+    ranks_ended_s = None if stepping_s is None else end_s - unnoticed_s
+    return AttemptSpan(life, begin_s, stepping_s, ranks_ended_s, end_s)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,27 @@ def span(life, begin_s, stepping_s, end_s):
             10.0 + 5.0 + 7.0,
         ),
         ([span(0, 0.0, None, 50.0), span(0, 52.0, None, 60.0)], 60.0, None),
+        # Ranks whose end is noticed late.
+        (
+            [span(0, 0.0, 10.0, 100.0, unnoticed_s=30.0), span(0, 105.0, 120.0, 200.0)],
+            200.0,
+            30.0 + 20.0 + 7.0,
+        ),
+        (
+            [span(0, 0.0, 10.0, 100.0, unnoticed_s=30.0), span(1, 500.0, 515.0, 600.0)],
+            200.0,
+            30.0 + 15.0 + 7.0,
+        ),
     ],
-    ids=["one", "restart", "new life", "no step", "never a step"],
+    ids=[
+        "one",
+        "restart",
+        "new life",
+        "no step",
+        "never a step",
+        "noticed late",
+        "noticed late, new life",
+    ],
 )
 def test_what_restarts_took_is_a_part_of_the_time_held(spans, held_s, lost_s):
     cost = cost_by_events(spans, again_s=7.0, num_gpus=4, num_cpus=None)
@@ -215,6 +235,23 @@ def test_spans_come_from_the_attempts_own_files(make_run, events):
     assert cost.held_s == 150.0
     # The second life steps after 10 s, and does the 10 steps again.
     assert cost.lost_s == pytest.approx(10.0 + 10.0)
+
+
+def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run, events):
+    run = make_run("lost", verdict=None)
+    start = events.start(0, world_size=1)
+    for attempt, begin_s in enumerate((1000.0, 2000.0)):
+        steps = events.window(step=10, times_s=[1.0] * 10, samples=10, time_s=begin_s + 20)
+        events.write(run, 0, [start, steps], attempt=attempt)
+        run.write_beginning(attempt, {"life": 0, "progress": 0, "time_s": begin_s})
+    lost = Verdict(
+        kind="agent_lost", state="failed", message="m", exit_code_of_run=1, attempt=0, time_s=1990.0
+    )
+    run.write_attempt_verdict(lost)
+    (found,) = summary_of(run).runs
+    assert found.lost_time_s == (2010 - 1020) + 10
+    assert found.cost.lost_s == found.lost_time_s
+    assert 10 * found.parts_s["restarts"] == pytest.approx(found.lost_time_s)
 
 
 def printed(summary):
@@ -237,7 +274,7 @@ def test_the_table_has_the_columns_that_some_run_fills(make_run, events):
         *("5.0", "12.0", "0.400", "50", "1.00", "100", "2.00"),
         *("1.0", "of", "2", "1.00", "3.00"),
     ]
-    assert "lost" not in table
+    assert "restarts" not in table
     assert "Wh" in table
 
 

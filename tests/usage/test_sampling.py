@@ -14,8 +14,6 @@ from hpcdist.summary import summarize
 SCRIPT = """
 import time
 from hpcdist import rank
-import pytest
-
 from hpcdist.events import read_events
 
 own = rank.current().run.usage_file(0)
