@@ -305,9 +305,13 @@ def _lost_of_held_s(history: History, steps: Sequence[Step]) -> float | None:
     lost_s = lost_steps(history) * statistics.mean(step.time_s for step in steps)
     for before, after in itertools.pairwise(history.attempts):
         first = after.ranks[0]
-        is_same_life = before.life == after.life
-        since_s = _known_end_s(before, before.ranks[0]) if is_same_life else after.begins_s
-        lost_s += first.begins_s - since_s  # of one that never stepped, its end
+        noticed_s = _known_end_s(before, before.ranks[0])
+        node = before.ranks[0].node
+        ended_s = _by_node(before, _known_end_s, max)[node] if before.ranks[0].steps else noticed_s
+        if before.life == after.life:
+            lost_s += first.begins_s - ended_s  # of one that never stepped, its end
+        else:  # what came between the lives was not held
+            lost_s += max(0.0, noticed_s - ended_s) + first.begins_s - after.begins_s
     return lost_s
 
 
