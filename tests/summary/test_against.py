@@ -132,6 +132,10 @@ def test_runs_that_fail_now_are_a_regression(add):
     assert (found.changes[0].outcome, found.regression) == ("failed", True)
     found = compared(before, [*add("c", 99.0, verdict=FAILED), *add("c", 100.0, 101.5)])
     assert not found.regression
+    assert found.failed_now == found.only_now == ["ddp-003"]
+    assert conclusion(found) == (
+        "No regression: nothing is surely slower by more than 5 %. 1 run did not end well."
+    )
 
 
 def test_benchmarks_are_compared_size_by_size(add, make_run, events):
