@@ -107,6 +107,20 @@ def test_curves_show_what_was_done_again_once_and_time_goes_on(make_run, events)
     assert curve.times_s == pytest.approx([1.0, 11.0, 12.0])
 
 
+def test_time_begins_with_the_first_step_also_where_the_first_window_has_a_pause(make_run, events):
+    run = make_run("paused")
+    window = events.window(
+        step=10, times_s=[0.4] * 10, samples=100, time_s=1e9 + 10, wall_s=4.0, pause_s=6.0
+    )
+    test = {"event": "evaluate", "time_s": 1e9 + 12, "step": 10, "loss": 1.0, "accuracy": 0.5}
+    events.write(run, 0, [events.start(0, world_size=1), window, test, events.end()])
+    curves = read_learning(run.path)
+    assert curves.train_loss.times_s == [10.0]
+    assert curves.accuracy.times_s == [12.0]
+    assert summarize([run], {}).runs[0].time_to_accuracy.time_s == 12.0
+    assert read_heat_map(run.path).whole_s == 10.0
+
+
 def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, events):
     run = make_run("nan")
     windows = windows_of(events, times_s=[0.1] * 2, clock_s=0.0)
