@@ -121,6 +121,14 @@ def test_time_begins_with_the_first_step_also_where_the_first_window_has_a_pause
     assert read_heat_map(run.path).whole_s == 10.0
 
 
+def test_a_run_of_one_window_is_a_dot(make_run, events):
+    run = make_run("short")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
+    (picture,) = [one for _, one in find_pictures(summarize([run], {})) if "learning" in one.name]
+    for axes in picture.draw().axes:
+        assert [line.get_marker() for line in axes.lines] == ["."]
+
+
 def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, events):
     run = make_run("nan")
     windows = windows_of(events, times_s=[0.1] * 2, clock_s=0.0)

@@ -72,7 +72,9 @@ def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
     job = _job(part)
     if part.comparison is not None:
         draw = functools.partial(plot.make_figure, part.comparison)
-        told = "Bars: times as fast as the first variant, and what each step was lost to."
+        told = (
+            "Bars: times as fast as the first variant, and what the rest of the time was lost to."
+        )
         yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", told, draw)
         return
     by_id = {row.run.run: row for row in part.rows}

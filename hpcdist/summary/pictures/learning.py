@@ -72,6 +72,8 @@ def _draw_run(
 def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
     xs = curve.steps if unit_s is None else [time_s / unit_s for time_s in curve.times_s]
     every = max(1, len(xs) // _MOST_MARKERS)
+    if len(xs) == 1:  # a line of one point is not to be seen
+        style = {"marker": ".", **style}
     axes.plot(xs, curve.values, markevery=every, markersize=5, **style)
 
 
