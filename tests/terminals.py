@@ -16,6 +16,7 @@ class Terminal:
 
     def __init__(self, hpcdist, *arguments):
         self._master, slave = pty.openpty()
+        self.modes_before = self.modes()
         self.process = hpcdist.start(
             *arguments,
             stdin=slave,
@@ -46,6 +47,10 @@ class Terminal:
     def resize(self, *, rows, columns):
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+
+    def modes(self):
+        """How the terminal takes lines and keys."""
+        return termios.tcgetattr(self._master)
 
     def type(self, keys):
         os.write(self._master, keys)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print one frame, as of now.")
 @runs_option
 def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
-    """Watch runs wait, run and end, in a view that refreshes itself; Ctrl-C leaves it.
+    """Watch runs wait, run and end, in a view that refreshes itself; q or Ctrl-C leaves it.
 
     With RUN, it ends when all of them have: with the run's own exit code if it is one, else as
     submit --wait does for a sweep. Without, it shows all runs that go on and the last that have
@@ -51,18 +51,19 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     try:
         with interrupts.handled():
             board = Board(found, folder=None if run_names else runs)
-            if is_live:
-                _watch_live(board, _title(runs, run_names))
+            if is_live and not _watch_live(board, _title(runs, run_names)):
+                # Of named runs the exit code would say how they ended, and they have not.
+                return EXIT_INTERRUPTED if run_names else EXIT_DONE
             _print_frame(board, _title(runs, run_names))
     except Interrupted:
         return EXIT_INTERRUPTED
     return _exit_code(board, found) if is_live else EXIT_DONE
 
 
-def _watch_live(board: Board, title: Callable[[], str]) -> None:
+def _watch_live(board: Board, title: Callable[[], str]) -> bool:
     from hpcdist.watch.live import watch_live
 
-    watch_live(board, title)
+    return watch_live(board, title)
 
 
 def _print_frame(board: Board, title: Callable[[], str]) -> None:

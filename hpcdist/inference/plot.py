@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
+from hpcdist.line_styles import LINES
+from hpcdist.log_axes import plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKERS = {SINGLE: "o", DATA_PARALLEL: "s", PROCESS_PER_GPU: "^"}
+_STYLES = dict(zip((SINGLE, DATA_PARALLEL, PROCESS_PER_GPU), LINES, strict=False))
 
 
 def draw(cells: Sequence[Cell], title: str) -> bytes:
@@ -70,7 +72,7 @@ def _error_bars(
     devices = max((cell.devices for cell in cells), default=1)
     # On a logarithmic axis a bar that reached 0 would have no lower end.
     lower = [min(sd, 0.9 * value) for value, sd in zip(values, sds, strict=True)]
-    options: dict[str, Any] = {"marker": _MARKERS.get(strategy, "d"), "capsize": 4}
+    options: dict[str, Any] = {**_STYLES.get(strategy, LINES[-1]), "capsize": 4}
     axes.errorbar(
         [cell.batch_size for cell in cells],
         values,
@@ -83,7 +85,7 @@ def _error_bars(
 def _finish(axes: Axes, sizes: Sequence[int], label: str) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:,.10g}")
+    plain_log_ticks(axes.yaxis)
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
     axes.set_xlabel("images per batch, over all devices")

@@ -13,19 +13,24 @@ from typing import Any
 
 from hpcdist.recording import PHASES
 from hpcdist.summary.metrics import OTHER
+from hpcdist.summary.parts import PARTS
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary, to_json
 
 _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
-    *("nodes", "gpus_per_node", "world_size", "num_cpus"),
+    *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
     *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
+    *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),
     *("of_size.scaling", "of_size.strategy", "of_size.num_runs", "of_size.differs_from_baseline"),
     *("of_size.speedup.mean", "of_size.speedup.interval.low", "of_size.speedup.interval.high"),
     *("of_size.efficiency.mean", "of_size.speedup.over", "samples_per_step", "warm_up_steps"),
     *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
 )
 _AFTER_PHASES = (
+    *(f"parts_s.{part}" for part in PARTS),
+    *("losses.efficiency", *(f"losses.lost.{part}" for part in PARTS), "losses.largest"),
+    *("straggler.rank", "straggler.node", "straggler.host", "straggler.longer_s"),
     *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
     *("time_to_accuracy.target", "time_to_accuracy.is_reached", "time_to_accuracy.time_s"),
     *("time_to_accuracy.step", "time_to_accuracy.epoch"),
@@ -39,7 +44,8 @@ _AFTER_PHASES = (
     *("cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
     *("usage.gpu_power_w", "usage.energy_j", "usage.cpus_busy", "usage.num_cpus"),
     "usage.max_memory_bytes",
-    *("verdict.kind", "verdict.message", "not_compared_because", "path"),
+    *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),
+    *("verdict.message", "not_compared_because", "path"),
 )
 _FORMULA = ("=", "+", "-", "@")
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.errors import HpcdistError, UserError
-from hpcdist.summary.values import RunSummary
+from hpcdist.summary.values import SCHEMA, RunSummary
 
 _HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
 _SHOWN = 5
@@ -23,7 +23,8 @@ def is_saved(name: str) -> bool:
 def read_saved(path: Path) -> list[RunSummary]:
     """The runs of a saved summary; raises UserError where it is none.
 
-    Keys of a newer version are left out.
+    Keys that a newer version added are left out; what it means by the others is not known where its
+    schema is newer, too.
     """
     try:
         content = msgspec.json.decode(path.read_bytes())
@@ -31,10 +32,21 @@ def read_saved(path: Path) -> list[RunSummary]:
         raise UserError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not JSON: {error}", hint=_HINT) from None
+    runs = _runs(content)
+    if isinstance(runs, list) and any(map(_is_newer, runs)):
+        raise UserError(
+            f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
+            hint="use that version, or save the baseline again with this one",
+        )
     try:
-        return msgspec.convert(_runs(content), list[RunSummary])
+        return msgspec.convert(runs, list[RunSummary])
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
+
+
+def _is_newer(run: Any) -> bool:
+    schema = run.get("schema") if isinstance(run, dict) else None
+    return isinstance(schema, int) and schema > SCHEMA
 
 
 def no_baseline(name: str, error: HpcdistError) -> UserError:

@@ -71,6 +71,8 @@ class Comparison(Struct, frozen=True, kw_only=True):
     only_before: list[str]
     """Ids of runs of the baseline that have no counterpart."""
     only_now: list[str]
+    failed_now: list[str] = []
+    """Of those, the ones that did not end well: repeats of them may have, and count alone."""
 
 
 class _Key(NamedTuple):
@@ -94,12 +96,14 @@ def compare_with(
     pairs = _pairs(baseline, runs)
     changes = [change for pair in pairs for change in _changes(pair, threshold)]
     compared = {run for change in changes for run in (*change.before.runs, *change.now.runs)}
+    only_now = [run for run in runs if run.run not in compared]
     return Comparison(
         threshold=threshold,
         regression=any(change.outcome in REGRESSIONS for change in changes),
         changes=changes,
         only_before=[run.run for run in baseline if run.run not in compared],
-        only_now=[run.run for run in runs if run.run not in compared],
+        only_now=[run.run for run in only_now],
+        failed_now=[run.run for run in only_now if _has_ended([run])],
     )
 
 

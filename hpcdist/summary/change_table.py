@@ -27,8 +27,10 @@ def conclusion(comparison: Comparison) -> str:
     limit = f"{100 * comparison.threshold:g} %"
     worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
     if not worse:
-        doubt = _doubt(comparison)
-        return f"No regression: nothing is surely slower by more than {limit}.{doubt}"
+        unwell = number_of(len(comparison.failed_now), "run")
+        left_out = f" {unwell} did not end well." if comparison.failed_now else ""
+        said = f"nothing is surely slower by more than {limit}."
+        return f"No regression: {said}{left_out}{_doubt(comparison)}"
     slower = [change for change in worse if change.change is not None]
     failed = len(worse) - len(slower)
     parts = []
@@ -111,8 +113,11 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
         yield f"The settings of the baseline are not those of {_listed(unlike)}."
     if comparison.only_before:
         yield f"Only in the baseline: {_listed(comparison.only_before)}."
-    if comparison.only_now:
-        yield f"Not in the baseline, or not done: {_listed(comparison.only_now)}."
+    if comparison.failed_now:
+        yield f"They did not end well, and do not count: {_listed(comparison.failed_now)}."
+    others = [run for run in comparison.only_now if run not in comparison.failed_now]
+    if others:
+        yield f"Not in the baseline, or not done yet: {_listed(others)}."
 
 
 def _listed(runs: Sequence[str]) -> str:

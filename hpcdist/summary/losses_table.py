@@ -46,9 +46,14 @@ def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titl
         columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
         title = f"{_AGAINST} ({name})" if len(set(names)) > 1 else _AGAINST
         yield Titled(title, group.losses, columns, note)
-    alone = [one for group in groups if not group.baseline for one in group.losses]
-    if alone := [one for one in alone if one.shares[parts.UNDIVIDED] < 1 - _SEEN]:
+    if alone := losses_alone(groups):
         yield Titled(_ALONE, alone, [*_size_columns(numbers), *_share_columns(alone)])
+
+
+def losses_alone(groups: Sequence[Group]) -> list[Losses]:
+    """Of groups of one size, as far as there is more than time in no phase."""
+    found = [one for group in groups if not group.baseline for one in group.losses]
+    return [one for one in found if one.shares[parts.UNDIVIDED] < 1 - _SEEN]
 
 
 def _name(group: Group, groups: Sequence[Group]) -> str:

@@ -44,6 +44,9 @@ def make_figure(comparison: Comparison) -> Figure:
 
 
 def _draw_speedups(axes: Any, comparison: Comparison) -> None:
+    from matplotlib import rcParams
+
+    ink = rcParams["text.color"]  # black is not to be seen on a dark page
     ideals = []
     for place, variant in enumerate(comparison.variants):
         if variant.name == comparison.baseline:
@@ -53,7 +56,7 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
         else:
             mean, sd = variant.speedup.mean, variant.speedup.sd
         ideals.append((variant.ideal, place))
-        axes.barh(place, mean, height=0.6, **USED, xerr=sd, capsize=4)
+        axes.barh(place, mean, height=0.6, **USED, xerr=sd, ecolor=ink, capsize=4)
         axes.annotate(  # beside the axes, where no bar and no error is
             f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
             (1, place),
@@ -63,9 +66,6 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             va="center",
         )
     if ideals:
-        from matplotlib import rcParams
-
-        ink = rcParams["text.color"]
         axes.scatter(*zip(*ideals, strict=True), marker="|", s=700, color=ink, label="ideal")
     axes.set_xlim(left=0)
     axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
@@ -76,7 +76,7 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
     for place, variant in enumerate(comparison.variants):
         left = 0.0
         for part, share in _shares(variant, comparison.baseline):
-            label = None if part in labelled else LABELS.get(part, "useful")
+            label = None if part in labelled else LABELS.get(part, "not lost")
             labelled.add(part)
             axes.barh(
                 place,
@@ -89,7 +89,7 @@ def _draw_steps(axes: Any, comparison: Comparison) -> None:
             )
             left += share
     axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the time (%): useful, and lost")
+    axes.set_xlabel("share of the time (%): not lost, and lost to")
 
 
 def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:

@@ -21,6 +21,9 @@ from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
 from hpcdist.summary.why import conclusions
 
+_HYPHENATED = ("speed-", "GPU-", "CPU-")
+"""Words that have a hyphen on one line, too."""
+
 
 class TextTable(NamedTuple):
     """Headers and cells as plain text; columns of text stand left, those of numbers right."""
@@ -57,7 +60,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
 
 def one_line(header: str) -> str:
     """A header as one line: the breaks, and hyphens at them, are for narrow terminals."""
-    return shown(header.replace("-\n", "-" if header.startswith("speed-") else ""))
+    return shown(header.replace("-\n", "-" if header.startswith(_HYPHENATED) else ""))
 
 
 def _conclusions(part: Part) -> list[str]:

@@ -132,6 +132,10 @@ def test_runs_that_fail_now_are_a_regression(add):
     assert (found.changes[0].outcome, found.regression) == ("failed", True)
     found = compared(before, [*add("c", 99.0, verdict=FAILED), *add("c", 100.0, 101.5)])
     assert not found.regression
+    assert found.failed_now == found.only_now == ["ddp-003"]
+    assert conclusion(found) == (
+        "No regression: nothing is surely slower by more than 5 %. 1 run did not end well."
+    )
 
 
 def test_benchmarks_are_compared_size_by_size(add, make_run, events):
@@ -226,7 +230,12 @@ def test_a_saved_summary_is_a_baseline_as_well_as_the_runs(here, capsys):
     (here / "wrapped.json").write_text(
         json.dumps({"version": 2, "runs": json.loads(saved.read_text())})
     )
-    for baseline in ("runs/before", "baseline.json", "wrapped.json"):
+    # As a version wrote it that had fewer keys.
+    known = {"schema", "run", "job", "nodes", "gpus_per_node", "world_size", "state"}
+    known |= {"configuration", "samples_per_s"}
+    runs = [{key: run[key] for key in known} for run in json.loads(saved.read_text())]
+    (here / "older.json").write_text(json.dumps(runs))
+    for baseline in ("runs/before", "baseline.json", "wrapped.json", "older.json"):
         assert main(["summary", "runs/slow", "--against", baseline, "--json"]) == 1
         found = json.loads(capsys.readouterr().out)
         assert found["regression"] is True
@@ -246,6 +255,7 @@ BAD = {
     "nothing.json": "there is no baseline nothing.json: there ",
     "empty.json": "is not JSON",
     "odd.json": "is no summary",
+    "newer.json": "newer.json is of a newer hpcdist: its schema is more than 1",
     "runs/unlike": "has nothing in common with the runs: it has mine on 1 x 1, and they are ddp",
     "runs/failed": "has no run that is done",
 }
@@ -255,6 +265,7 @@ BAD = {
 def test_what_is_no_baseline_is_refused(here, add, capsys, baseline, message):
     (here / "empty.json").write_text("")
     (here / "odd.json").write_text('[{"run": 3}]')
+    (here / "newer.json").write_text('[{"schema": 2, "run": "r"}]')
     add("unlike", 10.0, job="mine")
     add("failed", 10.0, verdict=FAILED)
     assert main(["summary", "runs/slow", "--against", baseline]) == 2

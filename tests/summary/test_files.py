@@ -15,6 +15,7 @@ from hpcdist.summary.as_csv import to_csv
 from hpcdist.summary.as_markdown import to_markdown
 from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
 from hpcdist.summary.outputs import write_output
+from hpcdist.summary.sections import one_line
 from hpcdist.verdict import Verdict
 
 FAILED = Verdict(
@@ -55,6 +56,9 @@ def test_csv_has_one_line_per_run_with_the_figures_of_the_json(summary):
             head, _, rest = column.partition(".")
             expected = "" if run[head] is None else str(run[head][rest])
             assert line[column] == expected
+    assert float(found[0]["parts_s.data"]) == pytest.approx(0.02)
+    assert float(found[1]["losses.lost.data"]) == pytest.approx(0.0)
+    assert found[2]["verdict.rank"] == "0"
     assert float(found[0]["samples_per_s.mean"]) == pytest.approx(100.0)
     assert float(found[1]["speedup"]) == pytest.approx(2.0)
     assert float(found[1]["phase_s.my.phase"]) == pytest.approx(0.01)
@@ -86,6 +90,12 @@ def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
     assert len(tables) >= 3
     for table in tables:
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+
+
+def test_words_broken_for_terminals_are_whole_and_keep_their_own_hyphens():
+    headers = ["speed-\nup", "CPU-\nhours", "GPU-\nhours", "opti-\nmizer", "step\n(ms)"]
+    whole = ["speed-up", "CPU-hours", "GPU-hours", "optimizer", "step (ms)"]
+    assert [one_line(header) for header in headers] == whole
 
 
 def test_markdown_escapes_what_comes_from_runs(summary):

@@ -13,7 +13,7 @@ from hpcdist.summary import summarize
 from hpcdist.summary.pictures import heat_map
 from hpcdist.summary.pictures.catalogue import find_pictures
 from hpcdist.summary.pictures.files import write_pictures
-from hpcdist.summary.pictures.scaling import points
+from hpcdist.summary.pictures.scaling import draw, points
 from hpcdist.summary.pictures.series import (
     NUM_COLUMNS,
     HeatMap,
@@ -107,6 +107,28 @@ def test_curves_show_what_was_done_again_once_and_time_goes_on(make_run, events)
     assert curve.times_s == pytest.approx([1.0, 11.0, 12.0])
 
 
+def test_time_begins_with_the_first_step_also_where_the_first_window_has_a_pause(make_run, events):
+    run = make_run("paused")
+    window = events.window(
+        step=10, times_s=[0.4] * 10, samples=100, time_s=1e9 + 10, wall_s=4.0, pause_s=6.0
+    )
+    test = {"event": "evaluate", "time_s": 1e9 + 12, "step": 10, "loss": 1.0, "accuracy": 0.5}
+    events.write(run, 0, [events.start(0, world_size=1), window, test, events.end()])
+    curves = read_learning(run.path)
+    assert curves.train_loss.times_s == [10.0]
+    assert curves.accuracy.times_s == [12.0]
+    assert summarize([run], {}).runs[0].time_to_accuracy.time_s == 12.0
+    assert read_heat_map(run.path).whole_s == 10.0
+
+
+def test_a_run_of_one_window_is_a_dot(make_run, events):
+    run = make_run("short")
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
+    (picture,) = [one for _, one in find_pictures(summarize([run], {})) if "learning" in one.name]
+    for axes in picture.draw().axes:
+        assert [line.get_marker() for line in axes.lines] == ["."]
+
+
 def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, events):
     run = make_run("nan")
     windows = windows_of(events, times_s=[0.1] * 2, clock_s=0.0)
@@ -140,11 +162,11 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path)
     }
 
 
-def run_of(gpus, mean, sd=None):
+def run_of(gpus, mean, sd=None, *, nodes=1):
     return RunSummary(
-        run=f"r{gpus}-{mean}",
+        run=f"r{nodes}-{gpus}-{mean}",
         job="ddp",
-        nodes=1,
+        nodes=nodes,
         gpus_per_node=gpus,
         world_size=gpus,
         samples_per_s=Rate(mean=mean, sd=sd),
@@ -157,6 +179,50 @@ def test_points_have_the_spread_of_repeats_and_propagate_it_to_the_speedup():
     assert one.samples_per_s.sd == pytest.approx(math.sqrt(200))
     assert two.speedup.mean == pytest.approx(1.5)
     assert two.speedup.sd == pytest.approx(1.5 * math.hypot(0.1, math.sqrt(200) / 100))
+
+
+def test_as_many_gpus_on_more_nodes_are_no_repeats_and_stand_beside_the_line():
+    runs = [
+        run_of(1, 100.0),
+        run_of(2, 190.0),
+        run_of(1, 120.0, nodes=2),
+        run_of(2, 200.0, nodes=2),
+    ]
+    assert [(point.num_gpus, point.nodes, point.speedup.mean) for point in points(runs)] == [
+        (1, 1, 1.0),
+        (2, 1, 1.9),
+        (2, 2, 1.2),
+        (4, 2, 2.0),
+    ]
+    axes = draw(runs, "two nodes").axes[1]
+    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+    assert ([1, 2, 4], [1.0, 1.9, 2.0]) in lines
+    assert ([2], [1.2]) in lines
+
+
+def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, events):
+    run = make_run("alone")
+    phases_s = {"data_wait": [0.03] * 10, "forward_backward": [0.06] * 10}
+    windows = [
+        events.window(step=10 * n, times_s=[0.1] * 10, samples=100, phases_s=phases_s)
+        for n in (1, 2, 3)
+    ]
+    events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
+    (picture,) = [one for _, one in find_pictures(summarize([run], {})) if one.name == "ddp-shares"]
+    (axes,) = picture.draw().axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["#1: 1 x 1"]
+    widths = {bar.get_label(): bar.patches[0].get_width() for bar in axes.containers}
+    expected = {"forward and backward": 60.0, "data wait": 30.0, "fixed cost": 10.0}
+    assert widths == pytest.approx(expected)
+
+
+def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
+    runs = [make_ddp(f"one-{repeat}", 1) for repeat in range(8)] + [make_ddp("two", 2)]
+    (picture,) = [one for _, one in find_pictures(summarize(runs, {})) if "learning" in one.name]
+    assert picture.told.endswith("Only 7 of 9 runs are drawn.")
+    drawn = [line.get_label() for line in picture.draw().axes[0].lines]
+    assert drawn[:2] == ["#1: training", "#1: test"]
+    assert drawn[-2:] == ["#9: training", "#9: test"]
 
 
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_run, events):

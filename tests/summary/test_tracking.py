@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
+import msgspec
 import pytest
 
 from hpcdist.errors import UserError
@@ -99,6 +100,64 @@ def test_what_a_restart_did_again_counts_once_and_the_rate_needs_every_rank(trai
     assert [point.step for point in history["speed/samples_per_s"]] == [10, 20]
     steps = [point.step for point in history["speed/step_time_s"]]
     assert steps == sorted(set(steps))
+
+
+def test_what_was_used_is_of_all_nodes_and_stands_at_the_step_of_its_moment(trained):
+    run = trained()
+    write_usage(run, node=0, clock_ahead_s=0.0, cpus_busy=[1.0, 2.0], utilization=[0.5, 0.75])
+    write_usage(run, node=1, clock_ahead_s=-90.0, cpus_busy=[3.0, 5.0], utilization=[0.25, 1.0])
+    history = read_history(run.path)
+
+    moments = [(10, BEGUN_S + 1.5), (30, BEGUN_S + 3.5)]
+    expected = {
+        "usage/cpus_busy": [4.0, 7.0],
+        "usage/gpu_utilization": [0.375, 0.875],
+        "usage/gpu_power_w": [100.0, 100.0],
+        "usage/max_gpu_memory_bytes": [2**31, 2**31],
+        "usage/max_memory_bytes": [2**30, 2**30],
+    }
+    used = {name: points for name, points in history.items() if name.startswith("usage/")}
+    assert {name: [point.value for point in points] for name, points in used.items()} == expected
+    assert all([point[:2] for point in points] == moments for points in used.values())
+
+    run.usage_file(1, 0).write_bytes(b"torn")
+    assert [point.value for point in read_history(run.path)["usage/cpus_busy"]] == [1.0, 2.0]
+
+
+def test_what_a_benchmark_without_steps_used_stands_at_no_step(make_run):
+    run = make_run("allreduce-1")
+    run.event_file(0).write_bytes(b"")
+    write_usage(run, node=0, clock_ahead_s=0.0, cpus_busy=[1.0, 2.0], utilization=[0.5, 0.75])
+    assert [point.step for point in read_history(run.path)["usage/cpus_busy"]] == [0, 0]
+
+
+def write_usage(run, *, node, clock_ahead_s, cpus_busy, utilization):
+    """Two windows, that end 1.5 and 3.5 s after the run began, with a GPU."""
+    begun_s = BEGUN_S + clock_ahead_s
+
+    def even(value):
+        return {"mean": value, "min": value, "max": value}
+
+    events = [{"event": "node", "time_s": begun_s, "begin_s": begun_s, "node": node}]
+    for end_s, cpus, busy in zip((1.5, 3.5), cpus_busy, utilization, strict=True):
+        gpu = {
+            "utilization": even(busy),
+            "memory_bytes": {"mean": 2**30, "min": 0, "max": 2**31},
+            "power_w": even(100.0),
+        }
+        events.append(
+            {
+                "event": "usage",
+                "time_s": begun_s + end_s,
+                "wall_s": 1.5,
+                "samples": 3,
+                "cpus_busy": even(cpus),
+                "memory_bytes": even(2**30),
+                "gpus": [gpu],
+            }
+        )
+    lines = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+    run.usage_file(node, 0).write_bytes(lines)
 
 
 def test_settings_are_flat_and_hold_no_secret():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import msgspec
 import pytest
@@ -329,6 +330,31 @@ def test_the_picture_has_a_line_per_gpu_on_each_nodes_own_clock(make_run):
     assert first.times_s[:2] + first.times_s[3:] == [5.0, 15.0, 55.0]
     assert first.values[2] != first.values[2]  # a gap
     assert [line.name for line in found.panels[CPUS_BUSY]] == ["node 0", "node 1"]
+
+
+def test_a_node_that_came_in_later_is_drawn_from_then_on(make_run):
+    run = make_run("lost", nodes=2)
+    for attempt, begin_s in enumerate((1000.0, 1100.0)):
+        write(run, [begin(0, begin_s=begin_s), window(begin_s + 10)], attempt=attempt)
+    write(run, [begin(7, begin_s=500.0), window(510.0)], node=7, attempt=1)
+    lines = {line.name: line for line in read_usage(run.path).panels[CPUS_BUSY]}
+    assert lines["node 7"].times_s == [105.0]
+
+
+def test_the_band_of_many_nodes_has_a_gap_where_nothing_ran(make_run):
+    run = make_run("again", nodes=9)
+    for node in range(9):
+        for attempt, begin_s in enumerate((1000.0, 1100.0)):
+            windows = [window(begin_s + 10 * n, cpus_busy=1 + node) for n in (1, 2, 3)]
+            started = begin(node, begin_s=begin_s)
+            write(run, [started, *windows], node=node, attempt=attempt)
+    (picture,) = [one for _, one in find_pictures(summary_of(run)) if one.name == "again-usage"]
+    (line,) = picture.draw().axes[0].lines
+    values = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    between = [value for x, value in values.items() if 31 < 60 * x < 99]
+    assert len(between) > 10
+    assert all(math.isnan(value) for value in between)
+    assert {value for value in values.values() if not math.isnan(value)} == {5.0}
 
 
 @pytest.mark.parametrize("num_nodes", [1, 9, 70])

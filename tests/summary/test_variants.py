@@ -3,11 +3,15 @@
 import io
 
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
 from msgspec import structs
 
 from hpcdist import files
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.parts import PARTS, lost_parts
+from hpcdist.summary.pictures.style import drawing
+from hpcdist.summary.plot import make_figure
 from hpcdist.summary.table import make_console
 from hpcdist.summary.values import Rate
 from hpcdist.summary.variants import ratio
@@ -253,6 +257,16 @@ def test_a_picture_and_the_figures_are_written_beside_the_runs(add_run, tmp_path
     (picture,) = write_comparisons(summary, folder.parent)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert files.read_json(folder / "compare.json")["variants"][1]["ideal"] == 2
+
+
+def test_errors_in_the_picture_are_seen_on_a_dark_page(add_run):
+    alone = [add_run("one", ALONE), add_run("one", ALONE | {"optimizer": 0.02})]
+    two = [add_run("two", *[ALONE] * 2), add_run("two", *[ALONE | {"optimizer": 0.02}] * 2)]
+    with drawing(ink="#eeeeee"):
+        speedups, _ = make_figure(compared(*alone, *two)).axes
+    bars = [one for one in speedups.collections if isinstance(one, LineCollection)]
+    assert bars
+    assert {tuple(colour) for one in bars for colour in one.get_colors()} == {to_rgba("#eeeeee")}
 
 
 def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_run):

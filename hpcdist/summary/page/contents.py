@@ -22,6 +22,7 @@ _LONGEST_LINE = 2_000
 """Of a log, in characters: those of progress bars can be long, and many runs may have failed."""
 
 _NUMBER = re.compile(r"(-?[\d,]*\.?\d+)(?:\s*(?:([KMGTP])iB|B)\b)?")
+_SIZE = re.compile(r"(\d+) x (\d+)")
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _ESCAPES = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]"
@@ -92,9 +93,12 @@ def page_parts(summary: Summary) -> list[PagePart]:
 
 
 def sort_key(text: str) -> str:
-    """The first number in a cell, sizes in bytes; the text itself where it begins with none."""
+    """The first number in a cell, sizes in bytes, and of nodes x GPUs how many GPUs that are; the
+    text itself where it begins with none."""
     if text == UNDEFINED:
         return ""
+    if size := _SIZE.fullmatch(text):
+        return repr(float(int(size[1]) * int(size[2])))
     match = _NUMBER.match(text)
     if match is None:
         return text

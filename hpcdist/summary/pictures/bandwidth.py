@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.line_styles import LINES
+from hpcdist.log_axes import plain_log_ticks
 from hpcdist.summary.benchmark_values import AllReduceSummary
 from hpcdist.summary.pictures.style import (
-    PLAIN_NUMBERS,
     finish,
     label,
     new_figure,
@@ -61,7 +61,7 @@ def _sizes(row: Row) -> Sequence[Any]:
 def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
+    plain_log_ticks(axes.yaxis)
     every = -(-len(sizes) // _MOST_TICKS)
     ticks = sizes[::every]
     axes.set_xticks(ticks, [show_binary(size) for size in ticks], rotation=30)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.run import slug
 from hpcdist.summary import plot
+from hpcdist.summary.losses_table import losses_alone
 from hpcdist.summary.pictures import (
     bandwidth,
     heat_map,
@@ -24,7 +26,7 @@ from hpcdist.summary.pictures.usage_series import read_usage
 from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row
 from hpcdist.summary.text import format_percent, format_ranges
-from hpcdist.summary.values import Summary
+from hpcdist.summary.values import Losses, Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +72,9 @@ def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
     job = _job(part)
     if part.comparison is not None:
         draw = functools.partial(plot.make_figure, part.comparison)
-        told = "Bars: times as fast as the first variant, and what each step was lost to."
+        told = (
+            "Bars: times as fast as the first variant, and what the rest of the time was lost to."
+        )
         yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", told, draw)
         return
     by_id = {row.run.run: row for row in part.rows}
@@ -97,8 +101,28 @@ def _losses(part: Part) -> Iterator[Picture]:
         if group.baseline and group.losses:
             title = f"{label(job)}: where the time goes"
             told = "One bar per size: what was not lost, and what the rest was lost to."
-            draw = functools.partial(losses.draw, group.losses, title)
+            names = [f"{one.nodes} x {one.gpus_per_node}" for one in group.losses]
+            draw = functools.partial(losses.draw, group.losses, names, title)
             yield Picture(f"{slug(job)}-losses", title, told, draw)
+    if alone := losses_alone(part.groups):
+        yield _losses_alone(part, alone)
+
+
+def _losses_alone(part: Part, alone: Sequence[Losses]) -> Picture:
+    """Of groups of one size: nothing says what is ideal, so computing is."""
+    numbers = {row.run.run: row.number for row in part.rows}
+    shown, left_out = alone[: phases.MOST_RUNS], ""
+    if len(shown) < len(alone):
+        left_out = f" Only {len(shown)} of {len(alone)} are drawn."
+    names = [
+        f"#{format_ranges(sorted(numbers[run] for run in one.runs))}: "
+        f"{one.nodes} x {one.gpus_per_node}"
+        for one in shown
+    ]
+    title = f"{label(_job(part))}: where the time goes, without another size to compare with"
+    told = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+    draw = functools.partial(losses.draw, shown, names, title)
+    return Picture(f"{slug(_job(part))}-shares", title, told, draw)
 
 
 def _phases(part: Part) -> Iterator[Picture]:
@@ -127,7 +151,8 @@ def _heat_maps(part: Part) -> Iterator[Picture]:
 
 def _learning(part: Part) -> Iterator[Picture]:
     rows = [row for row in part.rows if row.run.path and row.run.step_time_s]
-    shown, left_out = _first(rows, learning.MOST_RUNS)
+    shown, left_out = _first(_of_each_size_first(rows), learning.MOST_RUNS)
+    shown = sorted(shown, key=lambda row: row.number)
     named = [
         learning.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in shown
     ]
@@ -182,6 +207,18 @@ def _benchmarks(part: Part) -> Iterator[Picture]:
             draw = functools.partial(loading.make_figure, loaded.cells, f"{title}: loading")
             told = f"Time to load a batch by workers.{left_out}"
             yield Picture(f"{name}-loading", f"{title}: loading", told, draw)
+
+
+def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
+    """Repeats after a run of every size, strategy and variant: they learn alike."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    places = []
+    for row in rows:
+        run = row.run
+        kind = (run.configuration, run.variant, run.nodes, run.gpus_per_node)
+        places.append(counts[kind])
+        counts[kind] += 1
+    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
 
 def _first(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:

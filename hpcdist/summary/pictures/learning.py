@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdist.line_styles import LINES
+from hpcdist.log_axes import plain_log_ticks
 from hpcdist.summary.pictures.series import Curve, Learning
 from hpcdist.summary.pictures.style import (
-    PLAIN_NUMBERS,
     finish,
     label,
     long_unit,
@@ -72,6 +72,8 @@ def _draw_run(
 def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
     xs = curve.steps if unit_s is None else [time_s / unit_s for time_s in curve.times_s]
     every = max(1, len(xs) // _MOST_MARKERS)
+    if len(xs) == 1:  # a line of one point is not to be seen
+        style = {"marker": ".", **style}
     axes.plot(xs, curve.values, markevery=every, markersize=5, **style)
 
 
@@ -84,4 +86,4 @@ def _finish(grid: Any, time_label: str) -> None:
     losses = [value for line in grid[0][0].lines for value in line.get_ydata()]
     if losses and min(losses) > 0 and max(losses) > 100 * min(losses):
         grid[0][0].set_yscale("log")
-        grid[0][0].yaxis.set_major_formatter(PLAIN_NUMBERS)
+        plain_log_ticks(grid[0][0].yaxis)

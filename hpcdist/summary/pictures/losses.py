@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpcdist.summary.parts import PARTS
+from hpcdist.summary.parts import COMPUTING, PARTS
 from hpcdist.summary.pictures.parts_style import LABELS, STYLES, USED
 from hpcdist.summary.pictures.style import finish, new_figure, shared_legend
 from hpcdist.summary.text import format_percent
@@ -22,41 +22,41 @@ _LABELLED = 0.08
 """A narrower bar has no room for its figure."""
 
 
-def draw(sizes: Sequence[Losses], title: str) -> Figure:
-    """One bar for each size, smallest on top. A part that won time reaches left of zero: all to its
-    right is longer by as much."""
+def draw(sizes: Sequence[Losses], names: Sequence[str], title: str) -> Figure:
+    """One bar for each size, the first on top. A part that won time reaches left of zero: all to
+    its right is longer by as much."""
     figure = new_figure(9, 1.9 + 0.5 * len(sizes))
     axes = figure.subplots()
     labelled: set[str] = set()
     for place, size in enumerate(sizes):
         _draw_bar(axes, place, size, labelled)
-    ranks = "nodes x GPUs"
-    axes.set_yticks(range(len(sizes)), [f"{one.nodes} x {one.gpus_per_node}" for one in sizes])
+    axes.set_yticks(range(len(sizes)), names)
     axes.set_ylim(len(sizes) - 0.4, -0.6)
     axes.axvline(0, color="#666666", linewidth=0.8)
     ideal = "not lost, and lost to" if sizes[0].against else "computing, and all else"
-    finish(axes, x=f"share of all the time (%): {ideal}", y=ranks)
+    finish(axes, x=f"share of all the time (%): {ideal}", y="nodes x GPUs")
     shared_legend(figure, [axes], columns=4)
     figure.suptitle(title)
     return figure
 
 
 def _draw_bar(axes: Axes, place: int, size: Losses, labelled: set[str]) -> None:
-    kept = "not lost" if size.against else "forward and backward"
-    right, left = 100 * size.efficiency, 0.0
+    kept_name = "not lost" if size.against else "forward and backward"
+    kept, lost = _kept_and_lost(size)
+    right, left = 100 * kept, 0.0
     axes.barh(
         place,
         right,
         height=_HEIGHT,
         edgecolor="white",
-        label=None if "kept" in labelled else kept,
+        label=None if "kept" in labelled else kept_name,
         **USED,
     )
     labelled.add("kept")
-    if size.efficiency >= _LABELLED:
+    if kept >= _LABELLED:
         axes.annotate(
-            f"{format_percent(size.efficiency)} %",
-            (100 * min(1.0, size.efficiency), place),
+            f"{format_percent(kept)} %",
+            (100 * min(1.0, kept), place),
             xytext=(-4, 0),
             textcoords="offset points",
             ha="right",
@@ -64,7 +64,7 @@ def _draw_bar(axes: Axes, place: int, size: Losses, labelled: set[str]) -> None:
             color="white",
         )
     for part in PARTS:
-        share = 100 * size.lost[part]
+        share = 100 * lost[part]
         if abs(share) < 100 * _VISIBLE:
             continue
         begin = right if share > 0 else left
@@ -77,3 +77,10 @@ def _draw_bar(axes: Axes, place: int, size: Losses, labelled: set[str]) -> None:
             right += share
         else:
             left += share
+
+
+def _kept_and_lost(size: Losses) -> tuple[float, Mapping[str, float]]:
+    """Without another size, what is in no phase is neither computing for certain nor lost."""
+    if size.against:
+        return size.efficiency, size.lost
+    return size.shares[COMPUTING], size.shares | {COMPUTING: 0.0}

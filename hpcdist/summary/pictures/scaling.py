@@ -28,24 +28,25 @@ _MOST_LINEAR = 16
 
 
 class Point(NamedTuple):
-    """All runs of one size."""
+    """All runs of one size, which are repeats of each other."""
 
     num_gpus: int
+    nodes: int
     samples_per_s: Rate
     """Mean and sd over the runs; of a single run, the sd over its windows."""
     speedup: Rate
 
 
 def points(runs: Sequence[RunSummary]) -> list[Point]:
-    """By GPUs, smallest first; the speed-up is against the mean of the smallest."""
-    rates: dict[int, list[Rate]] = defaultdict(list)
+    """By GPUs, then by nodes, smallest first; the speed-up is against the mean of the smallest."""
+    rates: dict[tuple[int, int], list[Rate]] = defaultdict(list)
     for run in runs:
         if run.samples_per_s is not None:
-            rates[run.nodes * run.gpus_per_node].append(run.samples_per_s)
+            rates[run.nodes * run.gpus_per_node, run.nodes].append(run.samples_per_s)
     means = {size: _mean(rates[size]) for size in sorted(rates)}
     baseline = next(iter(means.values()))
     return [
-        Point(size, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
+        Point(*size, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
         for size, rate in means.items()
     ]
 
@@ -53,17 +54,16 @@ def points(runs: Sequence[RunSummary]) -> list[Point]:
 def draw(runs: Sequence[RunSummary], title: str) -> Figure:
     """The runs of one group, which has several sizes."""
     found = points(runs)
-    sizes = [point.num_gpus for point in found]
     is_on_cpus = any(run.num_cpus is not None for run in runs)
     figure = new_figure(9, 4.2)
     rate_axes, speed_axes = figure.subplots(1, 2)
     smallest = found[0].samples_per_s.mean
     to_come = _forecast(runs, found[-1])
-    _draw(rate_axes, sizes, [point.samples_per_s for point in found], to_come, smallest)
-    _draw(speed_axes, sizes, [point.speedup for point in found], to_come, 1.0)
+    _draw(rate_axes, found, [point.samples_per_s for point in found], to_come, smallest)
+    _draw(speed_axes, found, [point.speedup for point in found], to_come, 1.0)
     unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
     finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
-    finish(speed_axes, x=unit, y=f"speed-up against {sizes[0]} (mean ± sd)")
+    finish(speed_axes, x=unit, y=f"speed-up against {found[0].num_gpus} (mean ± sd)")
     shared_legend(figure, [rate_axes])
     figure.suptitle(title)
     return figure
@@ -79,27 +79,26 @@ def _forecast(runs: Sequence[RunSummary], last: Point) -> list[ForecastSize]:
 
 def _draw(
     axes: Axes,
-    sizes: Sequence[int],
+    found: Sequence[Point],
     rates: Sequence[Rate],
     to_come: Sequence[ForecastSize],
     unit: float,
 ) -> None:
     """`unit` is what a speed-up of 1 is on this axis."""
+    sizes = list(dict.fromkeys(point.num_gpus for point in found))
     drawn = [*sizes, *(size.gpus for size in to_come[1:])]
     ideal = [unit * size / sizes[0] for size in drawn]
     axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
-    axes.errorbar(
-        sizes,
-        [rate.mean for rate in rates],
-        yerr=[rate.sd or 0.0 for rate in rates],
-        capsize=4,
-        label="measured",
-        **LINES[0],
-    )
+    fewest: dict[int, Rate] = {}
+    others: list[tuple[int, Rate]] = []
+    for point, rate in zip(found, rates, strict=True):
+        if fewest.setdefault(point.num_gpus, rate) is not rate:
+            others.append((point.num_gpus, rate))
+    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"})
+    if others:
+        style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
+        _draw_measured(axes, others, style)
     _draw_forecast(axes, to_come, unit)
-    for size, rate in zip(sizes, rates, strict=True):
-        text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
-        axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
     axes.margins(x=0.25, y=0.12)
     if drawn[-1] > _MOST_LINEAR * drawn[0] or to_come:
         axes.set_xscale("log", base=2)
@@ -108,6 +107,19 @@ def _draw(
     else:
         axes.set_ylim(bottom=0)
     counts_axis(axes, drawn)
+
+
+def _draw_measured(axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any]) -> None:
+    axes.errorbar(
+        [size for size, _ in measured],
+        [rate.mean for _, rate in measured],
+        yerr=[rate.sd or 0.0 for _, rate in measured],
+        capsize=4,
+        **style,
+    )
+    for size, rate in measured:
+        text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
+        axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
 
 
 def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:

@@ -131,12 +131,10 @@ def _span(record: RankRecord) -> tuple[float, float]:
     """When it began to step, and when it ended, or what is known of that."""
     ends = ends_s(record.windows)
     told = [end.time_s for end in record.ends if end.time_s is not None]
-    return ends[0] - record.windows[0].wall_s, max(ends[-1], *told, ends[-1])
+    return _begin_s(record.windows), max([ends[-1], *told])
 
 
-def _begin_s(windows: Sequence[Window]) -> float | None:
-    if not windows:
-        return None
+def _begin_s(windows: Sequence[Window]) -> float:
     return ends_s(windows)[0] - windows[0].wall_s - windows[0].pause_s
 
 
@@ -189,7 +187,7 @@ def _add_own_times(
     cells: list[tuple[float, float]], windows: Sequence[Window], offset_s: float, whole_s: float
 ) -> None:
     """Spread each window over the columns that it lies in, by the time it has in each."""
-    begin_s = _begin_s(windows) or 0.0
+    begin_s = _begin_s(windows)
     column_s = whole_s / NUM_COLUMNS
     for window, end_s in zip(windows, ends_s(windows), strict=True):
         if not window.steps:

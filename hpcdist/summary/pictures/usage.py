@@ -12,8 +12,10 @@ from hpcdist.summary.pictures.usage_series import GPU_BUSY, Line, UsageSeries
 from hpcdist.summary.text import number_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
@@ -85,14 +87,28 @@ def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
     import numpy as np
 
     times_s = np.linspace(0.0, _longest_s(lines), _NUM_COLUMNS)
-    rows = []
-    for line in lines:
-        own_s, values = np.array(line.times_s), np.array(line.values)
-        known = ~np.isnan(own_s)
-        rows.append(np.interp(times_s, own_s[known], values[known]))
-    values = np.array(rows)
+    values = np.array([_at(line, times_s) for line in lines])
+    is_known = ~np.isnan(values)
+    counts = is_known.sum(0)
+    mean = np.where(counts, np.where(is_known, values, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
     style = LINES[0]
-    axes.fill_between(
-        times_s / unit_s, values.min(0), values.max(0), color=style["color"], alpha=0.25
-    )
-    axes.plot(times_s / unit_s, values.mean(0), color=style["color"], label=_ALL)
+    # fmin and fmax know a value from a gap.
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    axes.fill_between(times_s / unit_s, low, high, color=style["color"], alpha=0.25)
+    axes.plot(times_s / unit_s, mean, color=style["color"], label=_ALL)
+
+
+def _at(line: Line, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The line at these times; not known before, after and between its attempts."""
+    import numpy as np
+
+    found = np.full(len(times_s), np.nan)
+    own_s, values = np.array(line.times_s), np.array(line.values)
+    for part in np.split(np.arange(len(own_s)), np.flatnonzero(np.isnan(own_s))):
+        known = part[~np.isnan(own_s[part])]
+        if len(known):
+            half_s = np.array(line.lengths_s)[known[[0, -1]]] / 2
+            first_s, last_s = own_s[known[0]] - half_s[0], own_s[known[-1]] + half_s[1]
+            within = (times_s >= first_s) & (times_s <= last_s)
+            found[within] = np.interp(times_s[within], own_s[known], values[known])
+    return found

@@ -1,7 +1,7 @@
 """What a run used over time, from what its agents sampled: one line per GPU, or per node.
 
-Times are lengths on each node's own clock, from the begin of the first attempt on, which is the
-same moment on all of them: clocks of nodes may differ by minutes.
+Times are lengths on each node's own clock, from the begin of the first attempt on: attempts begin
+at the same moment on all nodes, whose clocks may differ by minutes.
 """
 
 from __future__ import annotations
@@ -57,12 +57,16 @@ def read_usage(path: Path) -> UsageSeries | None:
     taken = set(nodes[:: max(1, -(-len(nodes) // MOST_NODES))])
     lines: dict[tuple[str, str], Line] = {}
     zeros_s: dict[int, float] = {}
+    begins_s: dict[int, float] = {}
+    """By attempt, how long after the first; a node may come in later, in the place of another."""
     for node, attempt, file in files:
         if node not in taken:
             continue
         record = read_node(file, node=node, attempt=attempt)
         if record.windows:
-            zero_s = zeros_s.setdefault(node, _begin_s(record))
+            begin_s = _begin_s(record)
+            zero_s = zeros_s.setdefault(node, begin_s - begins_s.get(attempt, 0.0))
+            begins_s.setdefault(attempt, begin_s - zero_s)
             _add(lines, record, zero_s)
     panels = {panel: [line for (own, _), line in lines.items() if own == panel] for panel in PANELS}
     panels = {panel: found for panel, found in panels.items() if found}

@@ -1,13 +1,15 @@
 """What a run recorded, as series of points against steps and the time of day.
 
 Names are what both TensorBoard and MLflow take, grouped by what stands before the slash, with
-units. Points are those of the lowest rank but `speed/samples_per_s`, which is of all ranks.
+units. Points are those of the lowest rank but `speed/samples_per_s`, which is of all ranks, and
+`usage/*`, which are of all GPUs, or all nodes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.pictures.series import ends_s
 from hpcdist.summary.records import RankRecord, Window
 from hpcdist.summary.timing import Span
+from hpcdist.summary.tracking.usage_points import usage_moments
 from hpcdist.summary.values import RunSummary
 
 _LARGEST = 3e38
@@ -56,7 +59,8 @@ def read_history(path: Path) -> History:
         windows = attempt.lowest.windows
         if windows:
             _drop_after(history, windows[0].step - windows[0].steps)
-        for name, point in _points(attempt):
+        usage = _usage_points(path, attempt.lowest, before=_last_step(history))
+        for name, point in itertools.chain(_points(attempt), usage):
             if abs(point.value) < _LARGEST and point.step < _LAST_STEP:  # which NaN is not
                 history[name].append(point)
     return dict(history)
@@ -65,6 +69,7 @@ def read_history(path: Path) -> History:
 def final_figures(run: RunSummary) -> dict[str, float]:
     """The figures of a whole run, by the names of series that have one point."""
     rate, step_time, accounting = run.samples_per_s, run.step_time_s, run.accounting
+    usage, cost, reached = run.usage, run.cost, run.time_to_accuracy
     figures: dict[str, float | None] = {
         "final/samples_per_s": rate.mean if rate else None,
         "final/step_time_s": step_time.mean if step_time else None,
@@ -75,6 +80,12 @@ def final_figures(run: RunSummary) -> dict[str, float]:
         "final/accuracy_test": run.final.accuracy,
         "final/peak_rss_bytes": run.peak_rss_bytes,
         "final/peak_cuda_bytes": run.peak_cuda_bytes,
+        "final/time_to_accuracy_s": reached.time_s if reached else None,
+        "final/gpu_utilization": usage.gpu_utilization if usage else None,
+        "final/cpus_busy": usage.cpus_busy if usage else None,
+        "final/energy_j": usage.energy_j if usage else None,
+        "final/gpu_hours": cost.gpu_hours if cost else None,
+        "final/cpu_hours": cost.cpu_hours if cost else None,
         "final/restarts": run.restarts,
         "final/queue_wait_s": accounting.queue_wait_s if accounting else None,
     }
@@ -150,6 +161,21 @@ def _points(attempt: _Attempt) -> Iterator[tuple[str, Point]]:
     for memory in record.memories:
         if memory.step is not None and memory.time_s is not None and memory.peak_bytes:
             yield "memory/peak_bytes", Point(memory.step, memory.time_s, float(memory.peak_bytes))
+
+
+def _last_step(history: History) -> int:
+    return max((points[-1].step for points in history.values() if points), default=0)
+
+
+def _usage_points(path: Path, record: RankRecord, *, before: int) -> Iterator[tuple[str, Point]]:
+    """At the last step that was recorded by then, on the attempt's own or `before` it."""
+    windows = record.windows
+    begun = windows[0].step - windows[0].steps if windows else before
+    ends, steps = ends_s(windows), [begun, *(window.step for window in windows)]
+    for time_s, figures in usage_moments(path, record.attempt):
+        step = steps[bisect_right(ends, time_s)]
+        for name, value in figures.items():
+            yield f"usage/{name}", Point(step, time_s, value)
 
 
 def _of_window(window: Window) -> Iterator[tuple[str, float]]:
