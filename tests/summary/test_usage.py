@@ -219,7 +219,7 @@ def test_spans_come_from_the_attempts_own_files(make_run, events):
 
 def printed(summary):
     file = io.StringIO()
-    print_tables(summary, make_console(file))
+    print_tables(summary, make_console(file), details=True)
     return file.getvalue()
 
 
