@@ -82,6 +82,8 @@ def main_tables(part: Part, *, times_accuracy: bool) -> PartTables:
     compared = [row.run for row in part.rows if row.run.of_size]
     once = [] if part.comparison else once_run(part.rows)
     details = {name: list(tables(rows)) for name, tables in _DETAILS}
+    if times_accuracy:
+        details["time to accuracy"] = list(accuracy_tables(rows, is_asked=True))
     wanted = {
         "step times": part.comparison is None,
         "phases of a step": not (losses or part.comparison) and _has_phases(rows),
@@ -96,7 +98,7 @@ def main_tables(part: Part, *, times_accuracy: bool) -> PartTables:
         told=list(_forecasts(compared if part.comparison else once, part.rows)),
         left_out=[
             *(["how sure each speed-up is"] if once else []),
-            *(["where the time of other groups goes"] if _are_more(part, losses) else []),
+            *_other_losses(part, losses),
             *([f"some runs of {part.rows[0].run.job}"] if len(rows) < len(part.rows) else []),
             *(name for name, tables in details.items() if tables and not wanted.get(name)),
         ],
@@ -122,8 +124,9 @@ def _divided(groups: Sequence[Group]) -> list[Group]:
     return [group for group in told if any(lost.largest for lost in group.losses)]
 
 
-def _are_more(part: Part, losses: Sequence[Titled]) -> bool:
-    return not part.comparison and len(list(losses_tables(part.groups, part.rows))) > len(losses)
+def _other_losses(part: Part, shown: Sequence[Titled]) -> Iterator[str]:
+    if not part.comparison and len(list(losses_tables(part.groups, part.rows))) > len(shown):
+        yield "where the time of other groups goes" if shown else "where the time goes"
 
 
 def _has_phases(rows: Sequence[Row]) -> bool:

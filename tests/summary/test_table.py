@@ -160,7 +160,7 @@ def test_a_long_run_id_is_folded_and_stays_whole(make_run):
     name = "a-job-with-a-name-of-the-greatest-length-20260101-120000-abcd"
     text = printed(summarize([make_run(name)], {}), width=60)
     assert max(map(len, text.splitlines())) <= 60
-    rows = [line[3:44].strip() for line in text.splitlines() if "-" in line[3:44]]
+    rows = [line[3:45].strip() for line in text.splitlines() if "-" in line[3:45]]
     assert name in "".join(rows)
 
 
