@@ -38,10 +38,12 @@ def print_tables(
 
 
 def _print_part(console: Console, part: Part, tables: PartTables) -> None:
-    first, *others = part_conclusions(part)
-    comparison = f"comparison {shown(part.comparison.id)}: " if part.comparison else ""
-    say(console, f"{comparison}{first}", style="bold")
-    say_each(console, [*others, *tables.told])
+    texts = part_conclusions(part)
+    first = " ".join(texts[:1])  # a comparison of which only the first variant is there has none
+    if part.comparison:
+        first = ": ".join([f"comparison {shown(part.comparison.id)}", *texts[:1]])
+    say(console, first, style="bold")
+    say_each(console, [*texts[1:], *tables.told])
     console.print()
     for table in (*tables.first, *tables.runs):
         print_titled(console, table)

@@ -277,3 +277,14 @@ def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_r
 def test_variants_of_one_size_are_not_taken_for_repeats_of_each_other(add_run):
     runs = [add_run("one", ALONE), add_run("ddp", ALONE, ALONE), add_run("other", ALONE, ALONE)]
     assert [run.of_size for run in summarize(runs, {}).runs] == [None] * 3
+
+
+def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_run):
+    one = add_run("one", ALONE)
+    slow = ALONE | {"exposed_communication": 0.2}
+    first = f"comparison {COMPARISON}"
+    assert printed([one]).splitlines()[0] == first
+    slower = printed([one, add_run("slow", slow, slow)])
+    assert slower.startswith(f"{first}: None is faster than one.\n")
+    faster = printed([one, add_run("two", ALONE, ALONE)])
+    assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster
