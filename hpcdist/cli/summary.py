@@ -59,6 +59,7 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
 @run_arguments
 @runs_option
 @json_option
+@click.option("--details", is_flag=True, help="Print every table, as --markdown and --html do.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one line per run; - is stdout.")
 @click.option(
     "--csv-benchmarks",
@@ -94,6 +95,7 @@ def summary(
     run_names: tuple[str, ...],
     runs: Path,
     as_json: bool,
+    details: bool,
     csv_file: str | None,
     benchmarks_file: str | None,
     markdown_file: str | None,
@@ -166,7 +168,7 @@ def summary(
             note(text)
         sys.stdout.write(_text(result, on_stdout))
         return None
-    print_summary(result)
+    print_summary(result, details=details, times_accuracy=target_accuracy is not None)
     if result.comparisons:
         _write_comparisons(result, found[0].path.parent)
     return None

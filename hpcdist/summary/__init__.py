@@ -90,9 +90,19 @@ def summarize(
     return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
 
-def print_summary(summary: Summary, console: Console | None = None) -> None:
-    """Print what `hpcdist summary` shows; on stdout where no console is given."""
+def print_summary(
+    summary: Summary,
+    console: Console | None = None,
+    *,
+    details: bool = False,
+    times_accuracy: bool = False,
+) -> None:
+    """Print what `hpcdist summary` shows; on stdout where no console is given.
+
+    With `details` every table, else those that answer; `times_accuracy` has that of the time to an
+    accuracy be one of them.
+    """
     from hpcdist.summary.report import print_tables
     from hpcdist.summary.table import make_console
 
-    print_tables(summary, console or make_console())
+    print_tables(summary, console or make_console(), details=details, times_accuracy=times_accuracy)

@@ -15,11 +15,12 @@ from hpcdist.summary.text import (
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 
 
-def accuracy_tables(rows: Sequence[Row]) -> Iterator[Titled]:
-    """A table where several runs were tested, or one did not come as far as was asked for."""
+def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[Titled]:
+    """A table where several runs were tested, or one did not come as far as was asked for; with
+    `is_asked` also of one that did."""
     tested = [row for row in rows if row.run.time_to_accuracy]
     reached = [_of(row) for row in tested if _of(row).is_reached]
-    if len(tested) > 1 or len(reached) < len(tested):
+    if len(tested) > 1 or len(reached) < len(tested) or (is_asked and tested):
         target = format_percent(_of(tested[0]).target, 1)
         caption = f"Time to {target} % test accuracy, from the first step on, restarts included"
         yield Titled(caption, tested, _columns(tested))

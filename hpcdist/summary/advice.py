@@ -109,9 +109,8 @@ def _device(case: Case, share: float) -> str | None:
 
 
 def _communication(case: Case, share: float) -> str | None:
-    shares_cpus = case.cpus_per_rank is not None and case.cpus_per_rank < 1
     is_alone = case.runs[0].world_size == 1
-    if share < _WORTH_HALVING or shares_cpus or is_alone:  # then it waits for no network
+    if share < _WORTH_HALVING or _shares_cpus(case) or is_alone:  # then it waits for no network
         return None
     so_much = f"exposed communication is {_percent(share)} of the time"
     gain = f"about {_times(share / 2)}, at most {_times(share)} if it went altogether"
@@ -129,6 +128,8 @@ def _communication(case: Case, share: float) -> str | None:
 def _stragglers(case: Case, share: float) -> str | None:
     so_much = f"waiting for the slowest rank is {_percent(share)} of the time"
     found = case.losses.straggler
+    if found is None and _shares_cpus(case):  # the conclusion says that, and it is why
+        return None
     if found is None:
         return (
             f"{so_much}, but none is for certain the slowest throughout: batches may take "
@@ -194,7 +195,8 @@ def _restarts(case: Case, share: float) -> str | None:
     )
     if run.lost_steps:
         text += f", with {number_of(run.lost_steps, 'step')} done again"
-    return f"{text}; the first one because {shown(why)}" if why else text
+    which = "" if run.restarts == 1 else "the first one "
+    return f"{text}, {which}because {shown(why)}" if why else text
 
 
 def _undivided(case: Case, share: float) -> str | None:
@@ -221,6 +223,10 @@ def _times(share: float) -> str:
 
 def _as_fast(times: float) -> str:
     return f"{times:.{1 if times >= _PLAINLY_MORE else 2}f} times as fast"
+
+
+def _shares_cpus(case: Case) -> bool:
+    return case.cpus_per_rank is not None and case.cpus_per_rank < 1
 
 
 def _cpus(case: Case) -> int | None:

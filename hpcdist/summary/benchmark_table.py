@@ -80,8 +80,8 @@ def _mark(pair: PairFigures, slow: set[tuple[int, int]]) -> str:
 
 def _batches(summary: InferenceSummary, number: int) -> PlainTable:
     headers = (
-        *("images\nper batch", "strategy", "devices", "time per batch\n(ms)"),
-        *("first call\n(ms)", "images/s", "against\nsingle"),
+        *("batch\n(images)", "strategy", "devices", "time per batch\n(ms)"),
+        *("first\ncall (ms)", "images/s", "against\nsingle"),
     )
     ordered = sorted(summary.cells, key=lambda cell: cell.batch_size)
     singles = {cell.batch_size: cell.mean_time_s for cell in ordered if cell.strategy == "single"}

@@ -1,15 +1,11 @@
-"""A comparison as text: what its variants came to, where their steps lost time, and why."""
+"""A comparison as text: what its variants came to, where their steps lost time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from rich.console import Console
-
-from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.losses_table import part_columns
-from hpcdist.summary.size_table import size_tables
-from hpcdist.summary.table import Column, Row, Titled, print_runs, print_titled, say, say_each
+from hpcdist.summary.table import Column, Titled
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -18,17 +14,6 @@ from hpcdist.summary.text import (
     shown,
 )
 from hpcdist.summary.values import Comparison, VariantSummary
-from hpcdist.summary.why import conclusions
-
-
-def print_comparison(console: Console, comparison: Comparison, rows: Sequence[Row]) -> None:
-    """Print the conclusions, the variants, and then their runs, which are `rows`."""
-    say(console, f"comparison {shown(comparison.id)}", style="bold")
-    say_each(console, conclusions(comparison))
-    console.print()
-    for titled in (*comparison_tables(comparison), *size_tables(rows)):
-        print_titled(console, titled)
-    print_runs(console, rows, last=accuracy_tables(rows))
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Titled]:

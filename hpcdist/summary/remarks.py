@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from hpcdist.inference.figures import SINGLE
+from hpcdist.summary.benchmark_values import InferenceSummary
 from hpcdist.summary.benchmarks import all_reduce_sentences
 from hpcdist.summary.sizes import num_gpus
 from hpcdist.summary.text import (
@@ -16,10 +18,13 @@ from hpcdist.summary.text import (
     spread_text,
 )
 from hpcdist.summary.usage_remarks import usage_remarks
-from hpcdist.summary.values import Group, RunSummary
+from hpcdist.summary.values import Group, RunSummary, VerdictSummary
 
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
+
+_MORE_RUNS = " More repeats, or longer runs, would tell."
+_ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
 
 _TOO_GOOD = " That is too good: something else slowed the smaller run down; run it again."
 
@@ -28,6 +33,9 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     """What the runs of one job say, in one sentence; `groups` are those of its runs."""
     job = shown(runs[0].job)
     done = [run for run in runs if run.state == "done"]
+    if len(runs) == 1 and not done and runs[0].verdict:  # else they are counted
+        ended = _ENDED.get(runs[0].state or "", "failed")
+        return f"{job}: the run {ended}: {shown(runs[0].verdict.message)}."
     if not done:
         return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
     best = run_told_of(runs, groups)
@@ -76,9 +84,20 @@ def is_benchmark(run: RunSummary) -> bool:
 
 def _benchmark_sentences(run: RunSummary) -> str:
     told = all_reduce_sentences(run.all_reduce) if run.all_reduce else []
-    told += run.inference.conclusions if run.inference else []
+    told += [*_most_images(run.inference), *run.inference.conclusions] if run.inference else []
     told += run.loading.conclusions if run.loading else []
     return " ".join(map(shown, told)) + _shared_cpus(run)
+
+
+def _most_images(summary: InferenceSummary) -> Iterator[str]:
+    """The most that one process and one device reach, which the others are held against."""
+    cells = [cell for cell in summary.cells if cell.strategy == SINGLE and cell.images_per_s]
+    if cells:
+        best = max(cells, key=lambda cell: cell.images_per_s or 0.0)
+        yield (
+            f"single reaches {best.images_per_s or 0.0:,.0f} images/s, "
+            f"with {number_of(best.batch_size, 'image')} per batch."
+        )
 
 
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -89,12 +108,18 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     # One process drives all GPUs with data_parallel.
     unit = "rank" if run.world_size == num_gpus(run) else "GPU"
     doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    sizes = f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node})"
+    theirs = f"{num_gpus(baseline)} ({baseline.nodes} x {baseline.gpus_per_node})"
+    if run.of_size and run.of_size.differs_from_baseline is False:
+        ideal = run.speedup / run.efficiency if run.efficiency else 1.0
+        return (
+            f"{sizes} and {theirs} are not distinguishable in speed: {_speedup(run)} times as fast,"
+            f" where {ideal:.3g} is ideal{_scaling(run)}.{_MORE_RUNS}{_shared_cpus(run)}"
+        )
     return (
-        f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node}) are"
-        f" {_speedup(run)} times as fast as {num_gpus(baseline)}"
-        f" ({baseline.nodes} x {baseline.gpus_per_node}):"
-        f" {format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}.{doubt}"
-        f"{_not_distinguishable(run)}{_shared_cpus(run)}"
+        f"{sizes} are {_speedup(run)} times as fast as {theirs}: "
+        f"{format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}."
+        f"{doubt}{_shared_cpus(run)}"
     )
 
 
@@ -109,12 +134,6 @@ def _speedup(run: RunSummary) -> str:
 def _scaling(run: RunSummary) -> str:
     scaling = run.of_size.scaling if run.of_size else None
     return f" ({scaling} scaling)" if scaling else ""
-
-
-def _not_distinguishable(run: RunSummary) -> str:
-    if run.of_size is None or run.of_size.differs_from_baseline is not False:
-        return ""
-    return " The two are not distinguishable: their 95 % confidence intervals overlap."
 
 
 def _shared_cpus(run: RunSummary) -> str:
@@ -133,8 +152,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     """
     told = []
     if run.verdict and run.verdict.kind != "done":
-        log = f" (log: {shown(run.verdict.log)})" if run.verdict.log else ""
-        told.append(f"{shown(run.verdict.message)}{log}")
+        told += _why_it_ended(run.verdict, is_alone=is_alone)
     if run.restarts:
         told.append(_restarts(run))
         told += [
@@ -150,6 +168,14 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         others = " with the others" if run.compared_with else ""
         told.append(f"not compared{others}: {shown(run.not_compared_because)}")
     return told
+
+
+def _why_it_ended(verdict: VerdictSummary, *, is_alone: bool) -> list[str]:
+    """Of a single run the conclusion has said it."""
+    if is_alone:
+        return [f"log: {shown(verdict.log)}"] if verdict.log else []
+    log = f" (log: {shown(verdict.log)})" if verdict.log else ""
+    return [f"{shown(verdict.message)}{log}"]
 
 
 def _restarts(run: RunSummary) -> str:

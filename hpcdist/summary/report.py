@@ -1,94 +1,55 @@
 """The summary as text for people: part by part, the conclusion first.
 
-This, table and comparison_table are the modules of the summary that import rich.
+This and table are the modules of the summary that import rich.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from typing import NamedTuple
-
 from rich.console import Console
 
-from hpcdist.summary.accuracy_table import accuracy_tables
-from hpcdist.summary.comparison_table import print_comparison
-from hpcdist.summary.losses_table import losses_tables
-from hpcdist.summary.remarks import conclusion, run_told_of
-from hpcdist.summary.repeats_table import repeats_tables
-from hpcdist.summary.size_table import size_tables
-from hpcdist.summary.table import Row, print_runs, print_titled, say, say_each
-from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
-from hpcdist.summary.why import run_conclusions
+from hpcdist.summary.benchmark_table import benchmark_tables
+from hpcdist.summary.part import Part, part_conclusions, parts
+from hpcdist.summary.part_tables import PartTables, all_tables, main_tables
+from hpcdist.summary.table import print_plain, print_remarks, print_titled, say, say_each
+from hpcdist.summary.text import shown
+from hpcdist.summary.values import Summary
 
 
-def print_tables(summary: Summary, console: Console) -> None:
-    """Print every job's part, then what could not be read."""
+def print_tables(
+    summary: Summary, console: Console, *, details: bool = False, times_accuracy: bool = False
+) -> None:
+    """Print every job's part, then what could not be read.
+
+    Without `details` about a page: the answers, and the tables that they rest on. `times_accuracy`:
+    a target was asked for, so that the times to it are an answer.
+    """
     if not summary.runs:
         say(console, "There is no run to summarize.", style="bold")
+    left_out: dict[str, None] = {}
     for part in parts(summary):
-        if part.comparison is not None:
-            print_comparison(console, part.comparison, part.rows)
-        else:
-            first, *more = part_conclusions(part)
-            say(console, first, style="bold")
-            say_each(console, more)
-            console.print()
-            for table in (*size_tables(part.rows), *repeats_tables(part.rows)):
-                print_titled(console, table)
-            print_runs(
-                console,
-                part.rows,
-                after_speed=losses_tables(part.groups, part.rows),
-                last=accuracy_tables(part.rows),
-            )
+        tables = all_tables(part) if details else main_tables(part, times_accuracy=times_accuracy)
+        _print_part(console, part, tables)
+        left_out |= dict.fromkeys(tables.left_out)
     if summary.skipped:
         say(console, "What could not be read:", style="bold")
         say_each(console, summary.skipped)
+    if left_out:
+        say(console, f"Not shown: {', '.join(left_out)}. `hpcdist summary --details` has all.")
 
 
-class Part(NamedTuple):
-    """Runs that are looked at together: those of a job, or of a comparison."""
-
-    rows: list[Row]
-    comparison: Comparison | None
-    groups: list[Group]
-    """Of the job's runs that can be compared."""
-
-
-def part_conclusions(part: Part) -> list[str]:
-    """What the runs of a job say, and where the time of that goes which the first sentence is
-    about."""
-    runs = [row.run for row in part.rows]
-    told_of = run_told_of(runs, part.groups)
-    return [conclusion(runs, part.groups), *run_conclusions(told_of)]
-
-
-def parts(summary: Summary) -> Iterator[Part]:
-    """The parts of a summary, in order; runs are numbered through all of them."""
-    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
-    for key, rows in itertools.groupby(_rows(summary), key=lambda row: _part(row.run)):
-        found = list(rows)
-        ids = {row.run.run for row in found}
-        groups = [group for group in summary.groups if group.runs[0] in ids]
-        yield Part(found, comparisons.get(key), groups)
-
-
-def _rows(summary: Summary) -> list[Row]:
-    """Job by job in the order given; within a job comparable runs together, smallest first."""
-    place = {
-        run: (number, index)
-        for number, group in enumerate(summary.groups)
-        for index, run in enumerate(group.runs)
-    }
-    order: dict[str, int] = {}
-    for run in summary.runs:
-        order.setdefault(_part(run), len(order))
-    last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (order[_part(run)], place.get(run.run, last)))
-    return [Row(number, run) for number, run in enumerate(ordered, 1)]
-
-
-def _part(run: RunSummary) -> str:
-    """Runs that are looked at together: those of a comparison, or of a job."""
-    return run.comparison or run.job
+def _print_part(console: Console, part: Part, tables: PartTables) -> None:
+    texts = part_conclusions(part)
+    first = " ".join(texts[:1])  # a comparison of which only the first variant is there has none
+    if part.comparison:
+        first = ": ".join([f"comparison {shown(part.comparison.id)}", *texts[:1]])
+    say(console, first, style="bold")
+    say_each(console, [*texts[1:], *tables.told])
+    console.print()
+    for table in (*tables.first, *tables.runs):
+        print_titled(console, table)
+    for row in tables.rows:
+        for plain in benchmark_tables(row.run, row.number):
+            print_plain(console, plain)
+    for table in tables.last:
+        print_titled(console, table)
+    print_remarks(console, tables.rows)

@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpcdist.summary.accuracy_table import accuracy_tables
 from hpcdist.summary.benchmark_table import benchmark_tables
-from hpcdist.summary.comparison_table import comparison_tables
-from hpcdist.summary.losses_table import losses_tables
+from hpcdist.summary.part import Part, part_conclusions, parts
+from hpcdist.summary.part_tables import all_tables
 from hpcdist.summary.plain_table import PlainTable
-from hpcdist.summary.repeats_table import repeats_tables
-from hpcdist.summary.report import Part, part_conclusions, parts
-from hpcdist.summary.size_table import size_tables
-from hpcdist.summary.table import Row, Titled, numbered_remarks, run_tables
+from hpcdist.summary.table import Row, Titled, numbered_remarks
 from hpcdist.summary.text import shown
 from hpcdist.summary.values import Summary
-from hpcdist.summary.why import conclusions
 
 _HYPHENATED = ("speed-", "GPU-", "CPU-")
 """Words that have a hyphen on one line, too."""
@@ -51,7 +46,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
     for part in parts(summary):
         yield Section(
             name=shown(part.comparison.id if part.comparison else part.rows[0].run.job),
-            conclusions=_conclusions(part),
+            conclusions=part_conclusions(part),
             tables=list(_tables(part)),
             remarks=numbered_remarks(part.rows),
             runs=part.rows,
@@ -63,22 +58,12 @@ def one_line(header: str) -> str:
     return shown(header.replace("-\n", "-" if header.startswith(_HYPHENATED) else ""))
 
 
-def _conclusions(part: Part) -> list[str]:
-    return conclusions(part.comparison) if part.comparison else part_conclusions(part)
-
-
 def _tables(part: Part) -> Iterator[TextTable]:
-    if part.comparison is not None:
-        yield from map(_from_titled, comparison_tables(part.comparison))
-    yield from map(_from_titled, size_tables(part.rows))
-    if part.comparison is None:
-        yield from map(_from_titled, repeats_tables(part.rows))
-    speed, *others = run_tables(part.rows)
-    yield _from_titled(speed)
+    tables = all_tables(part)
+    yield from map(_from_titled, (*tables.first, *tables.runs))
     for row in part.rows:
         yield from map(_from_plain, benchmark_tables(row.run, row.number))
-    yield from map(_from_titled, losses_tables(part.groups, part.rows))
-    yield from map(_from_titled, (*others, *accuracy_tables(part.rows)))
+    yield from map(_from_titled, tables.last)
 
 
 def _from_titled(titled: Titled) -> TextTable:

@@ -10,6 +10,7 @@ from hpcdist.summary.table import Column, Row, Titled
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
+    format_mean_sd,
     format_number,
     format_percent,
     number_of,
@@ -20,20 +21,37 @@ from hpcdist.summary.text import (
 from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
 
 
-def size_tables(rows: Sequence[Row]) -> Iterator[Titled]:
-    """A table for each group of runs that are compared, with a line for each size."""
+def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator[Titled]:
+    """A table for each group of runs that are compared, with a line for each size; only for groups
+    of which some size was repeated, where so wanted."""
     by_id = {row.run.run: row.run for row in rows}
+    groups = _groups(rows)
+    strategies = {_of(runs[0]).strategy for runs in groups}
+    for runs in groups:
+        if only_repeated and not _is_repeated(runs):
+            continue
+        lent = [by_id[run] for run in runs[0].compared_with if run in by_id]
+        members = list({run.run: run for run in [*lent, *runs]}.values())
+        yield _table(members, names_strategy=len(strategies) > 1)
+
+
+def once_run(rows: Sequence[Row]) -> list[RunSummary]:
+    """Runs that are compared, each size of them with a single run."""
+    return [run for runs in _groups(rows) if not _is_repeated(runs) for run in runs]
+
+
+def _groups(rows: Sequence[Row]) -> list[list[RunSummary]]:
     groups: dict[tuple[str, ...], list[RunSummary]] = {}
     for row in rows:
         if row.run.of_size is not None:
             size = row.run.of_size
             key = (*row.run.compared_with, size.scaling or "", size.strategy or "")
             groups.setdefault(key, []).append(row.run)
-    strategies = {key[-1] for key in groups}
-    for runs in groups.values():
-        lent = [by_id[run] for run in runs[0].compared_with if run in by_id]
-        members = list({run.run: run for run in [*lent, *runs]}.values())
-        yield _table(members, names_strategy=len(strategies) > 1)
+    return list(groups.values())
+
+
+def _is_repeated(runs: Sequence[RunSummary]) -> bool:
+    return any(_of(run).num_runs > 1 for run in runs)
 
 
 def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
@@ -112,23 +130,31 @@ def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column]
         return "1 *" if run.run in baseline else f"{spread_text(_of(run).speedup, 2)}  "
 
     def efficiency(run: RunSummary) -> str:
-        return "100" if run.run in baseline else spread_text(_of(run).efficiency.times(100), 0)
+        return format_percent(1.0 if run.run in baseline else _of(run).efficiency.mean)
 
     return [
         Column("nodes\nx gpus", lambda run: f"{run.nodes} x {run.gpus_per_node}"),
         Column("runs", lambda run: str(_of(run).num_runs)),
-        Column("samples/s", lambda run: spread_text(_of(run).samples_per_s, decimals)),
+        Column("samples/s", lambda run: _mean_and_half(_of(run).samples_per_s, decimals)),
         Column(f"step\n({unit})", step_time),
         Column("speed-\nup  ", speedup),
         Column("effic.\n(%)", efficiency),
-        Column("against\nthe baseline", lambda run: _difference(_of(run)), is_number=False),
+        Column("differs\nfrom *", lambda run: _difference(_of(run)), is_number=False),
     ]
+
+
+def _mean_and_half(estimate: Estimate, decimals: int) -> str:
+    """Intervals of means are as wide to both sides."""
+    if estimate.interval is None:
+        return format_number(estimate.mean, decimals)
+    half = (estimate.interval.high - estimate.interval.low) / 2
+    return format_mean_sd(estimate.mean, half, decimals)
 
 
 def _difference(size: SizeSummary) -> str:
     if size.differs_from_baseline is None:
         return UNDEFINED
-    return "differs" if size.differs_from_baseline else "not distinguishable"
+    return "yes" if size.differs_from_baseline else "no"
 
 
 def _of(run: RunSummary) -> SizeSummary:

@@ -14,7 +14,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcdist.summary.benchmark_table import benchmark_tables
 from hpcdist.summary.grid import Grid
 from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.plain_table import PlainTable
@@ -86,42 +85,45 @@ def make_console(file: TextIO | None = None) -> Console:
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
 
-def print_runs(
-    console: Console,
-    rows: Sequence[Row],
-    *,
-    after_speed: Iterable[Titled] = (),
-    last: Iterable[Titled] = (),
-) -> None:
-    """Print the figures of single runs, with other tables after those of speed and behind all, and
-    what the figures do not say."""
-    speed, *others = run_tables(rows)
-    print_titled(console, speed)
-    for row in rows:
-        for table in benchmark_tables(row.run, row.number):
-            _print_plain(console, table)
-    for titled in (*after_speed, *others, *last):
-        print_titled(console, titled)
-    _print_remarks(console, rows)
+def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "") -> Titled:
+    """A line for each run: its state and its speed; against others only with `has_speedups`."""
+    runs = [row.run for row in rows]
+    is_scaled = has_speedups and any(run.speedup is not None for run in runs)
+    is_trained = any(run.samples_per_s for run in runs) and not all(map(is_benchmark, runs))
+    notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
+    columns = _speed_columns(runs, has_speedups=has_speedups)
+    return Titled(_SPEED_CAPTION if is_trained else "", rows, columns, "\n".join(notes))
 
 
-def run_tables(rows: Sequence[Row]) -> Iterator[Titled]:
-    """Speed first, then those that there are figures for."""
-    all_runs = runs = [row.run for row in rows]
-    is_scaled = any(run.speedup is not None for run in runs)
-    caption = "" if all(is_benchmark(run) for run in runs) else _SPEED_CAPTION
-    yield Titled(caption, rows, _speed_columns(runs), _BASELINE_NOTE if is_scaled else "")
-    if stepped := [row for row in rows if row.run.step_time_s]:
+def step_tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """The time of a step, what was learned, and memory."""
+    if stepped := _stepped(rows):
+        yield Titled(_STEP_CAPTION, stepped, _step_columns([row.run for row in stepped]))
+
+
+def phase_tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """What a step consists of, as it was recorded."""
+    if stepped := _stepped(rows):
         runs = [row.run for row in stepped]
-        yield Titled(_STEP_CAPTION, stepped, _step_columns(runs))
-        several = any(run.slowest_rank for run in runs)
-        note = _STRAGGLING_NOTE if several else ""
+        note = _STRAGGLING_NOTE if any(run.slowest_rank for run in runs) else ""
         yield Titled("Share of step time by phase, in %", stepped, _phase_columns(runs), note)
+
+
+def memory_tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """What model, gradients and optimizer hold."""
     if held := [row for row in rows if row.run.model_states]:
         yield Titled("Memory of the rank that has most, in MiB", held, _memory_columns())
-    if found := resource_columns(all_runs):
+
+
+def resource_tables(rows: Sequence[Row]) -> Iterator[Titled]:
+    """What the runs held, used and cost."""
+    if found := resource_columns([row.run for row in rows]):
         number = Column("#", lambda row: str(row.number))
         yield Titled(CAPTION, rows, [number, *(Column(header, cell) for header, cell in found)])
+
+
+def _stepped(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.run.step_time_s]
 
 
 def print_titled(console: Console, titled: Titled) -> None:
@@ -134,7 +136,7 @@ def print_titled(console: Console, titled: Titled) -> None:
     console.print()
 
 
-def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
+def _speed_columns(runs: Sequence[RunSummary], *, has_speedups: bool) -> list[Column]:
     decimals = decimals_for([run.samples_per_s.mean for run in runs if run.samples_per_s])
 
     def samples_per_s(row: Row) -> str:
@@ -159,9 +161,12 @@ def _speed_columns(runs: Sequence[RunSummary]) -> list[Column]:
     ]
     if all(is_benchmark(run) for run in runs):  # they have tables of their own
         return columns
+    if any(run.samples_per_s for run in runs):
+        columns.append(Column("samples/s", samples_per_s))
+    if not has_speedups:
+        return columns
     return [
         *columns,
-        Column("samples/s", samples_per_s),
         Column("speed-\nup  ", speedup),
         Column("effic.\n(%)", lambda row: format_percent(row.run.efficiency)),
     ]
@@ -277,7 +282,8 @@ def make_table(rows: Iterable[Any], columns: Sequence[Column]) -> Grid:
     return grid
 
 
-def _print_plain(console: Console, plain: PlainTable) -> None:
+def print_plain(console: Console, plain: PlainTable) -> None:
+    """Print the table of a benchmark, and an empty line."""
     say(console, plain.caption)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for place, header in enumerate(plain.headers):
@@ -299,7 +305,8 @@ def _is_text(cells: Sequence[str]) -> bool:
     return not any(cell[:1].isdigit() or cell == UNDEFINED for cell in cells)
 
 
-def _print_remarks(console: Console, rows: Sequence[Row]) -> None:
+def print_remarks(console: Console, rows: Sequence[Row]) -> None:
+    """Print what the figures do not say."""
     told = numbered_remarks(rows)
     say_each(console, told)
     if told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from hpcdist.summary import parts
@@ -20,21 +21,49 @@ NAMES = {
     parts.FIXED: "the fixed cost of a step",
     parts.CHECKPOINTS: "saving checkpoints",
     parts.RESTARTS: "restarts",
-    parts.UNDIVIDED: "in no phase",
+    parts.UNDIVIDED: "in no phase that was recorded",
 }
 
 _KEPT = (parts.COMPUTING, parts.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
+_ONCE = "One run of each cannot say how sure that is: --repeat 3."
+_NO_GPU = "There is no GPU here:"
+_OF_ALL = (_ONCE, _NO_GPU)
+"""How sentences begin that need no variant that they are about."""
 _UNSURE = 0.2
 """Repeats that differ by more than this share of the speed-up are no measurement."""
 
 
 def conclusions(comparison: Comparison) -> list[str]:
-    """One paragraph for each variant but the first."""
+    """One paragraph for each variant but the first, and what holds for several of them, once."""
     baseline = comparison.variants[0]
     if baseline.samples_per_s is None:
         return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
-    return [conclusion(variant, baseline) for variant in comparison.variants[1:]]
+    told = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
+    counts = Counter(sentence for sentences in told for sentence in sentences)
+    shared = [one for one in counts if counts[one] > 1 and one.startswith(_OF_ALL)]
+    own = [[one for one in sentences if one not in shared] for sentences in told]
+    return [" ".join(sentences) for sentences in (*own, shared) if sentences]
+
+
+def headline(comparison: Comparison) -> str | None:
+    """Which variant is the fastest; None where that cannot be said."""
+    baseline = comparison.variants[0]
+    name = shown(baseline.name)
+    told = [one for one in comparison.variants[1:] if one.speedup and not _is_without_its_gpus(one)]
+    if not told or baseline.samples_per_s is None:
+        return None
+    best = max(told, key=_times)
+    if _times(best) < 1 + WORTH_SAYING:
+        return f"None is faster than {name}."
+    if _overlap(best, baseline):
+        return f"None is faster than {name} for certain."
+    ideal = f", where {best.ideal:.3g} is ideal" if _is_larger(best) else ""
+    return f"{shown(best.name)} is the fastest: {_times(best):.2f} times as fast as {name}{ideal}."
+
+
+def _times(variant: VariantSummary) -> float:
+    return variant.speedup.mean if variant.speedup else 0.0
 
 
 def run_conclusions(run: RunSummary | None) -> Iterator[str]:
@@ -49,24 +78,31 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
 
 def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
     """How many times as fast, and why it is not more."""
+    return " ".join(_sentences(variant, baseline))
+
+
+def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None or variant.lost is None or variant.overall is None:
-        return f"{name}: no run is done, or none recorded steps."
+        return [f"{name}: no run is done, or none recorded steps."]
     spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
-    sentence = (
-        f"{name}: {variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)} on "
-        f"{_size(variant)}."
-    )
+    times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
+    told = [f"{name}: {times} on {_size(variant)}."]
     if variant.speedup.sd is None:
-        sentence += " One run of each cannot say how sure that is: --repeat 3."
+        told.append(_ONCE)
     elif variant.speedup.sd > _UNSURE * variant.speedup.mean:
-        sentence += (
-            " The repeats differ so much that this is a guess: something else ran there, or the "
+        told.append(
+            "The repeats differ so much that this is a guess: something else ran there, or the "
             "runs are too short."
         )
-    if variant.interval and baseline.interval and variant.interval.overlaps(baseline.interval):
-        sentence += " The two are not distinguishable: their 95 % confidence intervals overlap."
-    return sentence + _why(variant, baseline)
+    if _overlap(variant, baseline):
+        told.append("The two are not distinguishable: their 95 % confidence intervals overlap.")
+    return [*told, *_why(variant, baseline)]
+
+
+def _overlap(variant: VariantSummary, baseline: VariantSummary) -> bool:
+    mine, theirs = variant.interval, baseline.interval
+    return mine is not None and theirs is not None and mine.overlaps(theirs)
 
 
 def _where(lost: Losses) -> str:
@@ -83,25 +119,26 @@ def _where(lost: Losses) -> str:
     return f"of its time {_losses(lost.lost)}.{_who(lost.lost, lost.straggler)}"
 
 
-def _why(variant: VariantSummary, baseline: VariantSummary) -> str:
+def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     assert variant.lost is not None
     assert variant.overall is not None
     if _is_without_its_gpus(variant):
-        return " There are no GPUs here for its one process to drive: that says nothing of it."
+        return ["There are no GPUs here for its one process to drive: that says nothing of it."]
     whole = 1 - variant.overall
     if abs(whole) < WORTH_SAYING:
-        return " That is as good as ideal." if _is_larger(variant) else " That is no difference."
+        return ["That is as good as ideal." if _is_larger(variant) else "That is no difference."]
     if whole < 0:
-        return _MORE_THAN_IDEAL if _is_larger(variant) else ""
-    advice = "".join(f" {one[0].upper()}{one[1:]}." for one in variant.advice)
-    return (
-        f" Of its time {_losses(variant.lost)}.{_who(variant.lost, variant.straggler)}"
-        f"{_computing(variant)}{advice}{_shared_cpus(variant, baseline)}"
-    )
+        return [_MORE_THAN_IDEAL] if _is_larger(variant) else []
+    who = _who(variant.lost, variant.straggler)
+    return [
+        f"Of its time {_losses(variant.lost)}.{who}{_computing(variant)}",
+        *(f"{one[0].upper()}{one[1:]}." for one in variant.advice),
+        *_shared_cpus(variant, baseline),
+    ]
 
 
 _MORE_THAN_IDEAL = (
-    " That is more than ideal: the two differ in more than their size, or something else slowed "
+    "That is more than ideal: the two differ in more than their size, or something else slowed "
     "the first one down."
 )
 
@@ -157,18 +194,16 @@ def _computing(variant: VariantSummary) -> str:
     return " Each rank computes more slowly than one alone: they share CPUs, memory or power."
 
 
-def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> str:
+def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[str]:
     """On CPUs: more ranks are no more hardware."""
     if variant.num_cpus is None or baseline.num_cpus is None:
-        return ""
+        return
     if variant.num_cpus >= variant.ideal * baseline.num_cpus:
-        return ""
+        return
     more = variant.num_cpus / baseline.num_cpus
     mine, theirs = (number_of(one.num_cpus or 0, "CPU") for one in (variant, baseline))
-    most = "could not be faster" if more <= 1 else f"could be {more:.3g} times as fast at most"
-    return (
-        f" There is no GPU here: with {mine}, where {shown(baseline.name)} had {theirs}, it {most}."
-    )
+    most = "could be faster" if more <= 1 else f"could be more than {more:.3g} times as fast"
+    yield f"{_NO_GPU} with {mine}, where {shown(baseline.name)} had {theirs}, nothing {most}."
 
 
 def _size(variant: VariantSummary) -> str:

@@ -108,8 +108,8 @@ def test_restarts_are_told_with_what_they_cost_and_why():
     run = {"restarts": 1, "lost_time_s": 12.0, "lost_steps": 7, "attempts": [ended]}
     assert advice(run=run, restarts=0.3) == [
         (
-            "restarts are 30 % of the time: 1 restart cost 12.0 s, with 7 steps done again; "
-            "the first one because rank 1 was killed"
+            "restarts are 30 % of the time: 1 restart cost 12.0 s, with 7 steps done again, "
+            "because rank 1 was killed"
         )
     ]
 

@@ -56,7 +56,7 @@ def test_one_batch_shared_by_all_gpus_is_strong_scaling_though_the_settings_diff
     assert [run.not_compared_because for run in summary.runs] == [None] * 3
     assert [run["of_size"]["scaling"] for run in to_json(summary)] == ["strong"] * 3
     file = io.StringIO()
-    print_summary(summary, make_console(file))
+    print_summary(summary, make_console(file), details=True)
     assert "Strong scaling (64 samples per step, shared by all GPUs)" in file.getvalue()
     assert "75 % of the ideal speed-up (strong scaling)" in file.getvalue().replace("\n", " ")
 
@@ -79,7 +79,7 @@ def test_one_smallest_size_can_begin_a_weak_and_a_strong_line(add_run):
     ]
     assert [run.speedup for run in summary.runs] == pytest.approx([1.0, 1.9, 3.6, 1.7, 2.5])
     file = io.StringIO()
-    print_summary(summary, make_console(file))
+    print_summary(summary, make_console(file), details=True)
     weak_table, strong_table = file.getvalue().split("Weak scaling")[1].split("Strong scaling")
     for table in (weak_table, strong_table):
         assert re.search(r"1 x 1 +1 +100 ± 0 .* 1 \*", table)

@@ -62,7 +62,7 @@ def test_a_target_that_was_never_reached_has_no_time_and_says_so(make_run, add_e
         "epoch": None,
     }
     file = io.StringIO()
-    print_summary(summary, make_console(file))
+    print_summary(summary, make_console(file), times_accuracy=True)
     assert "Time to 97.0 % test accuracy" in file.getvalue()
     assert "not reached" in file.getvalue()
 
@@ -142,7 +142,7 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
         add_epochs(two, [0.6, 0.95], rank=rank, world_size=2)
     summary = summarize([one, two], {}, target_accuracy=0.95)
     file = io.StringIO()
-    print_summary(summary, make_console(file))
+    print_summary(summary, make_console(file), times_accuracy=True)
     lines = [line.split() for line in file.getvalue().splitlines()]
     assert ["1", "1", "x", "1", "44.0", "40", "4", "95.00", "1.00", "*"] in lines
     assert ["2", "1", "x", "2", "22.0", "20", "2", "95.00", "2.00"] in lines

@@ -257,7 +257,7 @@ def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run,
 
 def printed(summary):
     file = io.StringIO()
-    print_tables(summary, make_console(file))
+    print_tables(summary, make_console(file), details=True)
     return file.getvalue()
 
 

@@ -150,7 +150,7 @@ def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):
     assert "1.00 times as fast as one on 2 ranks; ideal is 2" in text
     assert "50 % is lost: 50 % exposed communication. " in text
     assert "Exposed communication is 50 % of the time: train.accumulate=2 or" in text
-    assert "with 2 CPUs, where one had 2 CPUs, it could not be faster" in text
+    assert "with 2 CPUs, where one had 2 CPUs, nothing could be faster" in text
     assert "One run of each cannot say how sure that is" in text
 
 
@@ -160,13 +160,13 @@ def test_what_differs_in_something_else_than_size_is_not_held_against_an_ideal(a
     runs = [
         add_run(name, steps) for name, steps in zip("abcd", (ALONE, fast, ALONE, slow), strict=True)
     ]
-    faster, same, slower = conclusions(compared(*runs))
-    once = "One run of each cannot say how sure that is: --repeat 3."
-    assert faster == f"b: 2.00 times as fast as a on as many GPUs. {once}"
-    assert same == f"c: 1.00 times as fast as a on as many GPUs. {once} That is no difference."
+    faster, same, slower, of_all = conclusions(compared(*runs))
+    assert faster == "b: 2.00 times as fast as a on as many GPUs."
+    assert same == "c: 1.00 times as fast as a on as many GPUs. That is no difference."
     assert slower.endswith(
         "50 % slower computing. What it computes takes longer on the same hardware."
     )
+    assert of_all == "One run of each cannot say how sure that is: --repeat 3."
     doubted = conclusions(compared(runs[0], add_run("two", fast, fast)))
     assert "4.00 times as fast as a on 2 GPUs; ideal is 2." in doubted[0]
     assert "the two differ in more than their size, or something else slowed" in doubted[0]
@@ -282,10 +282,23 @@ def test_variants_that_are_sizes_have_their_kind_of_scaling_and_a_forecast(add_r
     assert [size.gpus for size in summary.runs[-1].forecast.sizes] == [8, 16]
     file = io.StringIO()
     print_summary(summary, make_console(file))
+    assert "gpus=4 is the fastest: 3.59 times as fast as gpus=1, where 4 is" in file.getvalue()
+    assert file.getvalue().count("Forecast: 8 GPUs") == 1
+    print_summary(summary, make_console(file), details=True)
     assert "Weak scaling (32 samples per step for each GPU)" in file.getvalue()
-    assert "Forecast: 8 GPUs" in file.getvalue()
 
 
 def test_variants_of_one_size_are_not_taken_for_repeats_of_each_other(add_run):
     runs = [add_run("one", ALONE), add_run("ddp", ALONE, ALONE), add_run("other", ALONE, ALONE)]
     assert [run.of_size for run in summarize(runs, {}).runs] == [None] * 3
+
+
+def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_run):
+    one = add_run("one", ALONE)
+    slow = ALONE | {"exposed_communication": 0.2}
+    first = f"comparison {COMPARISON}"
+    assert printed([one]).splitlines()[0] == first
+    slower = printed([one, add_run("slow", slow, slow)])
+    assert slower.startswith(f"{first}: None is faster than one.\n")
+    faster = printed([one, add_run("two", ALONE, ALONE)])
+    assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster

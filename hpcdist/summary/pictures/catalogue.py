@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcdist.run import slug
 from hpcdist.summary import plot
 from hpcdist.summary.losses_table import losses_alone
+from hpcdist.summary.part import Part, parts
 from hpcdist.summary.pictures import (
     bandwidth,
     heat_map,
@@ -23,7 +24,6 @@ from hpcdist.summary.pictures import (
 from hpcdist.summary.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.pictures.style import label
 from hpcdist.summary.pictures.usage_series import read_usage
-from hpcdist.summary.report import Part, parts
 from hpcdist.summary.table import Row
 from hpcdist.summary.text import format_percent, format_ranges
 from hpcdist.summary.values import Losses, Summary

@@ -1,0 +1,116 @@
+"""What the terminal shows unless every table is asked for: a page, with each figure once."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from hpcdist.summary import print_summary, summarize
+from hpcdist.summary.as_markdown import to_markdown
+from hpcdist.summary.table import make_console
+from hpcdist.verdict import Verdict
+
+FAILED = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
+
+
+@pytest.fixture
+def add_size(make_run, events):
+    """Makes a run of some GPUs, whose steps wait longer the more there are."""
+
+    def add(gpus, *, scale=1.0, name="", **options):
+        run = make_run(f"on-{gpus}{name}", gpus=gpus, **options)
+        wait_s = 0.01 * (gpus - 1)
+        phases = {"data_wait": [0.001] * 10, "exposed_communication": [wait_s] * 10}
+        for rank in range(gpus):
+            windows = [
+                events.window(
+                    step=10 * index,
+                    times_s=[scale * (0.1 + wait_s)] * 10,
+                    samples=100,
+                    phases_s=phases,
+                )
+                for index in range(1, 6)
+            ]
+            tested = {"event": "evaluate", "time_s": 1.0, "loss": 0.1, "accuracy": 0.97, "step": 50}
+            start = events.start(rank, world_size=gpus, device="cuda:0")
+            events.write(run, rank, [start, *windows, tested])
+        return run
+
+    return add
+
+
+def printed(runs, **options):
+    file = io.StringIO()
+    print_summary(summarize(runs, {}), make_console(file), **options)
+    return file.getvalue()
+
+
+def test_sizes_that_were_run_once_have_their_speedup_in_the_table_of_runs(add_size):
+    runs = [add_size(gpus) for gpus in (1, 2, 4)]
+    text = printed(runs)
+    assert len(text.splitlines()) < 40
+    assert "Weak scaling" not in text
+    assert len(re.findall(r"\b1\.82\b", text)) == 1
+    assert "each size was run once: only repeats say how sure a speed-up is" in text
+    assert text.count("Forecast: 8 GPUs") == 1
+    assert "Weak scaling" in printed(runs, details=True)
+
+
+def test_repeated_sizes_have_theirs_in_the_table_of_sizes_alone(add_size):
+    runs = [
+        add_size(gpus, scale=1 + 0.001 * repeat, name=f"-{repeat}")
+        for gpus in (1, 2)
+        for repeat in range(2)
+    ]
+    sizes, table = printed(runs).split("Speed of all ranks")
+    assert re.search(r"1 x 2 +2 .* 1\.82 ± ", sizes)
+    assert "speed-" not in table
+    assert "each size was run once" not in table
+    assert "speed-" in printed(runs, details=True).split("Speed of all ranks")[1]
+
+
+def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(add_size):
+    runs = [add_size(1), add_size(2)]
+    last = printed(runs).split("Not shown: ")[1]
+    assert " ".join(last.split()) == (
+        "how sure each speed-up is, phases of a step, time to accuracy. "
+        "`hpcdist summary --details` has all."
+    )
+    everything = printed(runs, details=True)
+    for text in (everything, to_markdown(summarize(runs, {}))):
+        assert "Share of step time by phase" in text
+        assert "test accuracy, from the first step on" in text
+        assert "Not shown" not in text
+
+
+def test_the_time_to_an_accuracy_is_shown_where_it_is_asked_for(add_size):
+    runs = [add_size(1), add_size(2)]
+    assert "test accuracy" not in printed(runs)
+    assert "Time to 97.0 % test accuracy" in printed(runs, times_accuracy=True)
+    assert "Time to 97.0 % test accuracy" in printed(runs[:1], times_accuracy=True)
+
+
+def test_of_many_runs_those_that_failed_are_listed_first(add_size):
+    runs = [add_size(1, name=f"-{number:02}") for number in range(30)]
+    runs.append(add_size(1, name="-bad", verdict=FAILED))
+    text = printed(runs)
+    listed = re.findall(r"^ *\d+ +(on-1\S+) ", text, re.MULTILINE)
+    assert len(listed) == 20
+    assert "on-1-bad" in listed
+    assert "#31: rank 0 was killed" in text
+    assert "some runs of ddp" in text.split("Not shown: ")[1]
+    assert len(re.findall(r"on-1-\d\d ", printed(runs, details=True))) == 30
+
+
+def test_phases_stand_where_nothing_else_says_where_the_time_goes(add_size):
+    going = printed([add_size(2, verdict=None)])
+    assert "Share of step time by phase" in going
+    assert "Share of step time by phase" not in printed([add_size(2, name="-done")])
+
+
+def test_a_single_failed_run_is_told_once(add_size):
+    text = printed([add_size(1, verdict=FAILED)])
+    assert text.startswith("ddp: the run failed: rank 0 was killed.\n")
+    assert text.count("was killed") == 1
