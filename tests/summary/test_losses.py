@@ -59,9 +59,9 @@ def losses(*runs):
     return group.losses
 
 
-def printed(*runs):
+def printed(*runs, **options):
     text = io.StringIO()
-    print_summary(summarize(runs, {}), make_console(text))
+    print_summary(summarize(runs, {}), make_console(text), **options)
     return " ".join(text.getvalue().split())
 
 
@@ -306,7 +306,7 @@ def test_all_sentences_are_of_the_largest_size_of_the_group_that_leads(add_run):
     waiting = ALONE | {"exposed_communication": 0.05}
     runs = [add_run(ALONE), add_run(*[waiting] * 2), add_run(*[waiting] * 4)]
     lent = add_run(*[ALONE | {"exposed_communication": 0.9}] * 8, strategy="fsdp")
-    text = printed(*runs, lent)
+    text = printed(*runs, lent, details=True)
     assert "ddp: 4 ranks (1 x 4) are 2.67 times as fast as 1 (1 x 1): 67 % of" in text
     assert "1 x 4: of its time 33 % is lost: 33 % exposed communication." in text
     assert "in % of all the time (fsdp, weak scaling)" in text
