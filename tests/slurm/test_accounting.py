@@ -35,7 +35,7 @@ def test_a_summary_has_the_waiting_time_and_the_memory_of_each_job(slurm, submit
         assert cost["waiting_share"] == book["queue_wait_s"] / (
             book["queue_wait_s"] + book["elapsed_s"]
         )
-    _, _, resources = hpcdist(slurm, "summary", folder).stdout.partition("Resources")
+    _, _, resources = hpcdist(slurm, "summary", "--details", folder).stdout.partition("Resources")
     times = [line.split()[:3] for line in resources.splitlines() if line.startswith(("1", "2"))]
     assert times == [
         [str(number), f"{book['queue_wait_s']:.1f}", f"{book['elapsed_s']:.1f}"]

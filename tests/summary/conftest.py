@@ -164,3 +164,22 @@ class Events:
 def events() -> type[Events]:
     """The makers of events."""
     return Events
+
+
+@pytest.fixture
+def make_scaled(make_run, events):
+    """Runs on 1, 2 and 4 GPUs, each some times, of which more GPUs take a little longer."""
+
+    def make(repeats):
+        runs = []
+        for gpus in (1, 2, 4):
+            for repeat in range(repeats):
+                run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
+                rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
+                for rank in range(gpus):
+                    start = events.start(rank, world_size=gpus, device="cuda:0")
+                    events.write(run, rank, [start, *events.steady([rate] * 5)])
+                runs.append(run)
+        return runs
+
+    return make

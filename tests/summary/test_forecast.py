@@ -191,16 +191,8 @@ def test_the_error_without_a_size_is_that_of_fits_without_it():
     assert error_without_each(timed, law) == pytest.approx(expected)
 
 
-def test_the_summary_tells_the_forecast_in_words_and_in_json(make_run, events):
-    runs = []
-    for gpus in (1, 2, 4):
-        for repeat in range(3):
-            run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
-            rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
-            for rank in range(gpus):
-                start = events.start(rank, world_size=gpus, device="cuda:0")
-                events.write(run, rank, [start, *events.steady([rate] * 5)])
-            runs.append(run)
+def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):
+    runs = make_scaled(3)
     summary = summarize(runs, {})
     told = [run["forecast"] for run in to_json(summary)]
     assert told[:6] == [None] * 6  # it stands with the largest size

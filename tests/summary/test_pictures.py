@@ -225,16 +225,8 @@ def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
     assert drawn[-2:] == ["#9: training", "#9: test"]
 
 
-def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_run, events):
-    runs = []
-    for gpus in (1, 2, 4):
-        for repeat in range(2):
-            run = make_run(f"on-{gpus}-{repeat}", gpus=gpus)
-            rate = 100 / (1 + 0.1 * (gpus - 1) / gpus) * (1 + 0.001 * repeat)
-            for rank in range(gpus):
-                start = events.start(rank, world_size=gpus, device="cuda:0")
-                events.write(run, rank, [start, *events.steady([rate] * 5)])
-            runs.append(run)
+def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
+    runs = make_scaled(2)
     summary = summarize(runs, {})
     (picture,) = [one for _, one in find_pictures(summary) if one.name == "ddp-scaling"]
     assert picture.title == "ddp: speed against size (weak scaling)"
