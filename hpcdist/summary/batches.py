@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcdist.summary import sizes
 from hpcdist.summary.metrics import MeasuredRun
 from hpcdist.summary.values import Scaling
 
@@ -24,17 +25,12 @@ Runs = Sequence[MeasuredRun]
 _Key = tuple[str, float | str | None]
 
 
-def num_gpus(run: MeasuredRun) -> int:
-    """Ranks, but with data_parallel, whose one rank drives several GPUs."""
-    return run.summary.nodes * run.summary.gpus_per_node
-
-
 def batch(run: MeasuredRun) -> float | None:
     """Samples per optimizer step over all GPUs: as the job says, or else as was measured."""
     size = run.conditions.get("train.batch_size")
     accumulate = run.conditions.get("train.accumulate") or 1
     if isinstance(size, int) and isinstance(accumulate, int):
-        return size * accumulate * num_gpus(run)
+        return size * accumulate * sizes.num_gpus(run.summary)
     return run.summary.samples_per_step
 
 
@@ -68,14 +64,14 @@ def smallest(runs: Runs) -> list[MeasuredRun]:
     return found if len(found) < len(runs) else []
 
 
-def size(run: MeasuredRun) -> tuple[int, int]:
+def size(run: MeasuredRun) -> sizes.Size:
     """GPUs, then nodes: what runs are ordered by."""
-    return num_gpus(run), run.summary.nodes
+    return sizes.size(run.summary)
 
 
 def scaling_of(runs: Runs) -> Scaling | None:
     """By the batches of runs of several sizes; None where they are not known, or neither."""
-    batches = [(num_gpus(run), batch(run)) for run in runs]
+    batches = [(sizes.num_gpus(run.summary), batch(run)) for run in runs]
     if _all_equal([whole for _, whole in batches]):
         return "strong"
     if _all_equal([whole and whole / gpus for gpus, whole in batches]):

@@ -10,6 +10,7 @@ import msgspec
 from hpcdist.summary import losses
 from hpcdist.summary.advice import Case, advise
 from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.sizes import num_gpus
 from hpcdist.summary.values import Group, Losses, RunSummary
 
 
@@ -58,5 +59,4 @@ def with_advice(found: Losses, runs: Sequence[MeasuredRun]) -> Losses:
 
 
 def _size(runs: Sequence[MeasuredRun]) -> losses.Size:
-    num_devices = runs[0].summary.nodes * runs[0].summary.gpus_per_node
-    return losses.size_of([run.summary for run in runs], num_devices)
+    return losses.size_of([run.summary for run in runs], num_gpus(runs[0].summary))

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcdist.summary.batches import (
-    num_gpus,
     scaling_of,
     size,
     smallest,
@@ -25,6 +24,7 @@ from hpcdist.summary.batches import (
 )
 from hpcdist.summary.group_losses import losses_by_run, with_losses
 from hpcdist.summary.metrics import MeasuredRun
+from hpcdist.summary.sizes import num_gpus
 from hpcdist.summary.values import Comparison, Group, RunSummary
 from hpcdist.summary.variants import compare_variants, with_speedups
 
@@ -143,10 +143,10 @@ def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
     """A group for each strategy, as two of one size are no repeats of each other; all of them begin
     with the runs on one GPU, which needs none."""
-    alone = [run for run in group if num_gpus(run) == 1]
+    alone = [run for run in group if num_gpus(run.summary) == 1]
     strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
     for run in group:
-        if num_gpus(run) > 1:
+        if num_gpus(run.summary) > 1:
             strategies[run.conditions.get("strategy")].append(run)
     if len(strategies) < 2:
         return [_Alike(sorted(group, key=size), smallest(group))]
@@ -206,7 +206,7 @@ def _with_speedup(alike: _Alike, reason: str | None) -> list[RunSummary]:
         reason = reason or "there is no done run like it of another size"
         return [msgspec.structs.replace(run.summary, not_compared_because=reason) for run in group]
     baseline_rate = sum(_rate(run) for run in baseline) / len(baseline)
-    baseline_size = num_gpus(baseline[0])
+    baseline_size = num_gpus(baseline[0].summary)
     names = [run.summary.run for run in baseline]
     summaries = []
     for run in group:
@@ -215,7 +215,7 @@ def _with_speedup(alike: _Alike, reason: str | None) -> list[RunSummary]:
             msgspec.structs.replace(
                 run.summary,
                 speedup=speedup,
-                efficiency=speedup * baseline_size / num_gpus(run),
+                efficiency=speedup * baseline_size / num_gpus(run.summary),
                 compared_with=names,
                 not_compared_because=reason,
             )

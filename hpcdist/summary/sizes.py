@@ -35,13 +35,18 @@ def by_size(runs: Iterable[RunSummary]) -> Mapping[Size, list[RunSummary]]:
     """The runs of each size, smallest first."""
     found: dict[Size, list[RunSummary]] = defaultdict(list)
     for run in runs:
-        found[num_gpus(run), run.nodes].append(run)
-    return {size: found[size] for size in sorted(found)}
+        found[size(run)].append(run)
+    return {key: found[key] for key in sorted(found)}
 
 
 def num_gpus(run: RunSummary) -> int:
     """Ranks, but with data_parallel, whose one rank drives several GPUs."""
     return run.nodes * run.gpus_per_node
+
+
+def size(run: RunSummary) -> Size:
+    """GPUs, then nodes: what runs are ordered by."""
+    return num_gpus(run), run.nodes
 
 
 def measured_rate(runs: Sequence[RunSummary]) -> Measured:

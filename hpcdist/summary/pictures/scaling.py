@@ -16,6 +16,7 @@ from hpcdist.summary.pictures.style import (
     new_figure,
     shared_legend,
 )
+from hpcdist.summary.sizes import Size, num_gpus
 from hpcdist.summary.values import ForecastSize, Rate, RunSummary
 from hpcdist.summary.variants import ratio
 
@@ -39,15 +40,15 @@ class Point(NamedTuple):
 
 def points(runs: Sequence[RunSummary]) -> list[Point]:
     """By GPUs, then by nodes, smallest first; the speed-up is against the mean of the smallest."""
-    rates: dict[tuple[int, int], list[Rate]] = defaultdict(list)
+    rates: dict[Size, list[Rate]] = defaultdict(list)
     for run in runs:
         if run.samples_per_s is not None:
-            rates[run.nodes * run.gpus_per_node, run.nodes].append(run.samples_per_s)
-    means = {size: _mean(rates[size]) for size in sorted(rates)}
+            rates[num_gpus(run), run.nodes].append(run.samples_per_s)
+    means = {key: _mean(rates[key]) for key in sorted(rates)}
     baseline = next(iter(means.values()))
     return [
-        Point(*size, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
-        for size, rate in means.items()
+        Point(*key, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
+        for key, rate in means.items()
     ]
 
 
