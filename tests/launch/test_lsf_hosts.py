@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist import files
 from hpcdist.launch.host_script import host_script
 from hpcdist.launch.launchers import launch_command
 from hpcdist.launch.lsf_job import Host, exit_code_for_lsf, job_hosts
@@ -62,9 +63,17 @@ class Job:
         )
 
     def lines(self, task=0):
+        """What a task printed so far; a line that is still being written is left for later."""
         path = self.logs / f"7_{task}_log.out"
         text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+        return [json.loads(line) for line in whole if line.startswith("{")]
+
+    def note(self):
+        """The one that the job writes, when it is there."""
+        path = self.logs / "7.notes"
+        self.wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+        return json.loads(path.read_text())
 
     def wait_for(self, condition):
         deadline = time.monotonic() + LIMIT_S
@@ -78,8 +87,11 @@ class Job:
 
     def end(self, *codes):
         for task, code in enumerate(codes):
-            (self.folder / f"end-{task}").write_text(str(code))
+            self.end_task(task, code)
         return self.process.wait(LIMIT_S)
+
+    def end_task(self, task, code):
+        files.write_whole(self.folder / f"end-{task}", str(code))
 
 
 @pytest.fixture
@@ -167,10 +179,8 @@ def test_a_suspension_stops_the_first_hosts_command_until_it_is_resumed(start):
 
 def test_a_launcher_that_is_not_there_is_told_and_ends_nothing_else(start):
     job = start(options=["--launcher", "/no/such/launcher {host} {command}"])
-    note = job.wait_for(
-        lambda: (job.logs / "7.notes").exists() and (job.logs / "7.notes").read_text()
-    )
-    assert "/no/such/launcher {host} {command} cannot be run" in json.loads(note)["said"]
+    note = job.note()
+    assert "/no/such/launcher {host} {command} cannot be run" in note["said"]
     job.started(0)
     assert job.end(0) == 0
 
@@ -185,10 +195,8 @@ def test_what_is_killed_takes_the_first_hosts_command_along(start):
 def test_a_host_that_cannot_be_reached_is_told(start):
     job = start("hostA 8 downB 8 ")
     job.started(0)
-    note = job.wait_for(
-        lambda: (job.logs / "7.notes").exists() and (job.logs / "7.notes").read_text()
-    )
-    assert json.loads(note) == {
+    note = job.note()
+    assert note == {
         "node": 1,
         "host": "downB",
         "said": f"'{job.folder / 'launch'}' ended with exit code 255: downB is unreachable",
@@ -207,7 +215,7 @@ def test_several_tasks_per_host_are_numbered_by_host(start):
 def test_tasks_that_need_not_end_together_are_all_waited_for_and_any_of_them_fails_the_job(start):
     job = start(options=["--tasks-per-node", "2", "--wait-for-all", "--separate-stderr"])
     pid, *_ = [job.started(task)["pid"] for task in range(4)]
-    (job.folder / "end-0").write_text("0")
+    job.end_task(0, 0)
     job.wait_for(lambda: not Path(f"/proc/{pid}").exists())
     assert job.end(0, 0, 6, 0) == 6
     assert all((job.logs / f"7_{task}_log.err").read_text() == "" for task in range(4))
@@ -233,8 +241,7 @@ def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, sta
     hosts = {job.started(task)["environment"]["HPCDIST_LSF_HOSTS"] for task in (0, 1)}
     assert hosts == {"hostA 42 hostB 42"}
     os.killpg(job.process.pid, signal.SIGUSR2)
-    job.wait_for((job.logs / "7.notes").exists)
-    assert json.loads((job.logs / "7.notes").read_text()) == {"signal": "SIGUSR2"}
+    assert job.note() == {"signal": "SIGUSR2"}
     assert job.end(0, 0) == 0  # the launcher was left alone
 
 
