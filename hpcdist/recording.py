@@ -29,6 +29,8 @@ HISTOGRAM_RATIO = 1.02
 
 _LOG_RATIO = math.log(HISTOGRAM_RATIO)
 _PHASE_INDEX = {phase: index for index, phase in enumerate(PHASES)}
+_LEAST_AFTER_S = 0.1
+"""Windows that are written sooner after their last step say nothing of it."""
 _WINDOW_SHARE = 0.01  # windows grow to 1 % of the time so far: 470 windows in 1,000 s, 920 in a day
 
 
@@ -115,7 +117,9 @@ class StepRecorder:
         """Write the open window, if it holds a step, and open the next."""
         now = self._clock()
         if self._rows:
-            self._events.write("steps", **self._window())
+            after_s = now - self._last_s
+            late = {"after_s": after_s} if after_s >= _LEAST_AFTER_S else {}
+            self._events.write("steps", **self._window(), **late)
         self._open_window(now)
 
     def _open_window(self, now: float) -> None:

@@ -248,7 +248,7 @@ def _lost_time_s(history: History, steps: Sequence[Step]) -> float | None:
     stepped = [a for a in history.attempts if any(rank.steps for rank in a.ranks)]
     waited_s = 0.0
     for before, after in itertools.pairwise(stepped):
-        ends_s = _by_node(before, _known_end_s, max)
+        ends_s = _by_node(before, _worked_until_s, max)
         begins_s = _by_node(after, lambda _, rank: rank.begins_s, min)
         waited_s += min(begins_s[node] - ends_s[node] for node in begins_s)
     return waited_s + lost_steps(history) * statistics.mean(step.time_s for step in steps)
@@ -256,7 +256,19 @@ def _lost_time_s(history: History, steps: Sequence[Step]) -> float | None:
 
 def _known_end_s(attempt: Attempt, rank: RankHistory) -> float:
     if not rank.tears_last_window:
-        return end_s(rank)
+        return end_s(rank) + rank.hangs_s
+    return _written_until_s(rank)
+
+
+def _worked_until_s(attempt: Attempt, rank: RankHistory) -> float:
+    """Steps of which only the number is known take the mean time of those that count."""
+    if not rank.is_killed:
+        return _known_end_s(attempt, rank) - rank.hangs_s
+    step_s = statistics.mean(step.time_s for step in measured_steps(attempt, rank))
+    return _written_until_s(rank) + rank.windows[-1] * step_s
+
+
+def _written_until_s(rank: RankHistory) -> float:
     known = rank.begins_s
     known += sum(step.time_s for step in rank.steps[: -rank.windows[-1]])
     return known + sum(
@@ -305,13 +317,14 @@ def _lost_of_held_s(history: History, steps: Sequence[Step]) -> float | None:
     lost_s = lost_steps(history) * statistics.mean(step.time_s for step in steps)
     for before, after in itertools.pairwise(history.attempts):
         first = after.ranks[0]
-        noticed_s = _known_end_s(before, before.ranks[0])
-        node = before.ranks[0].node
-        ended_s = _by_node(before, _known_end_s, max)[node] if before.ranks[0].steps else noticed_s
+        noticed_s = ended_s = _known_end_s(before, before.ranks[0])
+        if before.ranks[0].steps:
+            ended_s = _by_node(before, _worked_until_s, max)[before.ranks[0].node]
+        until_s = first.begins_s if first.steps else _known_end_s(after, first)
         if before.life == after.life:
-            lost_s += first.begins_s - ended_s  # of one that never stepped, its end
+            lost_s += until_s - ended_s
         else:  # what came between the lives was not held
-            lost_s += max(0.0, noticed_s - ended_s) + first.begins_s - after.begins_s
+            lost_s += max(0.0, noticed_s - ended_s) + until_s - after.begins_s
     return lost_s
 
 

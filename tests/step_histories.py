@@ -84,6 +84,10 @@ class RankHistory:
     saves: list[Save] = field(default_factory=list)
     tears_last_window: bool = False
     """The file ends within the line of the last window: the node died."""
+    hangs_s: float = 0.0
+    """After its last step, until it ends."""
+    is_killed: bool = False
+    """And then leaves its last window unwritten, which is among the lost ones."""
     max_rss_bytes: int = 0
 
 
@@ -146,6 +150,8 @@ class Shape:
     torn_rank: int | None = None
     skew: bool = False
     jumping_clocks: bool = False
+    hangs: Literal["never", "until an error", "until a kill"] = "never"
+    """All attempts but the last end so."""
     lines_of_others: bool = False
     in_step: bool = True
     """The ranks wait for each other in every step."""
@@ -160,7 +166,8 @@ def make_history(shape: Shape, *, seed: int) -> History:
     attempts = []
     for number in range(len(shape.stretches)):
         attempts.append(_attempt(shape, draw, number=number, begins_s=now_s, skews=skews))
-        now_s = max([now_s, *map(end_s, attempts[-1].ranks)]) + draw.uniform(5, 60)
+        ends_s = [end_s(rank) + rank.hangs_s for rank in attempts[-1].ranks]
+        now_s = max([now_s, *ends_s]) + draw.uniform(5, 60)
         if shape.jumping_clocks:
             skews = [_skew(draw, is_wrong=True) for _ in range(shape.nodes)]
     return History(
@@ -193,6 +200,9 @@ def _attempt(
     table = _steps(shape, draw, last - first)
     saves = _save(shape, draw, table)
     stepping_s = begins_s + draw.uniform(1, 20)
+    hangs = shape.hangs != "never" and number < len(shape.stretches) - 1
+    hangs_s = draw.uniform(100, 600) if hangs else 0.0
+    is_killed = hangs and shape.hangs == "until a kill"
     ranks = []
     for rank, steps in enumerate(table):
         if rank == shape.missing_rank:
@@ -200,6 +210,7 @@ def _attempt(
         done = steps[:-10] if rank == shape.early_rank else steps
         evaluations = _evaluations(shape, draw, len(done))
         windows = _windows(shape, draw, done, evaluations)
+        lost = _lost(shape, draw, rank, len(windows))
         ranks.append(
             RankHistory(
                 rank=rank,
@@ -209,10 +220,12 @@ def _attempt(
                 steps=done,
                 windows=windows,
                 window_s=shape.window_s,
-                lost=_lost(shape, draw, rank, len(windows)),
+                lost=lost | {len(windows) - 1} if is_killed else lost,
                 evaluations=evaluations,
                 saves=[] if rank else saves,
                 tears_last_window=rank == shape.torn_rank,
+                hangs_s=hangs_s,
+                is_killed=is_killed,
                 max_rss_bytes=draw.randrange(10**8, 10**9),
             )
         )
@@ -413,6 +426,8 @@ def _write_rank(history: History, attempt: Attempt, rank: RankHistory, run: Run)
     if attempt.lines_of_others:
         _write_lines_of_others(path)
     _record(history, attempt, rank, events, true)
+    if rank.is_killed or not rank.steps:
+        true.pass_time(rank.hangs_s)
     if rank.tears_last_window:
         os.truncate(path, path.stat().st_size - 20)
     else:
@@ -473,6 +488,8 @@ def _record(
             events.write("checkpoint", save_time_s=step.phases_s["checkpoint"])
         true.pass_time(step.unnamed_s)
         recorder.step(samples=step.samples, loss=step.loss)
+        if number == len(rank.steps) and not rank.is_killed:
+            true.pass_time(rank.hangs_s)
         if number in ends:
             recorder.flush()
         if recorder.step_count % history.steps_per_epoch == 0 and not _is_torn(rank, number):

@@ -29,7 +29,7 @@ def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
 def lost_time_s(
     attempts: dict[int, list[RankFigures]], num_lost: int, step_time_s: float
 ) -> float | None:
-    """From each attempt's end to the next one's first step, and for what was done again; None
+    """From each attempt's last step to the next one's first, and for what was done again; None
     where there was one attempt. Attempts without a step belong to the time between."""
     if len(attempts) < 2:
         return None
@@ -43,7 +43,7 @@ def lost_time_s(
 
 
 def _between_s(before: list[RankFigures], after: list[RankFigures]) -> float:
-    """From the end of an attempt to the first step of the next, as the host saw it that waited
+    """From the last step of an attempt to the first one of the next, as the host saw it that waited
     least: clocks of hosts may differ by more than that. Where no host took part in both, the
     clocks are believed."""
     ended, begun = _by_host(before), _by_host(after)
@@ -54,7 +54,7 @@ def _between_s(before: list[RankFigures], after: list[RankFigures]) -> float:
 
 
 def _difference_s(before: list[RankFigures], after: list[RankFigures]) -> float | None:
-    ended = [figures.ended_s for figures in before if figures.ended_s is not None]
+    ended = [figures.worked_until_s for figures in before if figures.worked_until_s is not None]
     begun = [figures.stepping_s for figures in after if figures.stepping_s is not None]
     return min(begun) - max(ended) if ended and begun else None
 

@@ -21,8 +21,8 @@ class AttemptSpan(NamedTuple):
     begin_s: float
     stepping_s: float | None
     """When its first step began."""
-    ranks_ended_s: float | None
-    """By the events of the ranks on that host; None where they never stepped."""
+    worked_until_s: float | None
+    """Its last step, by the events of the ranks on that host; None where they never stepped."""
     end_s: float
     """When the job had an end or a verdict on it: a lost node is noticed late."""
 
@@ -84,14 +84,14 @@ def _held_s(spans: Sequence[AttemptSpan]) -> float:
 
 
 def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
-    """Of what attempts after the first took before they stepped, and until the end of the ones
-    before was noticed; all of one that never stepped."""
+    """Of what attempts after the first took before they stepped, and from the last step of the
+    ones before until their end was noticed; all of one that never stepped."""
     if len(spans) < 2 or all(span.stepping_s is None for span in spans):
         return None
     lost_s = again_s
     for before, span in itertools.pairwise(spans):
         until_s = span.end_s if span.stepping_s is None else span.stepping_s
-        since_s = before.end_s if before.ranks_ended_s is None else before.ranks_ended_s
+        since_s = before.end_s if before.worked_until_s is None else before.worked_until_s
         if before.life != span.life:  # in between nothing is held
             lost_s += max(0.0, before.end_s - since_s)
             since_s = span.begin_s

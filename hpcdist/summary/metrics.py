@@ -71,6 +71,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     """Unix time at which the first step began."""
     ended_s: float | None
     """Unix time of the end, or of the last steps that are known."""
+    worked_until_s: float | None
+    """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
     epochs: int | None
     train_loss: float | None
     evaluation: Evaluation | None
@@ -122,6 +124,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
         last_step=_last_step(record),
         stepping_s=_stepping_s(record),
         ended_s=_ended_s(record),
+        worked_until_s=_worked_until_s(record, totals),
         epochs=_epochs(record),
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
@@ -247,7 +250,7 @@ def _last_step(record: RankRecord) -> int | None:
 def _stepping_s(record: RankRecord) -> float | None:
     for window in record.windows[:1]:
         if window.time_s is not None:
-            return window.time_s - window.wall_s - window.pause_s
+            return window.time_s - window.after_s - window.wall_s - window.pause_s
     return None
 
 
@@ -255,6 +258,19 @@ def _ended_s(record: RankRecord) -> float | None:
     times = [window.time_s for window in record.windows[-1:]]
     times += [end.time_s for end in record.ends]
     return max((time_s for time_s in times if time_s is not None), default=None)
+
+
+def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    """Steps that are known by their number alone, as their window was never written, count with
+    the mean time of a step."""
+    times = [window.time_s - window.after_s for window in record.windows[-1:] if window.time_s]
+    if times and totals.steps:
+        unwritten = (_last_step(record) or 0) - record.windows[-1].step
+        times[0] += unwritten * totals.sum_s / totals.steps
+    times += [test.time_s for test in record.evaluations[-1:] if test.time_s]
+    times += [save.time_s for save in record.saves[-1:] if save.time_s]
+    ended_s = _ended_s(record)
+    return min(max(times), ended_s) if times and ended_s else ended_s
 
 
 def _saves_s(record: RankRecord) -> float:
@@ -414,16 +430,16 @@ def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterato
                 life=known.life or 0,
                 begin_s=begin_s,
                 stepping_s=lowest.stepping_s if lowest else None,
-                ranks_ended_s=_ranks_ended_s(attempts[number], lowest) if lowest else None,
+                worked_until_s=_worked_there_until_s(attempts[number], lowest) if lowest else None,
                 end_s=end_s,
             )
 
 
-def _ranks_ended_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
-    """The end of an attempt by the ranks on the lowest one's host; None without a step."""
+def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
+    """Of an attempt, by the ranks on the lowest one's host; None without a step."""
     if lowest.stepping_s is None:
         return None
-    own = [figures.ended_s for figures in ranks if figures.start.host == lowest.start.host]
+    own = [figures.worked_until_s for figures in ranks if figures.start.host == lowest.start.host]
     return max((time_s for time_s in own if time_s is not None), default=None)
 
 

@@ -77,6 +77,8 @@ class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
     wall_s: Seconds
     pause_s: Seconds = 0.0
     """Between its steps, and not in `wall_s`."""
+    after_s: Seconds = 0.0
+    """From its last step until it was written: a rank may have hung, and ended then."""
     step_time_s: Totals
     phases_s: dict[str, PhaseTime] = {}
     histogram: dict[Bucket, Count] = {}
@@ -104,6 +106,7 @@ class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
 class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
     """A checkpoint is saved."""
 
+    time_s: Seconds | None = None
     save_time_s: Seconds = 0.0
 
 

@@ -72,6 +72,15 @@ SHAPES = {
     "a restart after a node died": Shape(
         nodes=2, ranks_per_node=2, stretches=RESTART, skew=True, torn_rank=3
     ),
+    "a restart after a hang that ended with an error": Shape(
+        nodes=2, ranks_per_node=2, stretches=RESTART, skew=True, hangs="until an error"
+    ),
+    "a restart after a hang that ended with a kill": Shape(
+        nodes=2, ranks_per_node=2, stretches=RESTART, skew=True, hangs="until a kill"
+    ),
+    "requeues after hangs, windows of the recorder's own": Shape(
+        stretches=REQUEUES, lives=(0, 1, 1, 2), window_s=0.25, hangs="until an error"
+    ),
     "a restart from the beginning": Shape(ranks_per_node=2, stretches=((0, 70), (0, 90))),
     "a restart before the first step": Shape(ranks_per_node=2, stretches=((0, 0), (0, 90))),
     "an end before the first step": Shape(ranks_per_node=2, stretches=((0, 90), (0, 0))),

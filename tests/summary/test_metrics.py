@@ -256,7 +256,7 @@ def test_the_time_lost_by_restarts_is_that_between_them_and_that_of_steps_done_a
     run.write_beginning(0, {"life": 0})
     figures = only(run)
     assert figures.lost_steps == 10
-    assert figures.lost_time_s == pytest.approx(95 + 10 * 0.1)
+    assert figures.lost_time_s == pytest.approx(96 + 10 * 0.1)
     assert [(a.life, a.first_step, a.last_step, a.kind) for a in figures.attempts] == [
         (0, 0, 40, "time_limit"),
         (None, None, 0, None),

@@ -177,8 +177,8 @@ def test_the_schedulers_word_on_the_time_overrules(make_run, events):
 
 
 def span(life, begin_s, stepping_s, end_s, *, unnoticed_s=0.0):
-    ranks_ended_s = None if stepping_s is None else end_s - unnoticed_s
-    return AttemptSpan(life, begin_s, stepping_s, ranks_ended_s, end_s)
+    worked_until_s = None if stepping_s is None else end_s - unnoticed_s
+    return AttemptSpan(life, begin_s, stepping_s, worked_until_s, end_s)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_spans_come_from_the_attempts_own_files(make_run, events):
         run.write_beginning(attempt, {"life": life, "progress": 0, "time_s": begin_s})
     cost = summary_of(run).runs[0].cost
     assert cost.held_s == 150.0
-    # The second life steps after 10 s, and does the 10 steps again.
-    assert cost.lost_s == pytest.approx(10.0 + 10.0)
+    # The first hangs for 80 s; the second steps after 10 s, and does the 10 steps again.
+    assert cost.lost_s == pytest.approx(80.0 + 10.0 + 10.0)
 
 
 def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run, events):
