@@ -27,7 +27,6 @@ from hpcdist.summary.records import (
     AttemptRecord,
     Evaluation,
     Memory,
-    PhaseTime,
     RankRecord,
     RunRecord,
     Start,
@@ -262,8 +261,7 @@ def _saves_s(record: RankRecord) -> float:
     at the end."""
     if not record.saves:
         return 0.0
-    none = PhaseTime(sum=0.0)
-    in_steps_s = sum(window.phases_s.get("checkpoint", none).sum for window in record.windows)
+    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
     return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from hpcdist.recording import HISTOGRAM_RATIO
-from hpcdist.summary.records import PhaseTime, Window
+from hpcdist.summary.records import Window
 from hpcdist.summary.values import Rate, StepTime
 from hpcdist.summary.warm_up import warm_up_length
-
-_NO_TIME = PhaseTime(sum=0.0)
 
 
 class Span(NamedTuple):
@@ -51,8 +50,10 @@ class StepTotals:
 
     def add(self, windows: Iterable[Window]) -> None:
         """Take windows in: with local names, as it takes much of the time of a summary."""
-        phases_s, counts = self.phases_s, self.histogram
-        phase_before, counted_before = phases_s.get, counts.get
+        phases_s = self.phases_s
+        phase_before = phases_s.get
+        rows: dict[int, list[list[int]]] = {}
+        rows_of = rows.setdefault
         sum_s, sumsq_s2, min_s, max_s = self.sum_s, self.sumsq_s2, self.min_s, self.max_s
         for window in windows:
             times = window.step_time_s
@@ -63,11 +64,12 @@ class StepTotals:
                 min_s = times.min
             if times.max > max_s:  # noqa: PLR1730
                 max_s = times.max
-            for phase, phase_time in window.phases_s.items():
-                phases_s[phase] = phase_before(phase, 0.0) + phase_time.sum
-            for bucket, count in window.histogram.items():
-                counts[bucket] = counted_before(bucket, 0) + count
+            for phase, phase_s in window.phases_s.items():
+                phases_s[phase] = phase_before(phase, 0.0) + phase_s
+            for first, row in window.histogram.items():
+                rows_of(first, []).append(row)
         self.sum_s, self.sumsq_s2, self.min_s, self.max_s = sum_s, sumsq_s2, min_s, max_s
+        _add_counts(self.histogram, _by_bucket(rows))
 
     def merge(self, other: StepTotals) -> None:
         """Take the steps of another rank or attempt in."""
@@ -103,8 +105,8 @@ def to_spans(windows: Iterable[Window]) -> list[Span]:
                 window.wall_s,
                 window.samples,
                 window.step_time_s.sum,
-                window.phases_s.get("exposed_communication", _NO_TIME).sum,
-                window.phases_s.get("checkpoint", _NO_TIME).sum,
+                window.phases_s.get("exposed_communication", 0.0),
+                window.phases_s.get("checkpoint", 0.0),
             ),
         )
         for window in windows
@@ -247,6 +249,17 @@ def percentile(totals: StepTotals, share: float) -> float | None:
         if counted >= rank > 0:
             return min(max(HISTOGRAM_RATIO**bucket, totals.min_s), totals.max_s)
     return None
+
+
+def _by_bucket(rows: Mapping[int, Sequence[Sequence[int]]]) -> dict[int, int]:
+    """Bucket -> count, from rows of counts by the bucket that each begins with."""
+    first = min(rows, default=0)
+    columns = [
+        [0] * (bucket - first) + list(map(sum, zip_longest(*same, fillvalue=0)))
+        for bucket, same in rows.items()
+    ]
+    counts = map(sum, zip_longest(*columns, fillvalue=0))
+    return {bucket: count for bucket, count in enumerate(counts, first) if count}
 
 
 def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:

@@ -187,7 +187,7 @@ def _of_window(window: Window) -> Iterator[tuple[str, float]]:
     yield "speed/step_time_s", total_s / window.steps
     if not window.phases_s:
         return
-    shares = {phase: time.sum / total_s for phase, time in window.phases_s.items()}
+    shares = {phase: time_s / total_s for phase, time_s in window.phases_s.items()}
     for phase, share in (shares | {OTHER: max(0.0, 1 - math.fsum(shares.values()))}).items():
         yield f"phase_share/{phase}", share
 
