@@ -16,7 +16,7 @@ from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
 
-from hpcdist.summary.timing import Span
+from hpcdist.summary.timing import Spans
 from hpcdist.summary.values import Straggler
 
 _MOST_STRETCHES = 20
@@ -44,11 +44,11 @@ class Stretch(NamedTuple):
     waited_s: list[float]
 
 
-def cut(ranks: Sequence[Sequence[Span]]) -> list[Stretch]:
+def cut(ranks: Sequence[Spans]) -> list[Stretch]:
     """The stretches of one attempt, whose ranks all recorded steps; no more than the rank with the
     fewest windows has, without those that some rank lacks steps of."""
-    first = max(spans[0].first_step for spans in ranks)
-    last = min(spans[-1].last_step for spans in ranks)
+    first = max(spans.first_steps[0] for spans in ranks)
+    last = min(spans.last_steps[-1] for spans in ranks)
     number = min(_MOST_STRETCHES, last - first, *(len(spans) for spans in ranks))
     if len(ranks) < 2 or number < 1:
         return []
@@ -85,23 +85,20 @@ def find_straggler(
     return _find_node(stretches, places, step_s) or _find_rank(stretches, places, step_s)
 
 
-def _paces(
-    spans: Sequence[Span], borders: Sequence[float]
-) -> tuple[list[float], list[float], list[bool]]:
+def _paces(spans: Spans, borders: Sequence[float]) -> tuple[list[float], list[float], list[bool]]:
     """One rank's own and waiting seconds per step between each two borders, and whether all steps
-    between them are there. Whole columns at a time: this is done for every rank of thousands of
-    runs."""
-    firsts, lasts, _, _, stepped_s, waited_s, saved_s = zip(*spans, strict=True)
+    between them are there."""
+    firsts, lasts = spans.first_steps, spans.last_steps
     marks = _marks(firsts, lasts, borders)
     steps = borders[1] - borders[0]
     is_whole = [True] * (len(borders) - 1)
     done = list(map(sub, lasts, firsts))
     if sum(done) != lasts[-1] - firsts[0]:
         is_whole = [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
-    own_s = list(map(sub, map(sub, stepped_s, waited_s), saved_s))
+    own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
     return (
         [time_s / steps for time_s in _between(marks, own_s)],
-        [time_s / steps for time_s in _between(marks, waited_s)],
+        [time_s / steps for time_s in _between(marks, spans.waited_s)],
         is_whole,
     )
 

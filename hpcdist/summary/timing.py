@@ -7,10 +7,11 @@ never by the time of day: clocks of nodes may differ by minutes.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from operator import add, truediv
+
+from msgspec import Struct
 
 from hpcdist.recording import HISTOGRAM_RATIO
 from hpcdist.summary.records import Window
@@ -18,22 +19,23 @@ from hpcdist.summary.values import Rate, StepTime
 from hpcdist.summary.warm_up import warm_up_length
 
 
-class Span(NamedTuple):
-    """A stretch of one rank's steps: what throughput is computed from."""
+class Spans(Struct, frozen=True):
+    """Stretches of one rank's steps, in order: what throughput is computed from. By columns, as
+    thousands of runs have millions of them."""
 
-    first_step: int
-    last_step: int
-    wall_s: float
-    samples: int
-    stepped_s: float = 0.0
-    """Sum of its step times."""
-    waited_s: float = 0.0
+    first_steps: list[int]
+    last_steps: list[int]
+    wall_s: list[float]
+    samples: list[int]
+    stepped_s: list[float]
+    """Sum of the step times."""
+    waited_s: list[float]
     """Of these, for other ranks."""
-    saved_s: float = 0.0
+    saved_s: list[float]
     """Of these, for checkpoints."""
 
-
-_FIRST_AND_LAST_STEP = operator.itemgetter(0, 1)
+    def __len__(self) -> int:
+        return len(self.last_steps)
 
 
 class StepTotals:
@@ -93,32 +95,26 @@ def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
     return filled[warm_up_length([window.wall_s / window.steps for window in filled]) :]
 
 
-def to_spans(windows: Iterable[Window]) -> list[Span]:
+def to_spans(windows: Sequence[Window]) -> Spans:
     """The stretches of steps that windows cover."""
-    make = tuple.__new__  # a third of the time of Span()
-    return [
-        make(
-            Span,
-            (
-                window.step - window.steps,
-                window.step,
-                window.wall_s,
-                window.samples,
-                window.step_time_s.sum,
-                window.phases_s.get("exposed_communication", 0.0),
-                window.phases_s.get("checkpoint", 0.0),
-            ),
-        )
-        for window in windows
-    ]
+    phases_s = [window.phases_s for window in windows]
+    return Spans(
+        first_steps=[window.step - window.steps for window in windows],
+        last_steps=[window.step for window in windows],
+        wall_s=[window.wall_s for window in windows],
+        samples=[window.samples for window in windows],
+        stepped_s=[window.step_time_s.sum for window in windows],
+        waited_s=[phases.get("exposed_communication", 0.0) for phases in phases_s],
+        saved_s=[phases.get("checkpoint", 0.0) for phases in phases_s],
+    )
 
 
-def mean_rate(spans: Sequence[Span]) -> float:
+def mean_rate(spans: Spans) -> float:
     """Samples per second of one rank: all its samples in all its time."""
-    return sum(span.samples for span in spans) / sum(span.wall_s for span in spans)
+    return sum(spans.samples) / sum(spans.wall_s)
 
 
-def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
+def throughput(attempts: Iterable[Sequence[Spans]]) -> Rate | None:
     """Samples per second of all ranks together, from the spans of every rank in every attempt.
 
     Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
@@ -131,7 +127,7 @@ def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
     total_s = 0.0
     rates: list[tuple[float, float]] = []
     for ranks in attempts:
-        stepped_s = sum(span.wall_s for spans in ranks for span in spans) / len(ranks)
+        stepped_s = sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
         weighted += stepped_s * sum(mean_rate(spans) for spans in ranks)
         total_s += stepped_s
         rates += rates_by_window(ranks)
@@ -141,28 +137,25 @@ def throughput(attempts: Iterable[Sequence[Sequence[Span]]]) -> Rate | None:
     return Rate(mean=weighted / total_s, sd=sd, count=None if sd is None else len(rates))
 
 
-def samples_per_step(attempts: Iterable[Sequence[Sequence[Span]]]) -> float | None:
+def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
     """Of all ranks together, from the spans of every rank in every attempt, in the same order."""
     by_rank: dict[int, list[int]] = {}
     for ranks in attempts:
         for place, spans in enumerate(ranks):
             found = by_rank.setdefault(place, [0, 0])
-            found[0] += sum([span.samples for span in spans])
-            found[1] += sum([span.last_step - span.first_step for span in spans])
+            found[0] += sum(spans.samples)
+            found[1] += sum(spans.last_steps) - sum(spans.first_steps)
     return sum(samples / steps for samples, steps in by_rank.values()) or None
 
 
-def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]]:
+def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
     """(samples per second of all ranks, seconds) for each window of the first rank."""
     reference, *others = ranks
-    rates = [span.samples / span.wall_s for span in reference]
+    rates = _rates(reference)
     is_covered = [True] * len(reference)
-    steps = _steps_of(reference)
     for spans in others:
-        if _steps_of(spans) == steps:  # ranks that step together
-            rates = [
-                rate + span.samples / span.wall_s for rate, span in zip(rates, spans, strict=True)
-            ]
+        if _are_in_step(reference, spans):
+            rates = list(map(add, rates, _rates(spans)))
             continue
         for index, rate in enumerate(rates_over(reference, spans)):
             if rate is None:
@@ -170,43 +163,45 @@ def rates_by_window(ranks: Sequence[Sequence[Span]]) -> list[tuple[float, float]
             else:
                 rates[index] += rate
     return [
-        (rate, span.wall_s)
-        for rate, span, covered in zip(rates, reference, is_covered, strict=True)
+        (rate, wall_s)
+        for rate, wall_s, covered in zip(rates, reference.wall_s, is_covered, strict=True)
         if covered
     ]
 
 
-def _steps_of(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """First and last step of each span."""
-    return list(map(_FIRST_AND_LAST_STEP, spans))
+def _rates(spans: Spans) -> list[float]:
+    """Samples per second of each span."""
+    return list(map(truediv, spans.samples, spans.wall_s))
 
 
-def rates_over(reference: Sequence[Span], spans: Sequence[Span]) -> list[float | None]:
+def _are_in_step(one: Spans, other: Spans) -> bool:
+    return one.last_steps == other.last_steps and one.first_steps == other.first_steps
+
+
+def rates_over(reference: Spans, spans: Spans) -> list[float | None]:
     """Samples per second of one rank over the steps of each reference span; None where it lacks
     some of them."""
     rates: list[float | None] = []
     start = 0
-    for span in reference:
-        while start < len(spans) and spans[start].last_step <= span.first_step:
+    for first_step, last_step in zip(reference.first_steps, reference.last_steps, strict=True):
+        while start < len(spans) and spans.last_steps[start] <= first_step:
             start += 1
-        rates.append(_rate_between(span.first_step, span.last_step, spans, start))
+        rates.append(_rate_between(first_step, last_step, spans, start))
     return rates
 
 
-def _rate_between(
-    first_step: int, last_step: int, spans: Sequence[Span], start: int
-) -> float | None:
+def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> float | None:
     wall_s = samples = 0.0
     covered = 0
     for index in range(start, len(spans)):
-        span = spans[index]
-        if span.first_step >= last_step:
+        first, last = spans.first_steps[index], spans.last_steps[index]
+        if first >= last_step:
             break
-        steps = min(span.last_step, last_step) - max(span.first_step, first_step)
-        part = steps / (span.last_step - span.first_step)
+        steps = min(last, last_step) - max(first, first_step)
+        part = steps / (last - first)
         covered += steps
-        wall_s += part * span.wall_s
-        samples += part * span.samples
+        wall_s += part * spans.wall_s[index]
+        samples += part * spans.samples[index]
     return samples / wall_s if covered == last_step - first_step else None
 
 
