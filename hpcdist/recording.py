@@ -134,11 +134,13 @@ class StepRecorder:
             "step": self.step_count,
             "steps": len(totals),
             "samples": self._samples,
-            "wall_s": self._last_s - self._window_start_s - self._idle_s,
-            **({"pause_s": self._idle_s} if self._idle_s else {}),
+            "wall_s": _to_ns(self._last_s - self._window_start_s - self._idle_s),
+            **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),
             "step_time_s": _statistics(totals),
             "phases_s": {
-                phase: sum(times) for phase, times in zip(PHASES, phases, strict=True) if any(times)
+                phase: _to_ns(sum(times))
+                for phase, times in zip(PHASES, phases, strict=True)
+                if any(times)
             },
             "histogram": _histogram(totals),
             "loss": None if self._loss is None else float(self._loss),
@@ -147,11 +149,16 @@ class StepRecorder:
 
 def _statistics(times: Sequence[float]) -> dict[str, float]:
     return {
-        "sum": sum(times),
-        "sumsq": sum(time_s * time_s for time_s in times),
-        "min": min(times),
-        "max": max(times),
+        "sum": _to_ns(sum(times)),
+        "sumsq": sum([time_s * time_s for time_s in times]),
+        "min": _to_ns(min(times)),
+        "max": _to_ns(max(times)),
     }
+
+
+def _to_ns(time_s: float) -> float:
+    """Without the digits below a nanosecond, which clocks do not tell, and lines are longer by."""
+    return round(time_s, 9)
 
 
 def _histogram(times: Sequence[float]) -> dict[str, list[int]]:

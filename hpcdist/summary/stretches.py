@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
@@ -54,7 +54,7 @@ def cut(ranks: Sequence[Spans]) -> list[Stretch]:
         return []
     steps = (last - first) / number
     borders = [first + steps * place for place in range(number + 1)]
-    own, waited, are_whole = zip(*(_paces(spans, borders) for spans in ranks), strict=True)
+    own, waited, are_whole = zip(*_paces(ranks, borders), strict=True)
     return [
         Stretch(steps, list(own_s), list(waited_s))
         for own_s, waited_s, whole in zip(
@@ -85,28 +85,37 @@ def find_straggler(
     return _find_node(stretches, places, step_s) or _find_rank(stretches, places, step_s)
 
 
-def _paces(spans: Spans, borders: Sequence[float]) -> tuple[list[float], list[float], list[bool]]:
-    """One rank's own and waiting seconds per step between each two borders, and whether all steps
+def _paces(
+    ranks: Sequence[Spans], borders: Sequence[float]
+) -> Iterator[tuple[list[float], list[float], list[bool]]]:
+    """Each rank's own and waiting seconds per step between each two borders, and whether all steps
     between them are there."""
-    firsts, lasts = spans.first_steps, spans.last_steps
-    marks = _marks(firsts, lasts, borders)
     steps = borders[1] - borders[0]
-    is_whole = [True] * (len(borders) - 1)
-    done = list(map(sub, lasts, firsts))
-    if sum(done) != lasts[-1] - firsts[0]:
-        is_whole = [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
-    own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
-    return (
-        [time_s / steps for time_s in _between(marks, own_s)],
-        [time_s / steps for time_s in _between(marks, spans.waited_s)],
-        is_whole,
-    )
+    before: Spans | None = None
+    for spans in ranks:
+        if before is None or not spans.is_in_step_with(before):
+            marks = _marks(spans, borders)
+            is_whole = _are_whole(spans, marks, steps)
+        own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
+        yield (
+            [time_s / steps for time_s in _between(marks, own_s)],
+            [time_s / steps for time_s in _between(marks, spans.waited_s)],
+            is_whole,
+        )
+        before = spans
 
 
-def _marks(
-    firsts: Sequence[int], lasts: Sequence[int], borders: Sequence[float]
-) -> list[tuple[int, float]]:
+def _are_whole(spans: Spans, marks: Sequence[tuple[int, float]], steps: float) -> list[bool]:
+    """Whether all of so many steps are there between each two marks."""
+    done = list(map(sub, spans.last_steps, spans.first_steps))
+    if sum(done) == spans.last_steps[-1] - spans.first_steps[0]:
+        return [True] * (len(marks) - 1)
+    return [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
+
+
+def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
     """The span that each border lies in, and how much of it lies before; its steps are equal."""
+    firsts, lasts = spans.first_steps, spans.last_steps
     marks = []
     for border in borders:
         place = bisect_left(lasts, border, 0, len(lasts) - 1)

@@ -37,6 +37,10 @@ class Spans(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.last_steps)
 
+    def is_in_step_with(self, other: Spans) -> bool:
+        """Whether each span is of the same steps."""
+        return self.last_steps == other.last_steps and self.first_steps == other.first_steps
+
 
 class StepTotals:
     """Step times of any number of windows, summed up; grows by `add` and `merge`."""
@@ -154,7 +158,7 @@ def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
     rates = _rates(reference)
     is_covered = [True] * len(reference)
     for spans in others:
-        if _are_in_step(reference, spans):
+        if spans.is_in_step_with(reference):
             rates = list(map(add, rates, _rates(spans)))
             continue
         for index, rate in enumerate(rates_over(reference, spans)):
@@ -172,10 +176,6 @@ def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
 def _rates(spans: Spans) -> list[float]:
     """Samples per second of each span."""
     return list(map(truediv, spans.samples, spans.wall_s))
-
-
-def _are_in_step(one: Spans, other: Spans) -> bool:
-    return one.last_steps == other.last_steps and one.first_steps == other.first_steps
 
 
 def rates_over(reference: Spans, spans: Spans) -> list[float | None]:
