@@ -7,6 +7,7 @@ never by the time of day: clocks of nodes may differ by minutes.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from operator import add, truediv
@@ -58,8 +59,7 @@ class StepTotals:
         """Take windows in: with local names, as it takes much of the time of a summary."""
         phases_s = self.phases_s
         phase_before = phases_s.get
-        rows: dict[int, list[list[int]]] = {}
-        rows_of = rows.setdefault
+        rows: dict[int, list[list[int]]] = defaultdict(list)
         sum_s, sumsq_s2, min_s, max_s = self.sum_s, self.sumsq_s2, self.min_s, self.max_s
         for window in windows:
             times = window.step_time_s
@@ -73,7 +73,7 @@ class StepTotals:
             for phase, phase_s in window.phases_s.items():
                 phases_s[phase] = phase_before(phase, 0.0) + phase_s
             for first, row in window.histogram.items():
-                rows_of(first, []).append(row)
+                rows[first].append(row)
         self.sum_s, self.sumsq_s2, self.min_s, self.max_s = sum_s, sumsq_s2, min_s, max_s
         _add_counts(self.histogram, _by_bucket(rows))
 
