@@ -43,6 +43,9 @@ class Spans(Struct, frozen=True):
         return self.last_steps == other.last_steps and self.first_steps == other.first_steps
 
 
+_MANY_ROWS = 5
+
+
 class StepTotals:
     """Step times of any number of windows, summed up; grows by `add` and `merge`."""
 
@@ -75,7 +78,7 @@ class StepTotals:
             for first, row in window.histogram.items():
                 rows[first].append(row)
         self.sum_s, self.sumsq_s2, self.min_s, self.max_s = sum_s, sumsq_s2, min_s, max_s
-        _add_counts(self.histogram, _by_bucket(rows))
+        _add_rows(self.histogram, rows)
 
     def merge(self, other: StepTotals) -> None:
         """Take the steps of another rank or attempt in."""
@@ -246,15 +249,16 @@ def percentile(totals: StepTotals, share: float) -> float | None:
     return None
 
 
-def _by_bucket(rows: Mapping[int, Sequence[Sequence[int]]]) -> dict[int, int]:
-    """Bucket -> count, from rows of counts by the bucket that each begins with."""
-    first = min(rows, default=0)
-    columns = [
-        [0] * (bucket - first) + list(map(sum, zip_longest(*same, fillvalue=0)))
-        for bucket, same in rows.items()
-    ]
-    counts = map(sum, zip_longest(*columns, fillvalue=0))
-    return {bucket: count for bucket, count in enumerate(counts, first) if count}
+def _add_rows(counts: dict[int, int], rows: Mapping[int, Sequence[Sequence[int]]]) -> None:
+    """Take in rows of counts, by the bucket that each begins with: column by column where several
+    begin with it, which is twice as fast as count by count, and slower for rows that are unlike."""
+    before = counts.get
+    for first, alike in rows.items():
+        are_many = len(alike) >= _MANY_ROWS
+        for row in [map(sum, zip_longest(*alike, fillvalue=0))] if are_many else alike:
+            for bucket, count in enumerate(row, first):
+                if count:
+                    counts[bucket] = before(bucket, 0) + count
 
 
 def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:
