@@ -283,6 +283,11 @@ def place_of_events(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
+def is_event_file(name: str) -> bool:
+    """Whether a file of this name is of a rank's events, or of a node's."""
+    return bool(_EVENT_FILE.fullmatch(name) or _USAGE_FILE.fullmatch(name))
+
+
 def runs_folder(option: str | None = None) -> Path:
     """The folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hpcdist.events import EventWriter
+from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.recording import StepRecorder
 from hpcdist.run import Run
 
@@ -443,10 +443,10 @@ def _write_rank(history: History, attempt: Attempt, rank: RankHistory, run: Run)
 def _write_beginning(
     history: History, attempt: Attempt, rank: RankHistory, events: EventWriter
 ) -> None:
-    newer = {"schema": 2, "colour": "blue"} if attempt.lines_of_others else {"schema": 1}
+    newer = {"schema": SCHEMA_VERSION + 1, "colour": "blue"}
     events.write(
         "start",
-        **newer,
+        **(newer if attempt.lines_of_others else {"schema": SCHEMA_VERSION}),
         rank=rank.rank,
         node=rank.node,
         host=f"host{rank.node}",

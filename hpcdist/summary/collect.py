@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.events import SCHEMA_VERSION
-from hpcdist.run import Run
+from hpcdist.run import Run, is_event_file
 from hpcdist.summary.event_file import DecodedFile, decode_file
 from hpcdist.summary.records import (
     EVENT_TYPES,
@@ -192,13 +192,13 @@ def _attempt(run: Run, attempt: int) -> AttemptRecord:
 
 def _foreign_event_files(run: Run) -> list[Fault]:
     try:
-        names = set(os.listdir(run.events_folder))
+        names = os.listdir(run.events_folder)
     except OSError as error:
         return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
-    foreign = names - {path.name for _, _, path in (*run.event_files(), *run.usage_files())}
     return [
         Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
-        for name in sorted(foreign)
+        for name in sorted(names)
+        if not is_event_file(name)
     ]
 
 

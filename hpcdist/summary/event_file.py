@@ -1,12 +1,13 @@
 """One event file, decoded straight to what the summary reads of it.
 
-Whole stretches of lines are decoded at once, as events whose kind tells their type. Where that
-fails, for a torn line or an event of another version, the lines of the stretch are decoded one by
-one, and what cannot be read is counted.
+Whole stretches of lines are decoded at once, as events whose kind tells their type, of this schema
+or else of the first. Where both fail, for a torn line or an event of another version, the lines of
+the stretch are decoded one by one, and what cannot be read is counted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import operator
@@ -20,7 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.events import decode_event
-from hpcdist.summary.records import EVENT_TYPES, OTHER_KINDS
+from hpcdist.summary.first_schema import FirstWindow, to_window
+from hpcdist.summary.records import EVENT_TYPES, OTHER_KINDS, Window
 
 _STRETCH_BYTES = 1 << 20
 _OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]
@@ -28,7 +30,10 @@ _TAGGED = {
     type_: kind for kind, type_ in EVENT_TYPES.items() if type_.__struct_config__.tag is not None
 }
 _ANY: Any = functools.reduce(operator.or_, [*_TAGGED, *_OTHERS])
+_FIRST_TYPES = [FirstWindow if type_ is Window else type_ for type_ in _TAGGED]
+_ANY_FIRST: Any = functools.reduce(operator.or_, [*_FIRST_TYPES, *_OTHERS])
 _decode_lines = msgspec.json.Decoder(_ANY).decode_lines
+_decode_first_lines = msgspec.json.Decoder(_ANY_FIRST).decode_lines
 _FAILURES = (msgspec.DecodeError, UnicodeDecodeError)
 
 
@@ -55,14 +60,25 @@ def decode_file(path: Path) -> DecodedFile:
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
     with _open(path) as file:
         for lines in _stretches(file):
-            try:
-                events = _decode_lines(lines)
-            except _FAILURES:
+            events = _decode_stretch(lines)
+            if events is None:
                 for line in lines.split(b"\n"):
                     _decode_line(line, result)
             else:
                 _sort(events, result)
     return result
+
+
+def _decode_stretch(lines: bytes) -> list[Any] | None:
+    """Its events; None where some line is none."""
+    with contextlib.suppress(*_FAILURES):
+        return _decode_lines(lines)
+    with contextlib.suppress(*_FAILURES):
+        return [
+            to_window(event) if event.__class__ is FirstWindow else event
+            for event in _decode_first_lines(lines)
+        ]
+    return None
 
 
 def _stretches(file: BinaryIO) -> Iterator[bytes]:
@@ -104,6 +120,15 @@ def _decode_line(line: bytes, result: DecodedFile) -> None:
         result.num_others += 1
         return
     try:
-        result.found[kind].append(msgspec.convert(event, EVENT_TYPES[kind], str_keys=True))
+        result.found[kind].append(_convert(event, EVENT_TYPES[kind]))
     except msgspec.ValidationError:
         result.num_odd += 1
+
+
+def _convert(event: dict[str, Any], type_: type[Struct]) -> Any:
+    try:
+        return msgspec.convert(event, type_, str_keys=True)
+    except msgspec.ValidationError:
+        if type_ is not Window:
+            raise
+        return to_window(msgspec.convert(event, FirstWindow, str_keys=True))

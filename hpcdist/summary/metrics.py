@@ -27,13 +27,12 @@ from hpcdist.summary.records import (
     AttemptRecord,
     Evaluation,
     Memory,
-    PhaseTime,
     RankRecord,
     RunRecord,
     Start,
 )
 from hpcdist.summary.run_parts import held_up_by, parts_of_run
-from hpcdist.summary.timing import Span, StepTotals
+from hpcdist.summary.timing import Spans, StepTotals
 from hpcdist.summary.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.values import (
     Final,
@@ -56,7 +55,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     rank: int
     attempt: int
     start: Start
-    spans: list[Span]
+    spans: Spans
     """Windows without the warm-up."""
     totals: StepTotals
     """Over the same windows."""
@@ -278,8 +277,7 @@ def _saves_s(record: RankRecord) -> float:
     at the end."""
     if not record.saves:
         return 0.0
-    none = PhaseTime(sum=0.0)
-    in_steps_s = sum(window.phases_s.get("checkpoint", none).sum for window in record.windows)
+    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
     return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
 
 
@@ -346,7 +344,7 @@ def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
 
 def _complete_attempts(
     attempts: dict[int, list[RankFigures]], world_size: int
-) -> list[list[list[Span]]]:
+) -> list[list[Spans]]:
     """Spans by rank of every attempt in which every rank recorded steps.
 
     The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
 
-from hpcdist.summary.timing import Span
+from hpcdist.summary.timing import Spans
 from hpcdist.summary.values import Straggler
 
 _MOST_STRETCHES = 20
@@ -44,17 +44,17 @@ class Stretch(NamedTuple):
     waited_s: list[float]
 
 
-def cut(ranks: Sequence[Sequence[Span]]) -> list[Stretch]:
+def cut(ranks: Sequence[Spans]) -> list[Stretch]:
     """The stretches of one attempt, whose ranks all recorded steps; no more than the rank with the
     fewest windows has, without those that some rank lacks steps of."""
-    first = max(spans[0].first_step for spans in ranks)
-    last = min(spans[-1].last_step for spans in ranks)
+    first = max(spans.first_steps[0] for spans in ranks)
+    last = min(spans.last_steps[-1] for spans in ranks)
     number = min(_MOST_STRETCHES, last - first, *(len(spans) for spans in ranks))
     if len(ranks) < 2 or number < 1:
         return []
     steps = (last - first) / number
     borders = [first + steps * place for place in range(number + 1)]
-    own, waited, are_whole = zip(*(_paces(spans, borders) for spans in ranks), strict=True)
+    own, waited, are_whole = zip(*_paces(ranks, borders), strict=True)
     return [
         Stretch(steps, list(own_s), list(waited_s))
         for own_s, waited_s, whole in zip(
@@ -86,30 +86,36 @@ def find_straggler(
 
 
 def _paces(
-    spans: Sequence[Span], borders: Sequence[float]
-) -> tuple[list[float], list[float], list[bool]]:
-    """One rank's own and waiting seconds per step between each two borders, and whether all steps
-    between them are there. Whole columns at a time: this is done for every rank of thousands of
-    runs."""
-    firsts, lasts, _, _, stepped_s, waited_s, saved_s = zip(*spans, strict=True)
-    marks = _marks(firsts, lasts, borders)
+    ranks: Sequence[Spans], borders: Sequence[float]
+) -> Iterator[tuple[list[float], list[float], list[bool]]]:
+    """Each rank's own and waiting seconds per step between each two borders, and whether all steps
+    between them are there."""
     steps = borders[1] - borders[0]
-    is_whole = [True] * (len(borders) - 1)
-    done = list(map(sub, lasts, firsts))
-    if sum(done) != lasts[-1] - firsts[0]:
-        is_whole = [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
-    own_s = list(map(sub, map(sub, stepped_s, waited_s), saved_s))
-    return (
-        [time_s / steps for time_s in _between(marks, own_s)],
-        [time_s / steps for time_s in _between(marks, waited_s)],
-        is_whole,
-    )
+    before: Spans | None = None
+    for spans in ranks:
+        if before is None or not spans.is_in_step_with(before):
+            marks = _marks(spans, borders)
+            is_whole = _are_whole(spans, marks, steps)
+        own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
+        yield (
+            [time_s / steps for time_s in _between(marks, own_s)],
+            [time_s / steps for time_s in _between(marks, spans.waited_s)],
+            is_whole,
+        )
+        before = spans
 
 
-def _marks(
-    firsts: Sequence[int], lasts: Sequence[int], borders: Sequence[float]
-) -> list[tuple[int, float]]:
+def _are_whole(spans: Spans, marks: Sequence[tuple[int, float]], steps: float) -> list[bool]:
+    """Whether all of so many steps are there between each two marks."""
+    done = list(map(sub, spans.last_steps, spans.first_steps))
+    if sum(done) == spans.last_steps[-1] - spans.first_steps[0]:
+        return [True] * (len(marks) - 1)
+    return [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
+
+
+def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
     """The span that each border lies in, and how much of it lies before; its steps are equal."""
+    firsts, lasts = spans.first_steps, spans.last_steps
     marks = []
     for border in borders:
         place = bisect_left(lasts, border, 0, len(lasts) - 1)

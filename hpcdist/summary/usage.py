@@ -25,7 +25,8 @@ class Total(Struct, kw_only=True):
         if spread is not None:
             self.length_s += length_s
             self.integral += spread.mean * length_s
-            self.max = max(spread.max, self.max or 0.0)
+            if self.max is None or spread.max > self.max:
+                self.max = spread.max
 
     def merge(self, other: Total) -> None:
         """What another one has."""

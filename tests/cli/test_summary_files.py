@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from hpcdist import files
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.run import Run
 from hpcdist.verdict import Verdict
 
@@ -24,8 +25,8 @@ def window(step):
         "samples": 100,
         "wall_s": 1.0,
         "step_time_s": times,
-        "phases_s": {"data_wait": {"sum": 0.5}},
-        "histogram": {"-116": 10},
+        "phases_s": {"data_wait": 0.5},
+        "histogram": {"-116": [10]},
         "loss": 1.0 / step,
     }
 
@@ -41,7 +42,7 @@ def user(hpcdist):
     files.write_json(run.spec_file, {"job": job, "source": source, "scheduler": "local"})
     files.write_json(run.submission_file, {"scheduler": "local", "job_id": "1"})
     run.write_verdict(DONE)
-    start = {"event": "start", "time_s": 99.0, "schema": 1, "world_size": 1}
+    start = {"event": "start", "time_s": 99.0, "schema": SCHEMA_VERSION, "world_size": 1}
     events = [start, *map(window, (10, 20, 30)), {"event": "end", "time_s": 110.0}]
     run.event_file(0).write_text("".join(json.dumps(event) + "\n" for event in events))
     (hpcdist.folder / "runs" / "notes.txt").write_text("mine")

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hpcdist import files
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.recording import HISTOGRAM_RATIO
 from hpcdist.run import Run
 from hpcdist.spec import Checkpoint, Data, Resources, Train, TrainJob, job_to_dict
@@ -78,7 +79,7 @@ class Events:
         return {
             "event": "start",
             "time_s": 0.0,
-            "schema": 1,
+            "schema": SCHEMA_VERSION,
             "rank": rank,
             "node": rank // local,
             "host": f"host{rank // local}",
@@ -101,7 +102,7 @@ class Events:
     ) -> dict[str, Any]:
         """A window that ends at `step`, from the time of each of its steps."""
         times = list(times_s)
-        buckets = [str(round(math.log(time) / math.log(HISTOGRAM_RATIO))) for time in times]
+        buckets = [round(math.log(time) / math.log(HISTOGRAM_RATIO)) for time in times]
         return {
             "event": "steps",
             "time_s": 0.0,
@@ -111,10 +112,8 @@ class Events:
             "samples": samples,
             "wall_s": sum(times),
             "step_time_s": Events.totals(times),
-            "phases_s": {
-                phase: Events.totals(list(own)) for phase, own in (phases_s or {}).items()
-            },
-            "histogram": {bucket: buckets.count(bucket) for bucket in buckets},
+            "phases_s": {phase: sum(own) for phase, own in (phases_s or {}).items()},
+            "histogram": {str(bucket): [buckets.count(bucket)] for bucket in buckets},
             "loss": 1.0,
             **fields,
         }

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from hpcdist import files
+from hpcdist.events import SCHEMA_VERSION
 from hpcdist.run import Run
 from hpcdist.summary import search_runs, summarize
 
@@ -40,7 +41,9 @@ def test_paths_below_the_working_directory_are_shown_relative_to_it(stepped_run,
         pytest.param({"steps": -1}, id="negative steps"),
         pytest.param({"samples": None}, id="null samples"),
         pytest.param({"step_time_s": {}}, id="no sums"),
-        pytest.param({"histogram": {"99999": 1}}, id="a bucket beyond all time"),
+        pytest.param({"histogram": {"99999": [1]}}, id="a bucket beyond all time"),
+        pytest.param({"histogram": {"9": [1] * 9999}}, id="more counts than there are buckets"),
+        pytest.param({"phases_s": {"data_wait": "long"}}, id="text for the time of a phase"),
         pytest.param({"wall_s": 1e300}, id="a time beyond all time"),
     ],
 )
@@ -88,7 +91,11 @@ def test_foreign_files_among_the_events_are_told(stepped_run):
 
 def test_events_of_a_newer_version_are_read_as_far_as_known(make_run, events):
     run = make_run("newer")
-    events.write(run, 0, [events.start(0, world_size=1, schema=2), *events.steady([10.0] * 3)])
+    events.write(
+        run,
+        0,
+        [events.start(0, world_size=1, schema=SCHEMA_VERSION + 1), *events.steady([10.0] * 3)],
+    )
     summary = summarize([run], {})
     assert summary.runs[0].samples_per_s.mean == pytest.approx(10)
     assert summary.skipped == [

@@ -56,7 +56,7 @@ def make_evil(make_run, events):
             note = {"event": "note", "time_s": 0.0, "message": EVIL}
             windows = events.steady([100.0] * 4)
             for window in windows:
-                window["phases_s"] = {EVIL: events.totals([0.01] * 10)}
+                window["phases_s"] = {EVIL: 0.1}
             events.write(run, rank, [start, note, *windows, events.end()])
         run.log_file(0).write_bytes(b"\x1b[31m" + EVIL.encode() + b"\x1b[0m\nhow it ended\n")
         return run

@@ -9,18 +9,27 @@ import pytest
 
 from hpcdist.summary import timing
 from hpcdist.summary.records import Window
-from hpcdist.summary.timing import Span, StepTotals
+from hpcdist.summary.timing import Spans, StepTotals
 
 
 def windows_of(made: list[dict[str, Any]]) -> list[Window]:
     return [msgspec.convert(window, Window, str_keys=True) for window in made]
 
 
-def spans_at(rates: list[float], *, samples: int = 100, steps: int = 10) -> list[Span]:
-    return [
-        Span(index * steps, (index + 1) * steps, samples / rate, samples)
-        for index, rate in enumerate(rates)
-    ]
+def spans(*made: tuple[int, int, float, int]) -> Spans:
+    """From (first step, last step, seconds, samples) of each."""
+    firsts, lasts, wall_s, samples = map(list, zip(*made, strict=True))
+    nothing = [0.0] * len(made)
+    return Spans(firsts, lasts, wall_s, samples, wall_s, nothing, nothing)
+
+
+def spans_at(rates: list[float], *, samples: int = 100, steps: int = 10) -> Spans:
+    return spans(
+        *(
+            (index * steps, (index + 1) * steps, samples / rate, samples)
+            for index, rate in enumerate(rates)
+        )
+    )
 
 
 def kept(windows: list[Window]) -> list[int]:
@@ -75,15 +84,15 @@ def test_throughput_of_ranks_of_unequal_speed_is_the_sum_of_their_rates():
 def test_sd_of_windows_of_equal_length_is_that_of_a_sample():
     # Equal lengths of 1 s, so the weights are equal.
     rates = [90.0, 110.0, 100.0, 104.0]
-    spans = [Span(10 * i, 10 * i + 10, 1.0, int(rate)) for i, rate in enumerate(rates)]
-    rate = timing.throughput([[spans]])
+    made = [(10 * i, 10 * i + 10, 1.0, int(rate)) for i, rate in enumerate(rates)]
+    rate = timing.throughput([[spans(*made)]])
     assert rate is not None
     assert rate.mean == pytest.approx(statistics.mean(rates))
     assert rate.sd == pytest.approx(statistics.stdev(rates))
 
 
 def test_windows_count_by_their_length():
-    rate = timing.throughput([[[Span(0, 10, 1.0, 100), Span(10, 50, 3.0, 600)]]])
+    rate = timing.throughput([[spans((0, 10, 1.0, 100), (10, 50, 3.0, 600))]])
     assert rate is not None
     assert rate.mean == pytest.approx(175)
     # Weighted variance: (1 * 75**2 + 3 * 25**2) / 4 = 1875, times 2 / 1.
@@ -92,22 +101,23 @@ def test_windows_count_by_their_length():
 
 def test_windows_of_ranks_that_begin_elsewhere_are_lined_up_by_steps():
     # The second rank's windows are cut at steps 5 and 15; it makes 10 samples/s, then 20.
-    first = [Span(0, 10, 1.0, 100), Span(10, 20, 1.0, 100)]
-    second = [Span(0, 5, 1.0, 10), Span(5, 15, 2.0, 20), Span(15, 20, 1.0, 20)]
+    first = spans((0, 10, 1.0, 100), (10, 20, 1.0, 100))
+    second = spans((0, 5, 1.0, 10), (5, 15, 2.0, 20), (15, 20, 1.0, 20))
     rates, weights_s = zip(*timing.rates_by_window([first, second]), strict=True)
     assert rates == pytest.approx((100 + 20 / 2.0, 100 + 30 / 2.0))
     assert weights_s == (1.0, 1.0)
 
 
 def test_a_missing_window_takes_its_steps_out_of_the_sd_and_not_out_of_the_mean():
-    whole = spans_at([100, 120, 80, 100])
-    torn = [whole[0], whole[1], whole[3]]
+    windows = [(0, 10, 1.0, 100), (10, 20, 1 / 1.2, 100), (20, 30, 1.25, 100), (30, 40, 1.0, 100)]
+    whole = spans(*windows)
+    torn = spans(windows[0], windows[1], windows[3])
     assert [rate for rate, _ in timing.rates_by_window([whole, torn])] == [200, 240, 200]
     assert timing.mean_rate(torn) == pytest.approx(300 / (1 + 1 / 1.2 + 1))
 
 
 def test_attempts_count_by_the_time_they_stepped():
-    rate = timing.throughput([[[Span(0, 10, 1.0, 100)]], [[Span(5, 35, 3.0, 600)]]])
+    rate = timing.throughput([[spans((0, 10, 1.0, 100))], [spans((5, 35, 3.0, 600))]])
     assert rate is not None
     assert rate.mean == pytest.approx((100 + 600) / 4)
 

@@ -34,7 +34,7 @@ class GoingRun:
             wall_s=wall_s,
             epoch=epoch,
             step_time_s={"sum": wall_s},
-            phases_s={"exposed_communication": {"sum": waiting_s}},
+            phases_s={"exposed_communication": waiting_s},
         )
 
     def end(self, rank, status="done"):

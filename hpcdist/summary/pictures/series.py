@@ -205,8 +205,8 @@ def _add_own_times(
 
 
 def _own_time_s(window: Window) -> float:
-    waiting = window.phases_s.get("exposed_communication")
-    return (window.step_time_s.sum - (waiting.sum if waiting else 0.0)) / window.steps
+    waited_s = window.phases_s.get("exposed_communication", 0.0)
+    return (window.step_time_s.sum - waited_s) / window.steps
 
 
 def _mean(total: float, weight: float) -> float:

@@ -21,7 +21,7 @@ from hpcdist.summary.collect import read_rank
 from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.pictures.series import ends_s
 from hpcdist.summary.records import RankRecord, Window
-from hpcdist.summary.timing import Span
+from hpcdist.summary.timing import Spans
 from hpcdist.summary.tracking.usage_points import usage_moments
 from hpcdist.summary.values import RunSummary
 
@@ -45,7 +45,7 @@ History = dict[str, list[Point]]
 
 class _Attempt(NamedTuple):
     lowest: RankRecord
-    spans: list[list[Span]]
+    spans: list[Spans]
     """By rank, of the steps that each recorded; the lowest rank's first."""
     is_complete: bool
     """Whether every rank recorded steps: the rate of a part of them is not that of the run."""
@@ -130,7 +130,7 @@ def _attempts(path: Path) -> Iterator[_Attempt]:
         yield _Attempt(lowest, spans, is_complete)
 
 
-def _spans(record: RankRecord) -> list[Span]:
+def _spans(record: RankRecord) -> Spans:
     return timing.to_spans(_filled(record.windows))
 
 
@@ -187,7 +187,7 @@ def _of_window(window: Window) -> Iterator[tuple[str, float]]:
     yield "speed/step_time_s", total_s / window.steps
     if not window.phases_s:
         return
-    shares = {phase: time.sum / total_s for phase, time in window.phases_s.items()}
+    shares = {phase: time_s / total_s for phase, time_s in window.phases_s.items()}
     for phase, share in (shares | {OTHER: max(0.0, 1 - math.fsum(shares.values()))}).items():
         yield f"phase_share/{phase}", share
 
@@ -200,8 +200,8 @@ def _rates(attempt: _Attempt) -> dict[int, float]:
     reference, *others = attempt.spans
     columns = [timing.rates_over(reference, spans) for spans in (reference, *others)]
     rates: dict[int, float] = {}
-    for span, *of_ranks in zip(reference, *columns, strict=True):
+    for last_step, *of_ranks in zip(reference.last_steps, *columns, strict=True):
         known = [rate for rate in of_ranks if rate is not None]
         if len(known) == len(of_ranks):
-            rates[span.last_step] = math.fsum(known)
+            rates[last_step] = math.fsum(known)
     return rates

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpcdist.events import EventWriter, read_events
+from hpcdist.recording import HISTOGRAM_RATIO, StepRecorder
+
+
+@pytest.fixture
+def record(tmp_path):
+    """The window that the recorder writes of steps of these lengths."""
+
+    def window_of(times_s):
+        now_s = 0.0
+        path = tmp_path / "events.jsonl"
+        events = EventWriter(path)
+        recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
+        for time_s in times_s:
+            now_s += time_s / 2
+            recorder.mark("data_wait")
+            now_s += time_s / 2
+            recorder.mark("optimizer")
+            recorder.step(samples=1)
+        recorder.flush()
+        events.close()
+        [window] = read_events(path).events
+        return window
+
+    return window_of
+
+
+def steps_in(*buckets):
+    """Lengths of steps in the middle of these buckets of the histogram."""
+    return [HISTOGRAM_RATIO**bucket for bucket in buckets]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "histogram"),
+    [
+        pytest.param([-116], {"-116": [1]}, id="one step"),
+        pytest.param([-115, -116, -115], {"-116": [1, 2]}, id="neighbours"),
+        pytest.param([-2, 2], {"-2": [1, 0, 0, 0, 1]}, id="a small gap"),
+        pytest.param([-2, 60, 61, 9], {"-2": [1], "9": [1], "60": [1, 1]}, id="large gaps"),
+        pytest.param([-2, 3, 8], {"-2": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]}, id="longest gaps"),
+        pytest.param([-2, 4], {"-2": [1], "4": [1]}, id="a gap that is longer"),
+    ],
+)
+def test_the_histogram_counts_the_steps_of_buckets_that_follow_each_other(
+    record, buckets, histogram
+):
+    assert record(steps_in(*buckets))["histogram"] == histogram
+
+
+def test_phases_are_summed_up_over_the_steps_of_a_window(record):
+    assert record([0.25, 0.75])["phases_s"] == {"data_wait": 0.5, "optimizer": 0.5}
