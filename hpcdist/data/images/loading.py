@@ -154,7 +154,8 @@ class ImageBatches:
         assert self._places is not None
         self._shown = made.place
         pixels = self._places.of(made.place, len(indices))
-        return Samples(images=_channels_first(pixels), labels=labels)
+        images = _channels_first(pixels)
+        return Samples(images=images, labels=labels, drawn=made.drawn)
 
     def _made(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Made]:
         self._requests.waiting = self._number(lists, epoch)

@@ -76,10 +76,11 @@ def check_device_transform(data: Data) -> None:
         return
     reason = why_not(data)
     if reason is not None:
+        offered = "; for whole batches there are: " + ", ".join(_RULES)
         raise JobError(
             f"data.device_transform is true, but {reason}",
-            hint="set data.device_transform to false, or leave it out; for whole batches there "
-            "are: " + ", ".join(_RULES),
+            hint="set data.device_transform to false, or leave it out"
+            + (offered if data.handover == "uint8" else ""),
         )
 
 

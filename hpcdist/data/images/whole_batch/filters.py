@@ -14,7 +14,11 @@ from hpcdist.data.images.whole_batch.step import Shape, per_image
 
 
 class Blur:
-    """GaussianBlur: along the rows and then the columns, each channel of each image a group."""
+    """GaussianBlur: along the rows, and then the columns.
+
+    Sums of shifted images, not a convolution: what CUDA's libraries make of that depends on the
+    batch's size, and on whether TF32 is allowed, and a pixel must depend on its image alone.
+    """
 
     names = ("sigma_x", "sigma_y")
 
@@ -29,18 +33,12 @@ class Blur:
 
     def change(self, images: Tensor, values: Tensor) -> Tensor:
         """All blurred; beyond its edges an image is seen as in a mirror."""
-        number, height, width, channels = images.shape
-        weights = values.float().repeat_interleave(channels, dim=0)
-        along = _gaussian(self._width, weights[:, 0]).to(images.device, non_blocking=True)
-        down = _gaussian(self._height, weights[:, 1]).to(images.device, non_blocking=True)
-        planes = images.permute(0, 3, 1, 2).float().reshape(1, -1, height, width)
         edges = [self._width // 2, self._width // 2, self._height // 2, self._height // 2]
-        planes = functional.pad(planes, edges, mode="reflect")
-        groups = number * channels
-        planes = functional.conv2d(planes, along[:, None, None, :], groups=groups)
-        planes = functional.conv2d(planes, down[:, None, :, None], groups=groups)
-        blurred = planes.reshape(number, channels, height, width).round_().to(torch.uint8)
-        return blurred.permute(0, 2, 3, 1)
+        planes = functional.pad(images.permute(0, 3, 1, 2).float(), edges, mode="reflect")
+        sigmas = values.float()
+        planes = _weighted_sum(planes, 3, _gaussian(self._width, sigmas[:, 0]))
+        planes = _weighted_sum(planes, 2, _gaussian(self._height, sigmas[:, 1]))
+        return planes.round_().to(torch.uint8).permute(0, 2, 3, 1)
 
 
 class Erasure:
@@ -70,6 +68,19 @@ class Erasure:
         erased = (x >= left) & (x < right) & (y >= top) & (y < bottom)
         colour = torch.tensor(self._colour, dtype=torch.uint8)
         return torch.where(erased, colour.to(images.device, non_blocking=True), images)
+
+
+def _weighted_sum(planes: Tensor, dimension: int, weights: Tensor) -> Tensor:
+    """Each pixel and those after it in a dimension, as far as there are weights [images, size]."""
+    length = planes.shape[dimension] - weights.shape[1] + 1
+    parts = (
+        planes.narrow(dimension, begin, length) * per_image(weight, planes)
+        for begin, weight in enumerate(weights.T)
+    )
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
 
 
 def _gaussian(size: int, sigmas: Tensor) -> Tensor:

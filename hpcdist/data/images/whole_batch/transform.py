@@ -23,8 +23,8 @@ from hpcdist.data.images.whole_batch.resizing import ResizedCrop
 from hpcdist.data.images.whole_batch.step import BatchStep, Shape, on_some
 from hpcdist.errors import JobError
 
-_CHUNK = 8
-"""Images that a CPU changes at a time: they stay in its cache."""
+_AT_A_TIME = {"cpu": 8, "cuda": 64}
+"""Images: they stay in a CPU's cache, or leave a GPU's memory to the model."""
 
 _MAKERS: dict[str, Callable[[Shape, Any], BatchStep]] = {
     "ColorJitter": lambda shape, _: Jitter(shape),
@@ -102,7 +102,7 @@ class BatchTransform:
         """Changed images of uint8 [images, channels, height, width], where channels come last."""
         pixels = images.permute(0, 2, 3, 1)
         numbers = torch.from_numpy(drawn)
-        size = _CHUNK if images.device.type == "cpu" else len(images)
+        size = _AT_A_TIME[images.device.type]
         parts = [
             self._change(pixels[begin : begin + size], numbers[begin : begin + size])
             for begin in range(0, len(images), size)
