@@ -221,8 +221,8 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
         ({"data": {"transform": ["none", ["Rotate"]]}}, "'Rotate'"),
         (
-            {"data": {"transform": [["JPEG"]], "device_transform": [False, True]}},
-            "data.transform has JPEG",
+            {"data": {"transform": [["AutoAugment"]], "device_transform": [False, True]}},
+            "data.transform has AutoAugment",
         ),
         ({"data": {"name": "face"}}, "data.name is 'face'"),
         ({"data": {"name": "mnist"}}, "data.root is not set"),
