@@ -7,6 +7,7 @@ other. Drawing takes the CPU some microseconds per image, so that workers do it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from hpcdist.data.images.whole_batch.filters import Blur, Erasure
 from hpcdist.data.images.whole_batch.geometry import Affine, Crop, Flip, Perspective, Rotation
 from hpcdist.data.images.whole_batch.resizing import ResizedCrop
 from hpcdist.data.images.whole_batch.step import BatchStep, Shape, on_some
+from hpcdist.data.normalizing import one_thread
 from hpcdist.errors import JobError
 
 _AT_A_TIME = {"cpu": 8, "cuda": 64}
@@ -103,10 +105,11 @@ class BatchTransform:
         pixels = images.permute(0, 2, 3, 1)
         numbers = torch.from_numpy(drawn)
         size = _AT_A_TIME[images.device.type]
-        parts = [
-            self._change(pixels[begin : begin + size], numbers[begin : begin + size])
-            for begin in range(0, len(images), size)
-        ]
+        with one_thread() if images.device.type == "cpu" else nullcontext():
+            parts = [
+                self._change(pixels[begin : begin + size], numbers[begin : begin + size])
+                for begin in range(0, len(images), size)
+            ]
         changed = parts[0] if len(parts) == 1 else torch.cat(parts)
         return changed.permute(0, 3, 1, 2)
 
