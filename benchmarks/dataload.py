@@ -1,4 +1,5 @@
-"""Loading images beside PIL, torchvision and torch's DataLoader with the same workers.
+"""Loading images beside PIL, torchvision and torch's DataLoader with the same workers, and beside
+webdataset where it is installed.
 
 The faces are the made ones, 250 x 250 pixels; both sides have them in the page cache. Each side is
 a process of its own, which times whole passes and tells its best. The latency of opening a file is
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from commands import SCRIPTS
@@ -49,10 +51,44 @@ def main() -> None:
             peer="bare",
         )
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        _compare_shards(Path(name), options.workers, options.pairs)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         _compare_slow_opens(Path(name), options.pairs)
         _write_fashion(Path(name))
         fashion = ["--name", "fashion_mnist", "--root", name]
         _compare("FashionMNIST, 0 workers", fashion, fashion, 50, options.pairs)
+
+
+def _compare_shards(folder: Path, workers: list[int], pairs: int) -> None:
+    """Beside webdataset, for who has installed it."""
+    if find_spec("webdataset") is None:
+        print("\nwebdataset is not installed (pip install webdataset): left out")
+        return
+    _write_shards(folder)
+    for number in workers:
+        for transform in ("none", "light"):
+            faces = ["--samples", str(_FACES), "--workers", str(number), "--transform", transform]
+            _compare(
+                f"exact, {transform}, {number} workers, beside webdataset",
+                faces,
+                [*faces, "--shards", str(folder)],
+                None,
+                pairs,
+                peer="webdataset",
+            )
+
+
+def _write_shards(folder: Path) -> None:
+    """The files that the other side reads one by one, a tar file for every 96 of them."""
+    from webdataset import ShardWriter
+
+    parts = find_images(Data(name="faces", train_samples=_FACES))
+    assert parts is not None
+    files = parts.train
+    with ShardWriter(f"{folder}/faces-%02d.tar", maxcount=96, verbose=0) as shards:
+        for index, path in enumerate(files.paths):
+            content = (files.root / path).read_bytes()
+            shards.write({"__key__": f"{index:06}", "jpg": content, "cls": files.labels[index]})
 
 
 def _compare_slow_opens(folder: Path, pairs: int) -> None:
@@ -89,7 +125,7 @@ def _compare(
     variables: dict[str, str] | None = None,
 ) -> None:
     measures = [Measure(name="images", unit="images/s", at_least=target), _CPU]
-    if "--workers" in ours and ours[ours.index("--workers") + 1] != "0" and peer == "plain":
+    if "--workers" in ours and ours[ours.index("--workers") + 1] != "0" and peer != "bare":
         measures.append(_MB)
     sides = {
         "hpcdist": partial(_load, "ours", ours, variables or {}),

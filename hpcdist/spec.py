@@ -78,6 +78,10 @@ class Data(Section, frozen=True, kw_only=True):
     transform: str | tuple[str | dict[str, Any], ...] = "none"
     """What is done to each training image: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
+    device_transform: Literal["auto"] | bool = "auto"
+    """Change images a batch at a time where the model is, not one by one by the CPUs: of a list,
+    what comes from the first transform on that draws by lot. The same is drawn; pixels can differ
+    by rounding. auto: on GPUs, where decoder is fast and every transform is there for batches."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """What is done about files that are no image: skip (counted and named) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"
@@ -443,6 +447,7 @@ class LoadedData(Section, frozen=True, kw_only=True):
     """What is done to each image: none, light, heavy, or a list of torchvision's v2 transforms. A
     list in which everything is a preset's name or a list has several that are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
+    device_transform: OneOrSeveral[Literal["auto"] | bool] = "auto"
     decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
     reads: OneOrSeveral[Count | None] = None
     cache: OneOrSeveral[Literal["auto"] | bool] = False

@@ -1,9 +1,10 @@
 """Passes over a data set by one side; prints what they took, and the memory of each worker.
 
 plain: PIL, torchvision, torch's DataLoader, as its documentation has them. ours: hpcdist's loader.
-bare: libjpeg-turbo alone, one file after the other, in as many processes as there are workers.
-Every side ends where a model on the CPU could take the batch, but for `bare`, and `ours --raw`,
-which end with uint8.
+webdataset: the same files in tar shards (--shards), by webdataset as its documentation has it, with
+the decoder and transforms of plain. bare: libjpeg-turbo alone, one file after the other, in as many
+processes as there are workers. Every side ends where a model on the CPU could take the batch, but
+for `bare`, and `ours --raw`, which end with uint8.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import time
+from pathlib import Path
 
 import psutil
 import torch
@@ -31,19 +33,23 @@ BATCH = 64
 CPU = torch.device("cpu")
 
 
+def plain_transform(name):
+    from torchvision import transforms
+
+    affine = [transforms.RandomAffine(5, (0.1, 0.1), (0.5, 2.0))]
+    return transforms.Compose(
+        [
+            *(affine if name == "light" else []),
+            transforms.ToTensor(),
+            transforms.Normalize([0.5] * 3, [0.5] * 3),
+        ]
+    )
+
+
 class PlainFiles(Dataset):
     def __init__(self, files, transform):
-        from torchvision import transforms
-
-        affine = [transforms.RandomAffine(5, (0.1, 0.1), (0.5, 2.0))]
         self._files = files
-        self._transform = transforms.Compose(
-            [
-                *(affine if transform == "light" else []),
-                transforms.ToTensor(),
-                transforms.Normalize([0.5] * 3, [0.5] * 3),
-            ]
-        )
+        self._transform = plain_transform(transform)
 
     def __len__(self):
         return len(self._files)
@@ -70,6 +76,28 @@ def plain_passes(options, data):
         whole,
         BATCH,
         shuffle=True,
+        num_workers=options.workers,
+        persistent_workers=options.workers > 0,
+    )
+    while True:
+        yield from timed_pass(iter(loader), lambda batch: len(batch[1]))
+
+
+def shard_passes(options, _):
+    import webdataset
+
+    shards = sorted(str(path) for path in Path(options.shards).glob("*.tar"))
+    dataset = (
+        webdataset.WebDataset(shards, shardshuffle=len(shards))
+        .shuffle(200)
+        .decode("pil")
+        .to_tuple("jpg", "cls")
+        .map_tuple(plain_transform(options.transform), int)
+        .batched(BATCH)
+    )
+    loader = webdataset.WebLoader(
+        dataset,
+        batch_size=None,
         num_workers=options.workers,
         persistent_workers=options.workers > 0,
     )
@@ -140,7 +168,12 @@ def cpu_s():
     return sum(spent)
 
 
-SIDES = {"plain": plain_passes, "ours": our_passes, "bare": bare_passes}
+SIDES = {
+    "plain": plain_passes,
+    "webdataset": shard_passes,
+    "ours": our_passes,
+    "bare": bare_passes,
+}
 
 
 def main():
@@ -148,6 +181,7 @@ def main():
     parser.add_argument("side", choices=SIDES)
     parser.add_argument("--name", default="faces")
     parser.add_argument("--root")
+    parser.add_argument("--shards")
     parser.add_argument("--transform", default="none")
     parser.add_argument("--decoder", default="exact")
     parser.add_argument("--workers", type=int, default=0)

@@ -12,6 +12,9 @@ from torch.nn import functional
 from hpcdist.data.normalizing import Standardization
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
 IGNORED_LABEL = -100
@@ -26,6 +29,9 @@ class Samples:
     """[samples, channels, height, width]: float32, normalised; or uint8 on the way to that."""
     labels: Tensor
     """int64, [samples]."""
+    drawn: NDArray[np.float64] | None = None
+    """Of images that are to be changed on the device: what is drawn for each, [samples, numbers].
+    None: they are as the model is to see them."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -70,6 +76,7 @@ class Samples:
         return Samples(
             images=self.images.to(device, non_blocking=non_blocking, memory_format=memory_format),
             labels=self.labels.to(device, non_blocking=non_blocking),
+            drawn=self.drawn,
         )
 
     def pin_memory(self) -> Samples:

@@ -11,6 +11,7 @@ import msgspec
 from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
 from hpcdist.data.images.transforms import is_unchanged
+from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.sizes import SplitSizes
 from hpcdist.errors import JobError
@@ -105,29 +106,33 @@ def check_data(data: Data) -> SplitSizes | None:
     return sizes and sizes.first(data.train_samples, data.test_samples)
 
 
-def load_data(data: Data, *, seed: int = 0) -> DataSet:
-    """The data set as the job uses it; `seed`: train.seed, for what is done to training images."""
+def load_data(data: Data, *, seed: int = 0, device: str = "cpu") -> DataSet:
+    """The data set as the job uses it, for a model on `device`.
+
+    `seed`: train.seed, for what is done to training images.
+    """
     entry = find_data_set(data)
     if entry.load is None:
-        return _from_files(data, seed)
+        return _from_files(data, seed, device)
     whole = entry.load(data).first(data.train_samples, data.test_samples)
     pixels = whole.train_pixels
     if is_unchanged(data.transform) or pixels is None:
         return replace(whole, train_pixels=None)
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
-    train = PixelSamples(pixels, whole.train.labels, data, seed)
+    on_device = is_on_device(data, device)
+    train = PixelSamples(pixels, whole.train.labels, data, seed, on_device=on_device)
     assert not isinstance(whole.test, ImageSamples)
     return replace(whole, train=train, test=whole.test.scaled(train.shape), train_pixels=None)
 
 
-def _from_files(data: Data, seed: int) -> DataSet:
+def _from_files(data: Data, seed: int, device: str) -> DataSet:
     from hpcdist.data.arrays import DataSet
     from hpcdist.data.images.samples import ImageSamples
 
     parts = find_images(data)
     assert parts is not None
-    train = ImageSamples(parts.train, data, seed)
+    train = ImageSamples(parts.train, data, seed, on_device=is_on_device(data, device))
     as_train = msgspec.structs.replace(data, transform="none")
     test = ImageSamples(parts.test, as_train, seed, shape=train.shape)
     return DataSet(train=train, test=test, num_classes=len(parts.train.classes))

@@ -76,7 +76,7 @@ class BufferedNormalizer:
     def __call__(self, images: Tensor) -> Tensor:
         """float32 of uint8 images on the CPU."""
         out = self._buffer(images)
-        with _one_thread():
+        with one_thread():
             for number in range(len(images)):  # one at a time, so that it stays in the CPU's cache
                 self._into(out[number], images[number])
         return out
@@ -91,7 +91,7 @@ class BufferedNormalizer:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Have torch compute in this thread alone.
 
     The threads meet after each of many short pieces of work. Where workers or others use the CPUs,

@@ -108,6 +108,11 @@ def _would_help(
         yield "decoder", _LESS_DECODING[setting.decoder]
     if name == "transform":
         yield "", f"Cheaper transforms would help: without any, {most('transform')}."
+        if setting.device_transform is not True:
+            yield (
+                "device_transform",
+                "data.device_transform=true has GPUs do them, where there are some.",
+            )
     if name in {"collate", "hand_over"} and setting.handover == "float32":
         yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
 

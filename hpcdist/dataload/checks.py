@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.data.catalog import check_data, find_data_set
+from hpcdist.data.images.whole_batch.choice import check_device_transform
 from hpcdist.dataload.combinations import Combination, combine, several
 from hpcdist.dataload.figures import Setting
 from hpcdist.errors import JobError
@@ -38,6 +39,8 @@ def check_dataload(job: DataloadJob) -> None:
     for data in {combination.data.root: combination.data for combination in combinations}.values():
         check_data(data)
     _check_transforms(job)
+    for combination in combinations:
+        check_device_transform(combination.data)
 
 
 def _check_list(job: DataloadJob, key: str) -> None:

@@ -15,6 +15,9 @@ from hpcdist.spec import Data, LoadedData
 _OF_FILES = ("decoder", "reads", "cache", "handover")
 """Keys that mean nothing where the data set is in memory."""
 
+_OF_TRANSFORM = ("device_transform",)
+"""Keys that mean nothing where images are left as they are."""
+
 _ORDER = tuple(Setting.__struct_fields__)
 """The last changes fastest: neighbours in time are those that are most compared."""
 
@@ -31,12 +34,16 @@ class Combination:
 
 def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
     """Every combination once; those that differ only in what has no effect are one."""
+    from hpcdist.data.images.transforms import is_unchanged
+
     values = [several(data, key) for key in _ORDER]
     found: dict[Setting, Combination] = {}
     for point in itertools.product(*values):
         chosen = dict(zip(_ORDER, point, strict=True))
         of_workers = () if chosen["workers"] else OF_WORKERS
-        without_effect = (*of_workers, *(_OF_FILES if in_memory else ()))
+        of_files = _OF_FILES if in_memory else ()
+        of_transform = _OF_TRANSFORM if is_unchanged(chosen["transform"]) else ()
+        without_effect = (*of_workers, *of_files, *of_transform)
         combination = _combination(data, chosen, without_effect)
         found.setdefault(combination.setting, combination)
     return list(found.values())

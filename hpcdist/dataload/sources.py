@@ -13,6 +13,7 @@ from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.contents import no_warnings
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.dataload.passes import Batches
 from hpcdist.dataload.stages import image_stages, memory_stages, pixel_stages
 from hpcdist.rank import RankContext
@@ -89,9 +90,10 @@ class Source:
 class Sources:
     """What is listed or loaded once for all ways of loading that share it."""
 
-    def __init__(self, seed: int, tell_bad: Callable[[BadFile], None]) -> None:
+    def __init__(self, seed: int, device: str, tell_bad: Callable[[BadFile], None]) -> None:
         """`tell_bad` hears of each file that shows no picture, once."""
         self._seed = seed
+        self._device = device
         self._tell = tell_bad
         self._told: set[str] = set()
         self._found: dict[Any, Any] = {}
@@ -100,10 +102,11 @@ class Sources:
         """For one way of loading."""
         parts = self._once(data.root, lambda: find_images(data))
         if parts is not None:
-            samples = ImageSamples(parts.train, data, self._seed)
+            on_device = is_on_device(data, self._device)
+            samples = ImageSamples(parts.train, data, self._seed, on_device=on_device)
             return Source(data, samples, len(parts.train.classes), self._tell_bad)
-        key = (data.root, repr(data.transform))
-        found = self._once(key, lambda: load_data(data, seed=self._seed))
+        key = (data.root, repr(data.transform), is_on_device(data, self._device))
+        found = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
         return Source(data, found.train, found.num_classes, self._tell_bad)
 
     def _once(self, key: Any, find: Callable[[], Any]) -> Any:

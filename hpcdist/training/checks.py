@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.data.images.transforms import check_transform, is_unchanged
+from hpcdist.data.images.whole_batch.choice import check_device_transform
 from hpcdist.errors import JobError
 from hpcdist.spec import TrainingJob
 from hpcdist.training.checkpoint_files import resume_candidates
@@ -19,6 +20,7 @@ def check_training(job: TrainingJob) -> None:
     check_model_name(job.model.name)
     check_model_args(job.model)
     check_transform(job.data.transform)
+    check_device_transform(job.data)
     _check_sizes(job)
     if job.checkpoint.resume is not None:
         resume_candidates(job.checkpoint.resume)

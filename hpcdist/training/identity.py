@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import torch
 
+from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.errors import HpcdistError
 from hpcdist.rank import RankContext
 from hpcdist.spec import TrainingJob, job_to_dict
@@ -15,6 +16,7 @@ _NO_MATTER = {
     "data": {
         *("root", "workers", "download", "bad_files", "reads", "cache", "handover"),
         *("pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context"),
+        "device_transform",  # what comes of it counts
     },
     "train": {"evaluate_every_epochs", "num_threads", "gradient_as_bucket_view"},
 }
@@ -37,6 +39,8 @@ def describe(job: TrainingJob, context: RankContext) -> dict[str, Any]:
                 flat[f"{section}.{key}"] = value
     if job.data.decoder == "pil":  # its pixels are those of exact
         flat["data.decoder"] = "exact"
+    if is_on_device(job.data, context.device):
+        flat["data.device_transform"] = True
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()

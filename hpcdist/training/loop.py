@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import make_batches
+from hpcdist.data.images.whole_batch.choice import device_note
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.rank import RankContext
 from hpcdist.spec import TrainJob
@@ -74,6 +75,7 @@ class Trainer:
         model = model.to(self._precision.weights).to(memory_format=self._memory_format)
         # One that is cut up comes to the device in parts: it may not fit there as a whole.
         self.model = model if STRATEGIES[job.strategy].is_sharded else model.to(self.device)
+        self._note(device_note(job.data, context.device))
         self._take_data(data)
         batch = self._first_samples(data)
         self._choose_threads(batch)

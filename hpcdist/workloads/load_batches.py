@@ -102,7 +102,7 @@ class _Benchmark:
         self._job = job
         self._combinations = combine_job(job)
         self._is_asked_to_stop = False
-        self._sources = Sources(job.dataload.seed, BadFileNotes(context))
+        self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
         self._places = _places(context)
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}

@@ -88,7 +88,7 @@ def _make_trainer(
     from hpcdist.training.loop import Trainer
     from hpcdist.training.models import count_parameters
 
-    data = load_data(job.data, seed=job.train.seed)
+    data = load_data(job.data, seed=job.train.seed, device=context.device)
     share_decoded(data, context, job, has_group=has_group)
     model = build_noted(job, data, context.events)
     trainer = Trainer(context, job, model, data)
@@ -99,6 +99,8 @@ def _make_trainer(
 def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s: float) -> None:
     import torch
 
+    from hpcdist.data.images.whole_batch.choice import transform_on
+
     trainer.context.events.write(
         "setup",
         setup_time_s=setup_time_s,
@@ -106,6 +108,7 @@ def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s:
         num_threads=torch.get_num_threads(),
         train_samples=len(data.train),
         test_samples=len(data.test),
+        transform_on=transform_on(trainer.job.data, trainer.context.device),
         steps_per_epoch=trainer.plan.num_steps(),
         total_steps=trainer.total_steps(),
     )

@@ -50,6 +50,17 @@ def test_what_means_nothing_in_memory_is_measured_once_in_memory():
     assert len(combine(given, in_memory=False)) == 16
 
 
+def test_where_images_are_changed_is_measured_once_where_they_are_left_as_they_are():
+    given = data(workers=[1], transform=["none", "light"], device_transform=[False, True])
+    found = combine(given, in_memory=False)
+    assert chosen(found, "transform", "device_transform") == [
+        ("none", "auto"),
+        ("light", False),
+        ("light", True),
+    ]
+    assert [each.data.device_transform for each in found] == ["auto", False, True]
+
+
 @pytest.mark.parametrize(
     ("given", "number"),
     [

@@ -173,9 +173,18 @@ def test_a_step_time_of_another_batch_size_is_not_compared(cells):
         ("decode", {"decoder": "pil"}, "data.decoder=exact decodes to the same pixels"),
         ("decode", {"decoder": "exact"}, "data.decoder=fast takes less time, but"),
         ("transform", {}, "without any, at most 11.0 times as fast"),
+        ("transform", {"device_transform": False}, "data.device_transform=true has GPUs do them"),
         ("hand_over", {"handover": "float32"}, "data.handover=uint8 hands a quarter"),
     ],
-    ids=["read", "read-uncached", "decode-pil", "decode-exact", "transform", "hand-over"],
+    ids=[
+        "read",
+        "read-uncached",
+        "decode-pil",
+        "decode-exact",
+        "transform",
+        "transform-on-cpus",
+        "hand-over",
+    ],
 )
 def test_help_is_offered_for_the_largest_part(cells, part, options, advice):
     parts_s = dict.fromkeys(("read", "decode", "transform", "collate", "hand_over"), 25e-6)

@@ -65,6 +65,48 @@ def test_ways_to_load_that_change_no_pixel_change_no_weight(
 
 
 @pytest.mark.parametrize("workload", ["train", "lightning"])
+def test_whole_batches_changed_where_the_model_is_train_to_the_same_weights(
+    train_ranks, make_job, photographs, workload
+):
+    strategy = "ddp" if workload == "train" else "auto"
+    sections = {"train": {**SECTIONS["train"], "epochs": 1}}
+    plain = train_ranks(make_job(data=photographs, **sections), WORLD)
+    data = {**photographs, "device_transform": True}
+    other = train_ranks(make_job(strategy, workload, data=data, **sections), WORLD)
+    assert other.exit_codes == [0, 0], other.log()
+    assert same_weights(other, plain)  # light rounds nothing
+    scores = [training.events("evaluate")[-1]["loss"] for training in (plain, other)]
+    assert scores[0] == scores[1]
+    assert [each.events("setup")[0]["transform_on"] for each in (plain, other)] == ["cpu", "device"]
+    [note] = [event["message"] for event in other.events("note")]
+    assert note.startswith("data.device_transform is true: images are transformed on cpu")
+
+
+def test_a_resume_tells_that_images_are_now_changed_on_the_device(
+    train_ranks, make_job, photographs
+):
+    begun = train_ranks(
+        make_job(
+            data=photographs,
+            train={**SECTIONS["train"], "max_steps": 2},
+            checkpoint={"every_steps": 2},
+        ),
+        WORLD,
+    )
+    going_on = train_ranks(
+        make_job(
+            data={**photographs, "device_transform": True},
+            train={**SECTIONS["train"], "max_steps": 3},
+            checkpoint={"resume": str(begun.checkpoints()[0])},
+        ),
+        WORLD,
+    )
+    assert going_on.exit_codes == [0, 0], going_on.log()
+    assert not going_on.events("resume")[0]["exact"]
+    assert "data.device_transform None, now True" in going_on.log()
+
+
+@pytest.mark.parametrize("workload", ["train", "lightning"])
 def test_a_training_goes_on_in_the_middle_of_an_epoch(train_ranks, make_job, photographs, workload):
     strategy = "ddp" if workload == "train" else "auto"
 
@@ -110,6 +152,11 @@ def test_a_data_set_in_memory_can_be_changed_image_by_image(train_ranks, make_jo
     again = train_ranks(make_job(**sections), 1)
     assert again.exit_codes == [0], again.log()
     assert same_weights(again, alone)
+    sections["data"] |= {"device_transform": True}
+    at_once = train_ranks(make_job(**sections), 1)
+    assert at_once.exit_codes == [0], at_once.log()
+    assert at_once.events("setup")[0]["transform_on"] == "device"
+    assert same_weights(at_once, alone)
     sections["data"] |= {"transform": "none"}
     assert not same_weights(train_ranks(make_job(**sections), 1), alone)
 

@@ -82,6 +82,19 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading by workers, mean ± sd" in file.getvalue()
 
 
+def test_images_changed_by_the_cpus_and_in_whole_batches_are_compared(submit_job, pictures):
+    launched = submit_pictures(
+        submit_job,
+        pictures,
+        *("data.workers=1", "data.transform=heavy", "data.device_transform=[false,true]"),
+        "data.repeats=1",
+    )
+    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
+    cells = events_of(launched, "loading")
+    assert [cell["setting"]["device_transform"] for cell in cells] == [False, True]
+    assert all(cell["parts_s"]["transform"] > 0 for cell in cells)
+
+
 def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
@@ -207,6 +220,10 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"data": {"batch_size": [8, 1, 8]}}, "data.batch_size has 8 2 times"),
         ({"data": {"transform": ["none", "none"]}}, 'data.transform has "none" 2 times'),
         ({"data": {"transform": ["none", ["Rotate"]]}}, "'Rotate'"),
+        (
+            {"data": {"transform": [["AutoAugment"]], "device_transform": [False, True]}},
+            "data.transform has AutoAugment",
+        ),
         ({"data": {"name": "face"}}, "data.name is 'face'"),
         ({"data": {"name": "mnist"}}, "data.root is not set"),
         ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
@@ -220,7 +237,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ),
     ],
     ids=[
-        *("no-workers", "twice", "preset-twice", "transform", "data", "root", "model"),
+        *("no-workers", "twice", "preset-twice", "transform", "device", "data", "root", "model"),
         *("two-steps", "too-many"),
     ],
 )

@@ -22,7 +22,7 @@ from hpcdist.data.arrays import IGNORED_LABEL, Samples
 from hpcdist.data.batches import end_workers, start_worker
 from hpcdist.data.images.memory import SharedMemory
 from hpcdist.data.images.pinned import Pinned
-from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, changed
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
 from hpcdist.errors import HpcdistError
@@ -47,6 +47,8 @@ class _Made(NamedTuple):
 
     place: int
     bad: list[tuple[int, BadFile]]
+    drawn: NDArray[np.float64] | None = None
+    """As Samples has it."""
     error: tuple[str, str] | None = None
     """Message and hint."""
 
@@ -120,11 +122,12 @@ class ImageBatches:
         if self._device.type == "cpu" and batch.images.dtype != torch.uint8:
             return batch.to(self._device, memory_format=self._memory_format)
         if self._device.type == "cpu":
-            return Samples(images=self._normalize(batch.images), labels=batch.labels)
+            images = changed(batch, self._samples.for_batches)
+            return Samples(images=self._normalize(images), labels=batch.labels)
         moved = batch.to(self._device, non_blocking=self._pinned is not None)
         if self._pinned is not None:
             self._pinned.note_copy(self._shown)
-        images = moved.images
+        images = changed(moved, self._samples.for_batches)
         if images.dtype == torch.uint8:
             images = self._samples.normalization(images)
         images = images.contiguous(memory_format=self._memory_format)
@@ -151,7 +154,8 @@ class ImageBatches:
         assert self._places is not None
         self._shown = made.place
         pixels = self._places.of(made.place, len(indices))
-        return Samples(images=_channels_first(pixels), labels=labels)
+        images = _channels_first(pixels)
+        return Samples(images=images, labels=labels, drawn=made.drawn)
 
     def _made(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Made]:
         self._requests.waiting = self._number(lists, epoch)
@@ -184,7 +188,7 @@ class ImageBatches:
         if self._places is not None and self._places.shape[1] >= batch_size:
             return
         self.close()
-        channels, height, width = self._samples.shape
+        channels, height, width = self._samples.filled_shape
         ahead = self._data.workers * self._data.prefetch_factor
         shape = (ahead + 2, batch_size, height, width, channels)  # one is used, one just done
         kind = np.uint8 if self._data.handover == "uint8" else np.float32
@@ -240,9 +244,11 @@ class _Maker(Dataset[_Made]):
     def __getitems__(self, request: _Request) -> _Made:
         out = self._places.of(request.place, len(request.indices))
         try:
-            return _Made(request.place, self._fill(out, request))
+            bad = self._fill(out, request)
+            drawn = self._samples.draw(request.indices, request.epoch)
+            return _Made(request.place, bad, drawn)
         except HpcdistError as error:  # torch would make another message of it
-            return _Made(request.place, [], (error.message, error.hint))
+            return _Made(request.place, [], error=(error.message, error.hint))
 
     def _fill(self, out: NDArray[Any], request: _Request) -> list[tuple[int, BadFile]]:
         if out.dtype == np.uint8:

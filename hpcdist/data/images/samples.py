@@ -18,6 +18,8 @@ from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
 from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
+from hpcdist.data.images.whole_batch.choice import Division, divide
+from hpcdist.data.images.whole_batch.transform import BatchTransform, make_batch_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
@@ -54,11 +56,13 @@ class ImageSamples:
         seed: int,
         *,
         shape: tuple[int, int, int] | None = None,
+        on_device: bool = False,
     ) -> None:
         """Images of a shape, or of what data.transform makes of the size that `data` asks for, or
         of the first one's.
 
-        `seed`: train.seed.
+        `seed`: train.seed. `on_device`: what of data.transform draws by lot is left to be done to
+        whole batches.
         """
         self.files = files
         self.labels = torch.tensor(files.labels, dtype=torch.int64)
@@ -66,15 +70,19 @@ class ImageSamples:
         self._seed = seed
         self._refuse = data.bad_files == "refuse"
         self._root = str(files.root)
-        self._transform = build_transform(data.transform)
+        division = divide(data.transform) if on_device else Division(before=data.transform)
+        self._transform = build_transform(division.before)
         if shape is not None:
             size = shape[2], shape[1]
         else:
             size = (data.size, data.size) if data.size else self._first_size()
         self._size = size
-        self._shape = self._shape_made()
+        self.filled_shape = self._shape_made()
+        """(channels, height, width) of each image as `fill` writes it."""
+        self.for_batches = make_batch_transform(division, self.filled_shape)
+        """What is left to be done to whole batches, if anything."""
         # Where each image is cut or scaled to one size, that is done to the image as it is.
-        is_free = not data.size and self._shape[1:] != self.decoded_shape[1:]
+        is_free = not data.size and self.filled_shape[1:] != self.decoded_shape[1:]
         self._decoder = make_decoder(data.decoder, None if is_free else size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
@@ -86,7 +94,7 @@ class ImageSamples:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of each image, after data.transform."""
-        return self._shape
+        return self.filled_shape if self.for_batches is None else self.for_batches.shape
 
     @property
     def decoded_shape(self) -> tuple[int, int, int]:
@@ -101,7 +109,8 @@ class ImageSamples:
     def probe(self, number: int) -> Samples:
         """The first samples that can be had, normalised, to try a model with."""
         batch = self.batch(range(min(number, len(self))), epoch=0)
-        return Samples(images=self.normalization(batch.images), labels=batch.labels)
+        images = changed(batch, self.for_batches)
+        return Samples(images=self.normalization(images), labels=batch.labels)
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file; OSError where there are none."""
@@ -114,7 +123,8 @@ class ImageSamples:
     def transform(
         self, image: NDArray[np.uint8] | Image.Image, index: int, epoch: int
     ) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] that the job's transform makes of a picture.
+        """The pixels [height, width, channels] that data.transform, or what of it comes before the
+        hand-over, makes of a picture.
 
         UnreadableImageError where it can make none, as of one that is smaller than a crop.
         """
@@ -127,21 +137,27 @@ class ImageSamples:
             raise UnreadableImageError(
                 f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
             ) from error
-        _check_made(pixels, self._shape, self.path(index))
+        _check_made(pixels, self.filled_shape, self.path(index))
         return pixels
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
-        """The samples with these indices, as uint8 [samples, channels, height, width].
+        """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
+        width].
 
         In memory the channels come last. The label of a file that is no image is IGNORED_LABEL.
         """
-        channels, height, width = self.shape
+        channels, height, width = self.filled_shape
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
         bad = self.fill(pixels, indices, epoch)
         labels = self.labels[torch.as_tensor(indices)]
         for position, _ in bad:
             labels[position] = IGNORED_LABEL
-        return Samples(images=torch.from_numpy(pixels).permute(0, 3, 1, 2), labels=labels)
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return Samples(images=images, labels=labels, drawn=self.draw(indices, epoch))
+
+    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
+        """What is drawn for these samples, where something is left to be done to whole batches."""
+        return _draw(self.for_batches, self._seed, indices, epoch)
 
     def fill(
         self,
@@ -229,18 +245,24 @@ class ImageSamples:
 class PixelSamples:
     """The images of a data set in memory, to which a transform is applied one by one."""
 
-    def __init__(self, pixels: Pixels, labels: Tensor, data: Data, seed: int) -> None:
-        """`seed`: train.seed."""
+    def __init__(
+        self, pixels: Pixels, labels: Tensor, data: Data, seed: int, *, on_device: bool = False
+    ) -> None:
+        """`seed`: train.seed; `on_device`: as ImageSamples has it."""
         self.labels = labels
         self.normalization: Normalization = pixels.standardization
         self._images = pixels.images.numpy()
         self._seed = seed
-        self._transform = build_transform(data.transform)
-        self._shape = self._transform.try_on(Image.fromarray(self._images[0]))
+        division = divide(data.transform) if on_device else Division(before=data.transform)
+        self._transform = build_transform(division.before)
+        self.filled_shape = self._transform.try_on(Image.fromarray(self._images[0]))
+        """(channels, height, width) of each image as `fill` writes it."""
+        self.for_batches = make_batch_transform(division, self.filled_shape)
+        """What is left to be done to whole batches, if anything."""
         channels = pixels.standardization.mean.shape[1]
-        if self._shape[0] != channels:
+        if self.shape[0] != channels:
             raise HpcdistError(
-                f"data.transform makes images of {self._shape[0]} channels of those of "
+                f"data.transform makes images of {self.shape[0]} channels of those of "
                 f"{data.name}, which have {channels}",
                 hint="leave out what changes the number of channels",
             )
@@ -251,16 +273,25 @@ class PixelSamples:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of each image, after data.transform."""
-        return self._shape
+        return self.filled_shape if self.for_batches is None else self.for_batches.shape
 
     def probe(self, number: int) -> Samples:
         """The first samples, normalised, to try a model with."""
-        channels, height, width = self.shape
+        channels, height, width = self.filled_shape
         first = range(min(number, len(self)))
         pixels = np.empty((len(first), height, width, channels), np.uint8)
         self.fill(pixels, first, epoch=0)
-        images = self.normalization(torch.from_numpy(pixels).permute(0, 3, 1, 2))
-        return Samples(images=images, labels=self.labels[: len(first)])
+        batch = Samples(
+            images=torch.from_numpy(pixels).permute(0, 3, 1, 2),
+            labels=self.labels[: len(first)],
+            drawn=self.draw(first, epoch=0),
+        )
+        images = changed(batch, self.for_batches)
+        return Samples(images=self.normalization(images), labels=batch.labels)
+
+    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
+        """What is drawn for these samples, where something is left to be done to whole batches."""
+        return _draw(self.for_batches, self._seed, indices, epoch)
 
     def fill(
         self,
@@ -275,9 +306,24 @@ class PixelSamples:
                 picture = Image.fromarray(self._images[index])
                 seed = sample_seed(self._seed, epoch, index)
                 pixels = self._transform.apply(picture, seed)
-                _check_made(pixels, self._shape, f"sample {index}")
+                _check_made(pixels, self.filled_shape, f"sample {index}")
                 out[position] = pixels
         return []
+
+
+def changed(batch: Samples, for_batches: BatchTransform | None) -> Tensor:
+    """The batch's images, with what is left to be done to them."""
+    if for_batches is None or batch.drawn is None:
+        return batch.images
+    return for_batches.apply(batch.images, batch.drawn)
+
+
+def _draw(
+    for_batches: BatchTransform | None, seed: int, indices: Sequence[int], epoch: int
+) -> NDArray[np.float64] | None:
+    if for_batches is None:
+        return None
+    return for_batches.draw([sample_seed(seed, epoch, index) for index in indices])
 
 
 def _check_made(pixels: NDArray[np.uint8], shape: tuple[int, int, int], source: str) -> None:

@@ -67,7 +67,7 @@ except Exception as error:
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """One transform of a list, and what it takes."""
 
     name: str
@@ -138,7 +138,7 @@ def check_transform(spec: Spec) -> None:
     """
     if isinstance(spec, str) and spec in PRESETS:
         return
-    for step in _steps(spec):
+    for step in steps_of(spec):
         _check_step(step)
     done = subprocess.run(
         [sys.executable, "-c", _CONSTRUCT],
@@ -157,12 +157,12 @@ def check_transform(spec: Spec) -> None:
 
 def is_unchanged(spec: Spec) -> bool:
     """Whether nothing is done to an image."""
-    return not _steps(spec)
+    return not steps_of(spec)
 
 
 def build_transform(spec: Spec) -> Transform:
     """What `spec` says, ready to be applied."""
-    steps = _steps(spec)
+    steps = steps_of(spec)
     if not steps:
         return Transform(())
     from torchvision.transforms import v2
@@ -194,10 +194,11 @@ def _to_tensor(convert: Callable[[Any], Any], image: Any) -> Any:
     return image if isinstance(image, torch.Tensor) else convert(image)
 
 
-def _steps(spec: Spec) -> list[_Step]:
+def steps_of(spec: Spec) -> list[Step]:
+    """The transforms that `spec` stands for, presets as what they are; JobError."""
     if isinstance(spec, str):
         if spec in PRESETS:
-            return _steps(PRESETS[spec])
+            return steps_of(PRESETS[spec])
         if spec not in _known():
             names = nearest_first(spec, [*PRESETS, *_known()])[:6]
             raise JobError(
@@ -205,13 +206,13 @@ def _steps(spec: Spec) -> list[_Step]:
                 "torchvision that is known",
                 hint=f"near to it are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
-        return [_Step(spec, {})]
+        return [Step(spec, {})]
     return [step for item in spec for step in _item_steps(item)]
 
 
-def _item_steps(item: str | Mapping[str, Any]) -> list[_Step]:
+def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
     if isinstance(item, str):
-        return _steps(item)
+        return steps_of(item)
     if len(item) != 1:
         raise JobError(
             f"data.transform has the item {_shown(item)}, which must be one name with its "
@@ -226,11 +227,11 @@ def _item_steps(item: str | Mapping[str, Any]) -> list[_Step]:
             hint="for example {RandomAffine: {degrees: 5}}",
         )
     if name in PRESETS:
-        return _steps(PRESETS[name])
-    return [_Step(name, dict(arguments))]
+        return steps_of(PRESETS[name])
+    return [Step(name, dict(arguments))]
 
 
-def _check_step(step: _Step) -> None:
+def _check_step(step: Step) -> None:
     known = _known()
     if step.name not in known:
         names = nearest_first(step.name, known)[:6]

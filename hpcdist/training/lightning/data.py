@@ -20,6 +20,9 @@ from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.timing import GpuTimer, HostTimer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from hpcdist.data.images.loading import ImageBatches
     from hpcdist.data.images.samples import BadFile
 
@@ -37,6 +40,8 @@ class TrainBatch(NamedTuple):
     """The position in the epoch after this batch's optimizer step."""
     is_last: bool
     """Of its optimizer step."""
+    drawn: NDArray[np.float64] | None
+    """As Samples has it."""
 
 
 class TestBatch(NamedTuple):
@@ -86,7 +91,13 @@ class TrainBatches:
                 batch = next(batches)
                 self._timer.mark("data_wait")
                 yield TrainBatch(
-                    batch.images, batch.labels, share.count, scale, end, share is shares[-1]
+                    images=batch.images,
+                    labels=batch.labels,
+                    num_samples=share.count,
+                    scale=scale,
+                    end=end,
+                    is_last=share is shares[-1],
+                    drawn=batch.drawn,
                 )
             begin = end
 
@@ -166,6 +177,7 @@ class JobData(LightningDataModule):
         """Bring what is not there yet; test batches are, and they belong to no step."""
         if not isinstance(batch, TrainBatch) or self._batches.source.on_device:
             return batch
-        brought = self._batches.source.bring(Samples(images=batch.images, labels=batch.labels))
+        handed = Samples(images=batch.images, labels=batch.labels, drawn=batch.drawn)
+        brought = self._batches.source.bring(handed)
         self._timer.mark("host_to_device")
-        return batch._replace(images=brought.images, labels=brought.labels)
+        return batch._replace(images=brought.images, labels=brought.labels, drawn=None)

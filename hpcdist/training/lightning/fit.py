@@ -12,6 +12,7 @@ from pytorch_lightning import Trainer
 
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
+from hpcdist.data.images.whole_batch.choice import device_note, transform_on
 from hpcdist.data.order import LEAST_BATCH, EpochPlan
 from hpcdist.rank import RankContext
 from hpcdist.spec import LightningJob
@@ -38,8 +39,11 @@ from hpcdist.training.timing import make_timer
 def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:
     """Train to the end; False where the agent asked to stop before: then a checkpoint is saved."""
     keep_quiet()
-    data = load_data(job.data, seed=job.train.seed)
+    data = load_data(job.data, seed=job.train.seed, device=context.device)
     share_decoded(data, context, job, has_group=has_group)
+    note = device_note(job.data, context.device)
+    if note is not None and context.rank == 0:
+        context.note(note)
     path = find_start(context, job, has_group=has_group)
     state = None if path is None else load(path)
     fitting = _prepare(context, job, data, state)
@@ -95,6 +99,7 @@ class _Fitting:
             num_threads=torch.get_num_threads(),
             train_samples=len(data.train),
             test_samples=len(data.test),
+            transform_on=transform_on(self.job.data, self.context.device),
             steps_per_epoch=steps,
             total_steps=min(total, self.job.train.max_steps or total),
         )

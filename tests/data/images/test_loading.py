@@ -10,6 +10,7 @@ from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.loading import ImageBatches
 from hpcdist.data.images.samples import ImageSamples
+from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.errors import HpcdistError
 from hpcdist.spec import Data
@@ -37,9 +38,8 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, tell_bad=Non
             world_size=world_size,
         )
         shares = [share for _, shares in plan.steps(position) for share in shares]
-        batches = ImageBatches(
-            ImageSamples(files, data, seed=5), CPU, data, tell_bad=tell_bad or (lambda _: None)
-        )
+        samples = ImageSamples(files, data, seed=5, on_device=is_on_device(data, "cpu"))
+        batches = ImageBatches(samples, CPU, data, tell_bad=tell_bad or (lambda _: None))
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
             brought = batches.bring(batch)
             assert brought.images.dtype == torch.float32
@@ -133,13 +133,32 @@ def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, w
     same(load(files, transform="light", workers=workers, world_size=world_size), expected)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
+@pytest.mark.parametrize(("workers", "world_size"), [(0, 2), (1, 1), (3, 1), (3, 2)])
+def test_whole_batches_have_the_same_pixels_however_many_load(files, workers, world_size):
+    expected = load(files, transform="heavy", device_transform=True)
+    assert len(expected) == NUMBER
+    found = load(
+        files, transform="heavy", device_transform=True, workers=workers, world_size=world_size
+    )
+    same(found, expected)
+
+
+def test_whole_batches_have_the_pixels_of_images_changed_one_by_one(files):
+    for spec in ("light", [{"ColorJitter": {"hue": 0.3, "contrast": 0.4}}]):
+        found = load(files, transform=spec, device_transform=True, workers=1)
+        same(found, load(files, transform=spec))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_workers_that_are_started_anew_give_the_same_pixels(files, context):
+def test_workers_that_are_started_anew_give_the_same_pixels(files, context, on_device):
+    keys = {"transform": "light", "device_transform": on_device}
     try:
-        found = load(files, transform="light", workers=1, multiprocessing_context=context)
+        found = load(files, workers=1, multiprocessing_context=context, **keys)
     finally:
         forkserver._forkserver._stop()  # it would live as long as the tests do
-    same(found, load(files, transform="light"))
+    same(found, load(files, **keys))
 
 
 def test_another_epoch_has_other_pixels(files):
