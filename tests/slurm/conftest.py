@@ -35,7 +35,9 @@ def cluster_of(missing):
 
 def _whole_and_idle(cluster):
     """The cluster, for one test; a job that the test leaves is an error."""
-    cluster.restore()  # in case the last test ended before it could
+    if not cluster.is_whole:  # the last test ended before it could
+        cluster.restore()
+    cluster.is_whole = False
     yield cluster
     left = cluster.restore()
     assert not left, "the test left jobs in the queue, and has to wait for their end or cancel them"

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from cluster_user import log
 
 from hpcdist.run import all_runs
 
@@ -56,12 +57,14 @@ def shell(slurm, tmp_path, write_script):
 
 
 def test_a_job_that_names_no_nodes_takes_all_of_the_allocation(shell, slurm):
-    done = shell.submit("check", "--here", "--gpus", "2", "--set", "launch.device=cpu", "--json")
+    done = shell.submit("work.py", "--here", "--gpus", "2", "--json", "--", "0")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "done"
-    assert "6 ranks on 3 nodes added up right" in done.stderr
     assert "started on node 0: 127.0.1.1" in done.stderr
     (run,) = shell.runs
+    assert [log(run, rank) for rank in range(6)] == [
+        f"{rank} 6 {shell.job_id}\n" for rank in range(6)
+    ]
     submission = run.read_submission()
     assert (submission["step"], submission["job_id"]) == (True, shell.job_id)
     assert [job.id for job in slurm.queue()] == [shell.job_id]
