@@ -2,10 +2,10 @@
 have been."""
 
 import pytest
-from cluster_user import User, events, job_id
-from counting import COUNT, await_counting
+from cluster_user import User, events, job_id, log
+from counting import COUNT, await_counting, count
 from interruptions import kill_agent, requeue, warn
-from trainings import CPU, end_well, last_checkpoint, stopped_steps, train
+from trainings import CPU, end_well, stopped_steps, train
 
 from hpcdist.run import Run
 
@@ -62,14 +62,14 @@ def test_a_part_of_a_sweep_is_requeued_by_itself(user):
     assert [run.newest_attempt() for run in runs] == [int(run is last) for run in runs]
 
 
-def test_without_requeue_a_warned_training_ends_with_75(user):
-    run = train(user, "--no-requeue")
+def test_without_requeue_a_warned_run_ends_with_75(user):
+    run = count(user, "--no-requeue")
     warn(user, run)
     verdict = user.verdict(run)
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75)
     assert user.cluster.wait_for_end(job_id(run)) == "FAILED"
-    (stop,) = {one["step"] for one in events(run, "stop")}
-    assert last_checkpoint(run)["position"]["step"] == stop
+    for rank in range(2):
+        assert log(run, rank) == f"stopped {verdict.step}\n"
 
 
 ONE_STEP = """\
