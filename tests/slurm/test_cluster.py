@@ -202,7 +202,7 @@ def test_what_a_test_leaves_is_found_and_made_good(slurm, tmp_path):
     slurm.stop_controller()
     slurm.kill_node("127.0.1.4")
     slurm.stop_database()
-    assert [left.id for left in slurm.restore()] == [job]
+    assert [left.id for left in slurm.restore(patience_s=0.5)] == [job]
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert slurm.queue() == []
     assert processes.is_zombie(int(pid.read_text()))
@@ -212,9 +212,7 @@ def slurmd_pid(cluster, node):
     """Of the process itself, not of its steps."""
     command = b"\0".join([b"slurmd", b"-D", b"-N", node.encode(), b""])
     (pid,) = (
-        pid
-        for pid in processes_of(cluster.spec.folder)
-        if Path(f"/proc/{pid}/cmdline").read_bytes() == command
+        pid for pid in processes_of(cluster.spec.folder) if processes.command_line(pid) == command
     )
     return pid
 
@@ -226,7 +224,7 @@ def test_nodes_that_have_ended_or_give_no_answer_are_made_good(slurm):
     # What the controller finds out by itself after a while.
     slurm.run("scontrol", "update", f"nodename={slurm.nodes[2]}", "state=noresp")
     assert slurm.node_states()[slurm.nodes[2]] == "idle*"
-    assert slurm.restore() == []
+    assert slurm.restore(patience_s=0.5) == []
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert {slurmd_pid(slurm, node) for node in slurm.nodes}.isdisjoint({ended, silent})
     assert slurm.run("srun", "--nodes=4", "--ntasks=4", "true").returncode == 0

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_step_and_never_the_allocation(shell, slurm):
         _, said = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "cancelled: interrupted" in said
-    assert shell.steps() == []
+    slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
     assert shell.runs[0].read_verdict().state == "cancelled"
 
@@ -140,7 +140,7 @@ def test_a_step_is_seen_and_cancelled_from_another_shell(shell, slurm):
     (answer,) = json.loads(ended.stdout)
     assert (answer["state_before"], answer["state"]) == ("running", "cancelled")
     assert "cancelled" in said
-    assert shell.steps() == []
+    slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
 
 
@@ -155,15 +155,16 @@ def test_a_step_has_the_time_limit_of_the_profile(shell):
     assert "7:00" in said.stdout.split()
 
 
-def test_two_runs_share_an_allocation_at_one_time(shell):
+def test_two_runs_share_an_allocation_at_one_time(shell, slurm):
     with shell.start("work.py", "--here", "--", "600") as first:
         assert first.stdout.readline().startswith("[rank ")
         done = shell.submit("work.py", "--here", "--", "0")
-        still_there = len(shell.steps())
+        slurm.wait_for(lambda: len(shell.steps()) == 1)
+        still_there = first.poll() is None
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
-    assert still_there == 1
+    assert still_there
 
 
 def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell, slurm):

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_cluster import namespaces
 from slurm_cluster.needs import ADMINISTRATORS
 
-_END_LIMIT_S = 30.0
+_END_LIMIT_S = 90.0
 
 
 class ClusterError(RuntimeError):

@@ -15,8 +15,7 @@ from slurm_cluster.spec import LOOPBACK, ClusterSpec
 
 LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
 _POLL_S = 0.05
-_SHOULD_END_S = 5.0
-_SHOULD_ANSWER_S = 5.0
+_PATIENCE_S = 30.0
 _IMPATIENT_S = 3
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
@@ -208,8 +207,11 @@ class Cluster(Shell):
 
     # Between tests.
 
-    def restore(self):
-        """As it was after the boot; returns the jobs that somebody left in the queue."""
+    def restore(self, patience_s=_PATIENCE_S):
+        """As it was after the boot; returns the jobs that somebody left in the queue.
+
+        A job whose work is done, and a node that is busy, get so long to leave and to answer.
+        """
         if self._controller == "paused":
             self._resume_controller()
         if self._controller == "stopped":
@@ -221,18 +223,18 @@ class Cluster(Shell):
         for node in [*self._dead_nodes]:
             self.revive_node(node)
         self._client.order("start_ended_nodes")
-        left = self._jobs_that_stay()
+        left = self._jobs_that_stay(patience_s)
         if left:
             self.run("scancel", *(job.id for job in left))
             self._kill_tasks()
-        self._restart_silent_nodes()
+        self._restart_silent_nodes(patience_s)
         self.wait_for(lambda: not self.queue() and self._is_idle())
         self.is_whole = True
         return left
 
-    def _restart_silent_nodes(self):
+    def _restart_silent_nodes(self, patience_s):
         """Those whose slurmd is there, but gives the controller no answer."""
-        deadline = time.monotonic() + _SHOULD_ANSWER_S
+        deadline = time.monotonic() + patience_s
         while (silent := self._silent_nodes()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for node in silent:
@@ -242,9 +244,8 @@ class Cluster(Shell):
     def _silent_nodes(self):
         return [node for node, state in self.node_states().items() if state.endswith("*")]
 
-    def _jobs_that_stay(self):
-        """A job whose work is done needs a moment to leave."""
-        deadline = time.monotonic() + _SHOULD_END_S
+    def _jobs_that_stay(self, patience_s):
+        deadline = time.monotonic() + patience_s
         while (jobs := self.queue()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return jobs
