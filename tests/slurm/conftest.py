@@ -15,7 +15,13 @@ from hpcdist.run import Run
 
 
 @pytest.fixture(scope="session")
-def cluster_of(missing):
+def databases(tmp_path_factory):
+    """Where all clusters of the session, in whatever process, have their database from."""
+    return str(session_folder(tmp_path_factory))
+
+
+@pytest.fixture(scope="session")
+def cluster_of(missing, databases):
     """Call it with a network; boots a cluster on the first call, and the same comes after."""
     clusters = {}
 
@@ -23,7 +29,7 @@ def cluster_of(missing):
         if lacking := missing_programs():
             missing(lacking)
         if network not in clusters:
-            cluster = Cluster(network)
+            cluster = Cluster(network, databases=databases)
             cluster.start()
             clusters[network] = cluster
         return clusters[network]

@@ -23,11 +23,11 @@ def processes_of(folder):
 
 
 @pytest.fixture
-def own_cluster(missing):
+def own_cluster(missing, databases):
     """One that the test may end as it likes."""
     if lacking := missing_programs():
         missing(lacking)
-    cluster = Cluster(num_nodes=1)
+    cluster = Cluster(num_nodes=1, databases=databases)
     cluster.start()
     yield cluster
     with contextlib.suppress(BrokenPipeError):
@@ -294,7 +294,7 @@ _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from slurm_cluster.cluster import Cluster
-cluster = Cluster(sys.argv[2], num_nodes=1)
+cluster = Cluster(sys.argv[2], num_nodes=1, databases=sys.argv[3])
 cluster.start()
 print(cluster.spec.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -302,23 +302,27 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("network", ["loopback", "namespaces"])
-def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(slurm, slurm_netns, network):
+def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(
+    slurm, slurm_netns, databases, network
+):
     package = str(Path(__file__).parent)
-    words = (sys.executable, "-c", _KILLED, package, network)
+    words = (sys.executable, "-c", _KILLED, package, network, databases)
     killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=90)
     assert killed.returncode == -signal.SIGKILL
     folder = Path(killed.stdout.strip())
     slurm.wait_for(lambda: not processes_of(folder) and not folder.exists())
 
 
-def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(missing, monkeypatch, tmp_path):
+def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(
+    missing, monkeypatch, databases, tmp_path
+):
     if lacking := missing_programs():
         missing(lacking)
     slurmd = tmp_path / "slurmd"
     slurmd.write_text("#!/bin/sh\necho there is no room in this node\nexit 4\n")
     slurmd.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    cluster = Cluster(num_nodes=1)
+    cluster = Cluster(num_nodes=1, databases=databases)
     with pytest.raises(RuntimeError, match=r"(?s)slurmd.* ended with 4.*no room in this node"):
         cluster.start()
     assert not cluster.spec.path.exists()

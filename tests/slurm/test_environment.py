@@ -33,11 +33,11 @@ CPU = ("--set", "launch.device=cpu")
 
 
 @pytest.fixture(scope="module")
-def wide(missing):
+def wide(missing, databases):
     """A cluster of eight nodes."""
     if lacking := missing_programs():
         missing(lacking)
-    cluster = Cluster(LOOPBACK, num_nodes=8)
+    cluster = Cluster(LOOPBACK, num_nodes=8, databases=databases)
     try:
         cluster.start()
         yield cluster
