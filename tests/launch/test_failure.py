@@ -112,30 +112,38 @@ def check(launched, verdict, failed_s, *, culprit, gpus, world_size, also_failed
 
 
 @pytest.mark.parametrize(
-    ("how", "kind", "expected"),
+    ("how", "culprit", "kind", "expected"),
     [
-        ("exception", "exception", {"exception": "ValueError", "exit_code": 1}),
-        ("exit 3", "exit", {"exit_code": 3}),
-        ("SIGKILL", "signal", {"signal": "SIGKILL", "exit_code": None}),
-        ("SIGTERM", "signal", {"signal": "SIGTERM"}),
-        ("crash", "signal", {"signal": "SIGSEGV"}),
-        ("_exit 7", "exit", {"exit_code": 7, "exception": None}),
-        ("_exit 0", "exit", {"exit_code": 0}),
-        ("memory", "out_of_memory", {"exception": "MemoryError"}),
-        ("tensor memory", "out_of_memory", {"exception": "RuntimeError"}),
+        ("exception", 0, "exception", {"exception": "ValueError", "exit_code": 1}),
+        ("exception", 2, "exception", {"exception": "ValueError", "exit_code": 1}),
+        ("exit 3", 2, "exit", {"exit_code": 3}),
+        ("SIGKILL", 0, "signal", {"signal": "SIGKILL", "exit_code": None}),
+        ("SIGKILL", 2, "signal", {"signal": "SIGKILL", "exit_code": None}),
+        ("SIGTERM", 2, "signal", {"signal": "SIGTERM"}),
+        ("crash", 0, "signal", {"signal": "SIGSEGV"}),
+        ("_exit 7", 2, "exit", {"exit_code": 7, "exception": None}),
+        ("_exit 0", 0, "exit", {"exit_code": 0}),
+        ("memory", 2, "out_of_memory", {"exception": "MemoryError"}),
+        ("tensor memory", 0, "out_of_memory", {"exception": "RuntimeError"}),
     ],
 )
-@pytest.mark.parametrize("culprit", [0, 2])
-def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, kind, expected, culprit):
+def test_the_rank_that_failed_first_is_named_with_its_cause(fail, how, culprit, kind, expected):
     launched, verdict, failed_s = fail(how, [culprit])
     check(launched, verdict, failed_s, culprit=culprit, gpus=4, world_size=4)
     assert verdict.kind == kind
     assert {name: getattr(verdict, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("layout", ["2 nodes x 4", "8 on 1 node"])
-@pytest.mark.parametrize("culprit", [0, 5])
-@pytest.mark.parametrize("how", ["exception", "SIGKILL"])
+@pytest.mark.parametrize(
+    ("layout", "culprit", "how"),
+    [
+        ("2 nodes x 4", 0, "SIGKILL"),
+        ("2 nodes x 4", 5, "exception"),
+        ("2 nodes x 4", 5, "SIGKILL"),
+        ("8 on 1 node", 0, "exception"),
+        ("8 on 1 node", 5, "SIGKILL"),
+    ],
+)
 def test_eight_ranks_end_with_the_one_that_failed(fail, layout, culprit, how):
     nodes, gpus = LAYOUTS[layout]
     launched, verdict, failed_s = fail(how, [culprit], nodes=nodes, gpus=gpus)

@@ -35,8 +35,17 @@ def warn(launched, *nodes):
         os.kill(launched.agent_pid(node), signal.SIGUSR2)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 4), (2, 2)])
-@pytest.mark.parametrize("warned", ["first node", "last node", "all nodes, twice"])
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "warned"),
+    [
+        (1, 1, "first node"),
+        (1, 4, "first node"),
+        (1, 4, "all nodes, twice"),
+        (2, 2, "first node"),
+        (2, 2, "last node"),
+        (2, 2, "all nodes, twice"),
+    ],
+)
 def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warned):
     launched = launch(write_script(LOOP), ENDLESS, nodes=nodes, gpus=gpus)
     up(launched, nodes * gpus)
