@@ -42,6 +42,7 @@ def run_benchmark(name, *arguments):
         ),
     ],
 )
+@pytest.mark.timeout(300)
 def test_a_benchmark_runs_and_names_machine_and_versions(name, arguments, expected):
     printed = run_benchmark(name, *arguments)
 
