@@ -16,6 +16,7 @@ from slurm_cluster.spec import LOOPBACK, ClusterSpec
 LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
 _POLL_S = 0.05
 _PATIENCE_S = 30.0
+_ANSWER_S = 3.0  # a node without an answer is started anew, which does no harm
 _IMPATIENT_S = 3
 _ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "DEADLINE", "REVOKED", "SPECIAL_EXIT"}
@@ -210,7 +211,7 @@ class Cluster(Shell):
     def restore(self, patience_s=_PATIENCE_S):
         """As it was after the boot; returns the jobs that somebody left in the queue.
 
-        A job whose work is done, and a node that is busy, get so long to leave and to answer.
+        A job whose work is done gets so long to leave.
         """
         if self._controller == "paused":
             self._resume_controller()
@@ -227,7 +228,7 @@ class Cluster(Shell):
         if left:
             self.run("scancel", *(job.id for job in left))
             self._kill_tasks()
-        self._restart_silent_nodes(patience_s)
+        self._restart_silent_nodes(min(patience_s, _ANSWER_S))
         self.wait_for(lambda: not self.queue() and self._is_idle())
         self.is_whole = True
         return left
