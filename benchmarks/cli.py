@@ -1,6 +1,6 @@
 """Time of the commands that only look, beside `python -c pass` with the same interpreter.
 
-`status` is tried with 3 runs and with 1,000, as finished runs of 8 ranks leave them.
+`status` is tried with 3 runs and with many, as finished runs of 8 ranks leave them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ def time_command(command: list[str], folder: Path) -> Figures:
 
 
 def main() -> None:
-    options = option_parser(__doc__, pairs=15).parse_args()
+    parser = option_parser(__doc__, pairs=15)
+    parser.add_argument("--runs", type=int, default=1000, help="how many; default: %(default)s")
+    options = parser.parse_args()
     print_machine()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
-        for num_runs in (3, 1000):
+        for num_runs in (3, options.runs):
             make_runs(folder / f"runs-{num_runs}", num_runs=num_runs, num_ranks=8, num_windows=10)
         nothing = [sys.executable, "-c", "pass"]
         for arguments in (
             ["--help"],
             ["jobs"],
             ["status", "--runs", "runs-3"],
-            ["status", "--runs", "runs-1000"],
+            ["status", "--runs", f"runs-{options.runs}"],
             ["render", "ddp", "--scheduler", "local"],
         ):
             command = [HPCDIST, *arguments]

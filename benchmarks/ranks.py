@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,9 +96,9 @@ def launched(side: str, layout: Layout) -> Iterator[Ranks]:
             yield Ranks(layout=layout, commands=running, folder=folder)
 
 
-def warm_up() -> None:
+def warm_up(sides: Iterable[str] = tuple(LAUNCHERS)) -> None:
     """Start one rank on each side: files come into memory, modules are compiled."""
-    for side in LAUNCHERS:
+    for side in sides:
         with launched(side, Layout(nodes=1, ranks_per_node=1)) as ranks:
             ranks.reports()
             ranks.release()

@@ -1,4 +1,4 @@
-"""Time from the submission to Slurm to the first all-reduce of all ranks, on 2 nodes with 2 ranks.
+"""Time from the submission to Slurm to the first all-reduce of all ranks, on several nodes.
 
 The same script by `hpcdist submit`, and by `sbatch` of a script as the tutorials have it, in which
 srun starts a torchrun per node. Measured from the start of the command, which for hpcdist contains
@@ -101,9 +101,12 @@ def _wait_for_reports(site: Site, paths: Sequence[Path]) -> None:
 
 
 def main() -> None:
-    options = option_parser(__doc__, pairs=3).parse_args()
+    parser = option_parser(__doc__, pairs=3)
+    parser.add_argument("--nodes", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--ranks", type=int, default=2, help="per node; default: %(default)s")
+    options = parser.parse_args()
     print_machine()
-    layout = Layout(nodes=2, ranks_per_node=2)
+    layout = Layout(nodes=options.nodes, ranks_per_node=options.ranks)
     with booted() as site:
         for side in _COMMANDS:  # files come into memory, modules are compiled
             measure(site, side, layout)

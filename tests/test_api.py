@@ -34,12 +34,12 @@ def test_a_script_is_submitted_waited_for_and_summarized(tmp_path):
 
 
 def test_a_run_that_goes_on_times_out_and_is_cancelled(tmp_path):
-    (tmp_path / "waits.py").write_text("import time\ntime.sleep(60)\n")
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
     run = hpcdist.submit("waits.py", scheduler="local")
     with pytest.raises(TimeoutError, match="has not ended after"):
         run.wait(timeout_s=0.05)
     run.cancel()
-    assert run.wait(timeout_s=10).kind == "cancelled"
+    assert run.wait(timeout_s=60).kind == "cancelled"
     assert hpcdist.load("last").state == "cancelled"
 
 

@@ -139,7 +139,7 @@ def test_functions_and_classes_of_a_main_script_go_whole(write_script, tmp_path)
         env=os.environ | {"HPCDIST_RUNS": str(tmp_path / "runs")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
         check=False,
     )
     assert done.stdout == "[21, 42] 84 lambda-\n", done.stderr

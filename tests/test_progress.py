@@ -46,18 +46,20 @@ def test_a_cleared_board_has_forgotten():
         assert (seen.alive_s, seen.step, seen.finished) == (0.0, None, False)
 
 
-def rank_that_stops(board, rank, step_s, started):
-    """Fork a rank whose steps take `step_s`; it leaves with the boundary at which it stopped."""
+def rank_that_stops(board, rank, step_s, says):
+    """Fork a rank whose steps take `step_s`; it says when it has begun, and in the end the boundary
+    at which it stopped."""
     if pid := os.fork():
         return pid
     slot = board.slot(rank)
     slot.start()
     while not slot.should_stop():
         if slot.last_step is None:
-            os.write(started, b".")
+            os.write(says, b"up\n")
         slot.step(1)
         time.sleep(step_s)
-    os._exit(board.read(rank).boundary)
+    os.write(says, b"%d\n" % board.read(rank).boundary)
+    os._exit(0)
 
 
 @pytest.mark.parametrize("order", ["while they run", "before they run"])
@@ -65,6 +67,7 @@ def test_ranks_that_run_apart_stop_at_the_same_boundary(order):
     """Two boards are two nodes; nothing but the boards holds the ranks together."""
     boards = [ProgressBoard(2), ProgressBoard(2)]
     reading, writing = os.pipe()
+    said = os.fdopen(reading, "rb", buffering=0)
     steps_s = [0.001, 0.002, 0.004, 0.02]
     if order == "before they run":
         for board in boards:
@@ -74,17 +77,18 @@ def test_ranks_that_run_apart_stop_at_the_same_boundary(order):
         for rank, step_s in enumerate(steps_s)
     ]
     if order == "while they run":
-        assert sum(len(os.read(reading, 1)) for _ in steps_s) == 4
+        assert {said.readline() for _ in steps_s} == {b"up\n"}
         for board in boards:
             board.pause()
     time.sleep(0.01)
     last = max(board.last_boundary() for board in boards)
     for board in boards:
         board.stop_at(last + 1)
-    stopped_at = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids}
-    assert stopped_at == {last + 1}
-    os.close(reading)
+    assert {os.waitpid(pid, 0)[1] for pid in pids} == {0}
     os.close(writing)
+    with said:
+        stopped_at = {int(line) for line in said if line != b"up\n"}
+    assert stopped_at == {last + 1}
 
 
 def test_without_an_order_nothing_stops_and_a_cleared_board_has_none():

@@ -13,10 +13,10 @@ import sys, time
 from hpcdist import record
 
 record.start()
-for step in range(150):
-    time.sleep(0.002)
+for step in range(50):
+    time.sleep(0.001)
     record.mark("data_wait")
-    time.sleep(0.004)
+    time.sleep(0.02)
     record.mark("forward_backward")
     record.step(samples=32, loss=1.0 / (step + 1))
     if step == 29 and "--fail" in sys.argv:
@@ -29,12 +29,12 @@ def test_steps_of_a_script_are_in_the_summary(submit, write_script):
     launched = submit(write_script(LOOP), gpus=2)
     assert launched.verdict().kind == "done"
     (summary,) = summarize([launched.run], {}).runs
-    assert summary.steps == 150
+    assert summary.steps == 50
     assert summary.samples_per_s is not None
     assert summary.final.accuracy == 0.9
     assert summary.phase_s["forward_backward"] > summary.phase_s["data_wait"] > 0
     windows = [event for event in launched.events(1) if event["event"] == "steps"]
-    assert sum(window["steps"] for window in windows) == 150
+    assert sum(window["steps"] for window in windows) == 50
 
 
 def test_the_verdict_on_a_script_names_the_last_step(submit, write_script):

@@ -387,7 +387,7 @@ def test_paths_in_a_job_do_not_depend_on_where_it_runs(tree):
 WAITS = """
 import os, sys, time
 print("up", flush=True)
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 90
 while not os.path.exists(sys.argv[1]) and time.monotonic() < deadline:
     time.sleep(0.01)
 import helper

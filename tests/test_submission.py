@@ -277,7 +277,7 @@ def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
         run = Run(path)
         assert local.scheduler.conditions([run])[run.id].state == "running"
         local.scheduler.cancel([run])
-        assert process.wait(10) < 0
+        assert process.wait(60) < 0
     assert run.read_verdict().state == "cancelled"
 
 

@@ -12,29 +12,28 @@ import os
 import time
 from pathlib import Path
 
+from hpcdist import rank
 from hpcdist.training.models import FashionCNN
 
 
 class HeldCNN(FashionCNN):
-    steps = 0
-
     def forward(self, images):
-        self.steps += 1
-        run = Path(os.environ["HPCDIST_RUN_DIR"])
-        has_begun = self.steps > 200 or (run / "attempts" / "00001").exists()
-        if has_begun and not (run / "released").exists():
-            time.sleep(0.1)
+        released = Path(os.environ["HPCDIST_RUN_DIR"], "released")
+        progress = rank.current().progress
+        if (progress.last_step or 0) >= (1 if rank.current().attempt > 0 else 75):
+            while not released.exists() and not progress.is_asked_to_stop():
+                time.sleep(0.02)
         return super().forward(images)
 """
-"""Steps slowly, after the fourth epoch and after each restart, until it is released: what is to
-interrupt its training comes in time, however busy the machine is. It learns what the built-in model
-learns."""
+"""Waits in a step, in the fourth epoch and after the first of each restart, until it is released or
+asked to stop: what is to interrupt its training comes in time, however busy the machine is. It
+learns what the built-in model learns."""
 
 TRAIN = (
     "ddp",
     *("--set", "model.name=held:HeldCNN"),
-    *("--set", "train.epochs=14"),
-    *("--set", "train.batch_size=16"),
+    *("--set", "train.epochs=6"),
+    *("--set", "train.batch_size=32"),
     *("--set", "train.evaluate_every_epochs=0"),
     *("--set", "checkpoint.every_epochs=2"),
     *("--set", "launch.device=cpu"),
@@ -42,23 +41,6 @@ TRAIN = (
 TWO = ("--nodes", 2, "--gpus", 1)
 CPU = ("--set", "launch.device=cpu")
 
-COUNT = """\
-import os, sys, time
-from pathlib import Path
-from hpcdist import record
-saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
-begin = int(saved.read_text()) if saved.exists() else 0
-record.start(first_step=begin)
-for step in range(begin + 1, int(sys.argv[1]) + 1):
-    time.sleep(0.1)
-    record.step(samples=1)
-    if record.should_stop():
-        saved.write_text(str(step))
-        print("stopped", step, flush=True)
-        sys.exit(record.EXIT_STOPPED)
-print("counted from", begin, flush=True)
-"""
-"""Counts so many steps, 0.1 s each; stops when told to, and goes on where it stopped."""
 _UNDISTURBED = "last.pt"
 
 
@@ -109,7 +91,7 @@ def flat(value):
 def train(user, *options):
     """Submit the training, and wait until it is well under way."""
     run = _submit(user, *options)
-    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 4, 60)
+    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 90)
     return run
 
 

@@ -36,6 +36,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("name", STOPS)
+@pytest.mark.timeout(300)
 def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch, missing, tmp_path):
     package, phases, started_with = STOPS[name]
     if importlib.util.find_spec(package) is None:
@@ -56,7 +57,7 @@ def test_an_example_is_recorded_stopped_and_gone_on_with_unchanged(name, launch,
         env=os.environ | {"HPCDIST_RUN_DIR": str(launched.run.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

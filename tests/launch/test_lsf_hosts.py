@@ -16,7 +16,7 @@ from hpcdist.launch.host_script import host_script
 from hpcdist.launch.launchers import launch_command
 from hpcdist.launch.lsf_job import Host, exit_code_for_lsf, job_hosts
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 LAUNCHER = """#!/bin/sh
 # Starts a command on a host, as rsh does: through another shell, without our environment.

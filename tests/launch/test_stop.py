@@ -35,8 +35,17 @@ def warn(launched, *nodes):
         os.kill(launched.agent_pid(node), signal.SIGUSR2)
 
 
-@pytest.mark.parametrize(("nodes", "gpus"), [(1, 1), (1, 4), (2, 2)])
-@pytest.mark.parametrize("warned", ["first node", "last node", "all nodes, twice"])
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "warned"),
+    [
+        (1, 1, "first node"),
+        (1, 4, "first node"),
+        (1, 4, "all nodes, twice"),
+        (2, 2, "first node"),
+        (2, 2, "last node"),
+        (2, 2, "all nodes, twice"),
+    ],
+)
 def test_all_ranks_stop_at_the_same_step(launch, write_script, nodes, gpus, warned):
     launched = launch(write_script(LOOP), ENDLESS, nodes=nodes, gpus=gpus)
     up(launched, nodes * gpus)
@@ -114,7 +123,7 @@ def test_a_script_that_asks_whether_to_stop_is_not_ended_by_sigterm(launch, writ
 
 
 def test_a_warned_run_can_still_be_cancelled(launch, write_script):
-    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(600)")
     launched = launch(script, gpus=2)
     up(launched, 2)
     warn(launched, 0)
@@ -125,9 +134,9 @@ def test_a_warned_run_can_still_be_cancelled(launch, write_script):
 def test_a_rank_that_hangs_after_the_warning_is_told_from_its_victims(launch, write_script):
     hangs = LOOP.replace(
         "    dist.all_reduce(total)\n",
-        "    if step == 5 and dist.get_rank() == 1: time.sleep(60)\n    dist.all_reduce(total)\n",
+        "    if step == 5 and dist.get_rank() == 1: time.sleep(600)\n    dist.all_reduce(total)\n",
     )
-    launched = launch(write_script(hangs), ENDLESS, gpus=2, hang_timeout_s=1.5)
+    launched = launch(write_script(hangs), ENDLESS, gpus=2, hang_timeout_s=4)
     up(launched, 2)
     warn(launched, 0)
     verdict = launched.verdict()
@@ -143,7 +152,7 @@ def test_what_a_failure_left_is_not_taken_for_a_stop(launch, write_script):
     assert (verdict.exception, verdict.rank) == ("ZeroDivisionError", 1)
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(60)"])
+@pytest.mark.parametrize("ending", ["sys.exit(75)", "time.sleep(600)"])
 def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script, ending):
     loop = LOOP.replace("sys.exit(record.EXIT_STOPPED)", ending)
     launched = launch(write_script(loop), ENDLESS, gpus=2, time_limit_min=6 / 60)
@@ -156,18 +165,29 @@ def test_the_time_limit_warns_before_it_ends_the_run(launch, write_script, endin
         assert verdict.message.endswith("the ranks had been asked to stop, and did not")
 
 
-RESUMING = LOOP.replace(
-    "for step in range(int(sys.argv[1])):",
-    """saved = sys.argv[2] + f"/saved-{dist.get_rank()}"
-first = int(open(saved).read()) if os.path.exists(saved) else 0
+RESUMING = """
+import os, sys, time
+import torch, torch.distributed as dist
+from hpcdist import record
+
+dist.init_process_group("gloo")
+saved = sys.argv[1] + f"/saved-{dist.get_rank()}"
+first = step = int(open(saved).read()) if os.path.exists(saved) else 0
 record.start(first_step=first)
-for step in range(first, int(sys.argv[1])):""",
-).replace(
-    "    if record.should_stop():\n",
-    """    if record.should_stop():
-        open(saved, "w").write(str(step + 1))
-""",
-)
+is_released = torch.zeros(1)
+while is_released.item() == 0:
+    is_released = torch.tensor(float(os.path.exists(sys.argv[1] + "/released")))
+    dist.all_reduce(is_released)
+    step += 1
+    record.step(samples=1)
+    if step == first + 4:
+        print("up", flush=True)
+    if record.should_stop():
+        open(saved, "w").write(str(step))
+        sys.exit(record.EXIT_STOPPED)
+    time.sleep(0.002 * (1 + dist.get_rank()))
+"""
+"""Steps until it is released, in whichever life; begins where the life before has stopped."""
 
 
 def start_again(launched, life, nodes):
@@ -181,24 +201,25 @@ def start_again(launched, life, nodes):
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_job_goes_on_in_its_next_life(launch, write_script, tmp_path, nodes):
-    script = write_script(RESUMING.replace("if step == 3:", "if step == first + 3:"))
-    launched = launch(script, 2000, tmp_path, nodes=nodes, scheduler="testing")
+    launched = launch(write_script(RESUMING), tmp_path, nodes=nodes, scheduler="testing")
     up(launched, nodes)
     warn(launched, *range(nodes))
     start_again(launched, 0, nodes)
     launched.wait(lambda: "up" in launched.log(0, 1))
     warn(launched, 0)
     start_again(launched, 1, nodes)
+    launched.wait(lambda: "up" in launched.log(0, 2))
+    (tmp_path / "released").touch()
     verdict = launched.verdict()
     assert (verdict.kind, verdict.attempt, verdict.restarts) == ("done", 2, 0)
     steps = [launched.events(0, attempt)[-1]["step"] for attempt in range(3)]
-    assert 0 < steps[0] < steps[1] < steps[2] == 2000
+    assert 0 < steps[0] < steps[1] < steps[2]
     stops = [launched.run.read_attempt_verdict(attempt) for attempt in range(2)]
     assert [stop.step for stop in stops] == steps[:2]
 
 
 def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
-    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    script = write_script("import time\nprint('up', flush=True)\ntime.sleep(600)")
     launched = launch(script, nodes=3, scheduler="testing")
     up(launched, 3)
     os.kill(launched.agent_pid(0), signal.SIGKILL)
@@ -211,7 +232,7 @@ def test_a_job_that_loses_a_node_is_started_again(launch, write_script):
 def test_a_job_that_comes_no_further_in_two_lives_is_not_started_again(launch, write_script):
     script = write_script(
         "import time\nfrom hpcdist import record\nrecord.step(samples=1)\n"
-        "print('up', flush=True)\ntime.sleep(60)"
+        "print('up', flush=True)\ntime.sleep(600)"
     )
     launched = launch(script, nodes=2, scheduler="testing")
     for life in range(3):  # the first recorded a step that none had before

@@ -15,7 +15,13 @@ from hpcdist.run import Run
 
 
 @pytest.fixture(scope="session")
-def cluster_of(missing):
+def databases(tmp_path_factory):
+    """Where all clusters of the session, in whatever process, have their database from."""
+    return str(session_folder(tmp_path_factory))
+
+
+@pytest.fixture(scope="session")
+def cluster_of(missing, databases):
     """Call it with a network; boots a cluster on the first call, and the same comes after."""
     clusters = {}
 
@@ -23,7 +29,7 @@ def cluster_of(missing):
         if lacking := missing_programs():
             missing(lacking)
         if network not in clusters:
-            cluster = Cluster(network)
+            cluster = Cluster(network, databases=databases)
             cluster.start()
             clusters[network] = cluster
         return clusters[network]
@@ -35,7 +41,9 @@ def cluster_of(missing):
 
 def _whole_and_idle(cluster):
     """The cluster, for one test; a job that the test leaves is an error."""
-    cluster.restore()  # in case the last test ended before it could
+    if not cluster.is_whole:  # the last test ended before it could
+        cluster.restore()
+    cluster.is_whole = False
     yield cluster
     left = cluster.restore()
     assert not left, "the test left jobs in the queue, and has to wait for their end or cancel them"

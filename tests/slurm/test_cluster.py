@@ -23,11 +23,11 @@ def processes_of(folder):
 
 
 @pytest.fixture
-def own_cluster(missing):
+def own_cluster(missing, databases):
     """One that the test may end as it likes."""
     if lacking := missing_programs():
         missing(lacking)
-    cluster = Cluster(num_nodes=1)
+    cluster = Cluster(num_nodes=1, databases=databases)
     cluster.start()
     yield cluster
     with contextlib.suppress(BrokenPipeError):
@@ -143,7 +143,8 @@ def test_a_killed_node_takes_its_tasks_with_it_and_comes_back(slurm, tmp_path):
     slurm.wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     slurm.kill_node("127.0.1.2")
     assert [processes.is_zombie(int(pid)) for pid in pids.read_text().split()].count(True) == 1
-    slurm.wait_for(lambda: slurm.node_states()["127.0.1.2"].startswith("down"), limit_s=60)
+    slurm.give_up_node("127.0.1.2")
+    assert slurm.node_states()["127.0.1.2"].startswith("down")
     assert slurm.wait_for_end(job) == "NODE_FAIL"
     slurm.revive_node("127.0.1.2")
     slurm.wait_until_idle()
@@ -201,7 +202,7 @@ def test_what_a_test_leaves_is_found_and_made_good(slurm, tmp_path):
     slurm.stop_controller()
     slurm.kill_node("127.0.1.4")
     slurm.stop_database()
-    assert [left.id for left in slurm.restore()] == [job]
+    assert [left.id for left in slurm.restore(patience_s=0.5)] == [job]
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert slurm.queue() == []
     assert processes.is_zombie(int(pid.read_text()))
@@ -211,9 +212,7 @@ def slurmd_pid(cluster, node):
     """Of the process itself, not of its steps."""
     command = b"\0".join([b"slurmd", b"-D", b"-N", node.encode(), b""])
     (pid,) = (
-        pid
-        for pid in processes_of(cluster.spec.folder)
-        if Path(f"/proc/{pid}/cmdline").read_bytes() == command
+        pid for pid in processes_of(cluster.spec.folder) if processes.command_line(pid) == command
     )
     return pid
 
@@ -225,7 +224,7 @@ def test_nodes_that_have_ended_or_give_no_answer_are_made_good(slurm):
     # What the controller finds out by itself after a while.
     slurm.run("scontrol", "update", f"nodename={slurm.nodes[2]}", "state=noresp")
     assert slurm.node_states()[slurm.nodes[2]] == "idle*"
-    assert slurm.restore() == []
+    assert slurm.restore(patience_s=0.5) == []
     assert slurm.node_states() == dict.fromkeys(slurm.nodes, "idle")
     assert {slurmd_pid(slurm, node) for node in slurm.nodes}.isdisjoint({ended, silent})
     assert slurm.run("srun", "--nodes=4", "--ntasks=4", "true").returncode == 0
@@ -278,16 +277,13 @@ def test_own_names_can_be_loopback_addresses(slurm_netns):
     assert address_of("n2", node="n2") == "10.77.0.2"
 
 
-def test_two_clusters_at_once_do_not_meet(slurm, own_cluster):
+def test_two_clusters_at_once_do_not_meet_and_nothing_is_left_of_one_that_is_stopped(
+    slurm, own_cluster
+):
     assert slurm.spec.folder != own_cluster.spec.folder
-    job = own_cluster.submit(LONG)
-    own_cluster.wait_for_state(job, "RUNNING")
+    own_cluster.wait_for_state(own_cluster.submit("setsid sleep 300 & wait"), "RUNNING")
     assert slurm.queue() == []
     assert own_cluster.node_states() == {"127.0.1.1": "mixed"}
-
-
-def test_nothing_is_left_of_a_stopped_cluster(own_cluster):
-    own_cluster.wait_for_state(own_cluster.submit("setsid sleep 300 & wait"), "RUNNING")
     assert processes_of(own_cluster.spec.folder)
     own_cluster.stop()
     assert not processes_of(own_cluster.spec.folder)
@@ -298,7 +294,7 @@ _KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from slurm_cluster.cluster import Cluster
-cluster = Cluster(sys.argv[2], num_nodes=1)
+cluster = Cluster(sys.argv[2], num_nodes=1, databases=sys.argv[3])
 cluster.start()
 print(cluster.spec.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -306,23 +302,27 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("network", ["loopback", "namespaces"])
-def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(slurm, slurm_netns, network):
+def test_nothing_is_left_of_a_cluster_whose_tests_were_killed(
+    slurm, slurm_netns, databases, network
+):
     package = str(Path(__file__).parent)
-    words = (sys.executable, "-c", _KILLED, package, network)
+    words = (sys.executable, "-c", _KILLED, package, network, databases)
     killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, timeout=90)
     assert killed.returncode == -signal.SIGKILL
     folder = Path(killed.stdout.strip())
     slurm.wait_for(lambda: not processes_of(folder) and not folder.exists())
 
 
-def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(missing, monkeypatch, tmp_path):
+def test_a_cluster_that_does_not_boot_says_what_its_daemons_said(
+    missing, monkeypatch, databases, tmp_path
+):
     if lacking := missing_programs():
         missing(lacking)
     slurmd = tmp_path / "slurmd"
     slurmd.write_text("#!/bin/sh\necho there is no room in this node\nexit 4\n")
     slurmd.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    cluster = Cluster(num_nodes=1)
+    cluster = Cluster(num_nodes=1, databases=databases)
     with pytest.raises(RuntimeError, match=r"(?s)slurmd.* ended with 4.*no room in this node"):
         cluster.start()
     assert not cluster.spec.path.exists()

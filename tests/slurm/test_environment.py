@@ -23,15 +23,21 @@ kept = {name: os.environ.get(name) for name in os.environ if not name.startswith
 print(json.dumps({"environment": kept, "hosts": hosts}))
 dist.destroy_process_group()
 """
+WAIT = """\
+import time
+print("up", flush=True)
+while not os.path.exists("gate"):
+    time.sleep(0.02)
+"""
 CPU = ("--set", "launch.device=cpu")
 
 
 @pytest.fixture(scope="module")
-def wide(missing):
+def wide(missing, databases):
     """A cluster of eight nodes."""
     if lacking := missing_programs():
         missing(lacking)
-    cluster = Cluster(LOOPBACK, num_nodes=8)
+    cluster = Cluster(LOOPBACK, num_nodes=8, databases=databases)
     try:
         cluster.start()
         yield cluster
@@ -55,8 +61,8 @@ def profile(user, *directives):
     ids=["1x1", "1x4", "2x2", "4x2", "8x1", "not contiguous"],
 )
 def test_every_rank_is_told_its_place_as_slurm_sees_it(user, nodes, gpus, node_list):
-    """Few nodes also meet; on many, each of which imports torch, that would show nothing more."""
-    meets = nodes < 4
+    """Two nodes also meet; on more, each of which imports torch, that would show nothing more."""
+    meets = nodes == 2
     if node_list:
         profile(user, "--nodelist=" + ",".join(f"127.0.1.{number}" for number in node_list))
     options = CPU if gpus > 2 else ()
@@ -108,7 +114,7 @@ def test_every_rank_is_told_its_place_as_slurm_sees_it(user, nodes, gpus, node_l
 
 
 def test_the_shipped_job_trains_and_its_summary_is_there(user):
-    run = user.done(user.submit("ddp", "--nodes", 2, "--gpus", 2, "--set", "train.epochs=3"))
+    run = user.done(user.submit("ddp", "--nodes", 2, "--gpus", 2, "--set", "train.epochs=1"))
     (row,) = json.loads(user("summary", "--json").stdout)
     assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 4)
     assert events(run, "end", rank=3)[0]["status"] == "done"
@@ -116,9 +122,11 @@ def test_the_shipped_job_trains_and_its_summary_is_there(user):
 
 def test_two_jobs_on_one_node_do_not_meet(user):
     profile(user, "--nodelist=127.0.1.3")
-    text = MEET.replace("dist.destroy", "import time; time.sleep(3); dist.destroy")
-    script = user.write("show.py", text)
+    script = user.write("show.py", SHOW + WAIT)
     runs = [user.submit(script, "--gpus", 1) for _ in range(2)]
+    for run in runs:
+        user.wait_for_line(run, "up")
+    user.write("gate", "")
     for run in runs:
         user.done(run)
     seen = [printed(run, 0)["environment"] for run in runs]

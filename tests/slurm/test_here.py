@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from cluster_user import log
 
 from hpcdist.run import all_runs
 
@@ -56,12 +57,14 @@ def shell(slurm, tmp_path, write_script):
 
 
 def test_a_job_that_names_no_nodes_takes_all_of_the_allocation(shell, slurm):
-    done = shell.submit("check", "--here", "--gpus", "2", "--set", "launch.device=cpu", "--json")
+    done = shell.submit("work.py", "--here", "--gpus", "2", "--json", "--", "0")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "done"
-    assert "6 ranks on 3 nodes added up right" in done.stderr
     assert "started on node 0: 127.0.1.1" in done.stderr
     (run,) = shell.runs
+    assert [log(run, rank) for rank in range(6)] == [
+        f"{rank} 6 {shell.job_id}\n" for rank in range(6)
+    ]
     submission = run.read_submission()
     assert (submission["step"], submission["job_id"]) == (True, shell.job_id)
     assert [job.id for job in slurm.queue()] == [shell.job_id]
@@ -121,7 +124,7 @@ def test_ctrl_c_ends_the_step_and_never_the_allocation(shell, slurm):
         _, said = command.communicate(timeout=60)
     assert command.returncode == 130
     assert "cancelled: interrupted" in said
-    assert shell.steps() == []
+    slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
     assert shell.runs[0].read_verdict().state == "cancelled"
 
@@ -137,7 +140,7 @@ def test_a_step_is_seen_and_cancelled_from_another_shell(shell, slurm):
     (answer,) = json.loads(ended.stdout)
     assert (answer["state_before"], answer["state"]) == ("running", "cancelled")
     assert "cancelled" in said
-    assert shell.steps() == []
+    slurm.wait_for(lambda: shell.steps() == [])
     assert [job.id for job in slurm.queue()] == [shell.job_id]
 
 
@@ -152,15 +155,16 @@ def test_a_step_has_the_time_limit_of_the_profile(shell):
     assert "7:00" in said.stdout.split()
 
 
-def test_two_runs_share_an_allocation_at_one_time(shell):
+def test_two_runs_share_an_allocation_at_one_time(shell, slurm):
     with shell.start("work.py", "--here", "--", "600") as first:
         assert first.stdout.readline().startswith("[rank ")
         done = shell.submit("work.py", "--here", "--", "0")
-        still_there = len(shell.steps())
+        slurm.wait_for(lambda: len(shell.steps()) == 1)
+        still_there = first.poll() is None
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
-    assert still_there == 1
+    assert still_there
 
 
 def test_a_step_that_finds_no_room_waits_and_can_be_given_up(shell, slurm):

@@ -2,7 +2,8 @@
 
 import pytest
 from cluster_user import User, job_id, log
-from trainings import COUNT, TWO
+from counting import COUNT
+from trainings import TWO
 
 
 @pytest.fixture
@@ -24,12 +25,14 @@ SLEEP = "import time\ntime.sleep(600)\n"
 def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_it_and_say_so(user):
     """At one time, since all of it is waiting: Slurm looks at limits every 30 s, and warns of a
     minute's limit after less than half."""
-    counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1", "--", 500)
+    counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1")
     do_not_stop = [
         user.submit(user.write(name, text), *options, "--time", "1")
         for name, text, options in (("deaf.py", DEAF, TWO), ("sleep.py", SLEEP, ()))
     ]
-    user.done(counts, 200)
+    user.cluster.wait_for(lambda: counts.newest_attempt() == 1, 120)
+    user.write("gate", "")
+    user.done(counts)
     assert_went_on(counts)
     for run in do_not_stop:
         user.verdict(run, 180)

@@ -42,8 +42,8 @@ def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(bloc
     blocked.run("hpcdist", "cancel", run_id, cwd=tmp_path)
 
 
-def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, tmp_path):
-    command = ("hpcdist", "submit", "check", "--nodes", "2", "--set", "launch.device=cpu", "--wait")
+def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script, tmp_path):
+    command = ("hpcdist", "submit", write_script("pass"), "--nodes", "2", "--wait")
     done = slurm_netns.run(*command, cwd=tmp_path, timeout=60)
     expected = (
         "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "

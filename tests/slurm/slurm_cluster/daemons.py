@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -121,29 +122,52 @@ class Daemons:
         )
         self.wait_until("munged listens", self.spec.munge_socket.exists)
 
-    def start_mariadb(self):
-        defaults = f"--defaults-file={self.spec.path}/my.cnf"
+    def make_database(self):
+        """With the accounts, which the controller then knows from its first moment on."""
         root = "--auth-root-authentication-method=normal"
-        self.run("mariadb-install-db", defaults, root, "--skip-test-db")
-        self.start("mariadbd", "mariadbd", defaults)
+        self.run("mariadb-install-db", self._database_defaults, root, "--skip-test-db")
+        self.start_mariadb()
+        self.run(*self._database_client, text=_DATABASE_USER)
+        self.start_slurmdbd()
+        self._add_accounts()
+
+    def keep_database(self, folder):
+        """Stop it, and copy it to where other clusters take it from."""
+        self.stop("slurmdbd")
+        self.stop("mariadbd")
+        shutil.copytree(self.spec.path / "db", folder / "db")
+
+    def take_database(self, folder):
+        """One that was kept, in the place of making it, which takes ten times as long."""
+        shutil.copytree(folder / "db", self.spec.path / "db", dirs_exist_ok=True)
+        self.start_mariadb()
+        self.start_slurmdbd()
+
+    @property
+    def _database_defaults(self):
+        return f"--defaults-file={self.spec.path}/my.cnf"
+
+    @property
+    def _database_client(self):
         socket_option = f"--socket={self.spec.database_socket}"
-        client = ("mariadb", "--no-defaults", socket_option, "--user=root")
+        return ("mariadb", "--no-defaults", socket_option, "--user=root")
+
+    def start_mariadb(self):
+        self.start("mariadbd", "mariadbd", self._database_defaults)
+        ask = (*self._database_client, "-e", "select 1")
         self.wait_until(
             "the database answers",
             lambda: (
-                self.spec.database_socket.exists()
-                and "1" in self.run(*client, "-e", "select 1", check=False).split()
+                self.spec.database_socket.exists() and "1" in self.run(*ask, check=False).split()
             ),
         )
-        self.run(*client, text=_DATABASE_USER)
 
     def start_slurmdbd(self):
         self.start("slurmdbd", "slurmdbd", "-D")
         address = (config.controller_host(self.spec)[1], self.ports.accounting)
         self.wait_until("slurmdbd listens", lambda: _listens(address))
 
-    def add_accounts(self):
-        """Before the controller starts, which then knows them from its first moment on."""
+    def _add_accounts(self):
         user, accounts, qoses = self.spec.user, ",".join(config.ACCOUNTS), ",".join(config.QOSES)
         lines = [
             "add cluster hpcdist",

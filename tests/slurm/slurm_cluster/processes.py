@@ -64,6 +64,14 @@ def variable(pid, name):
     return next((os.fsdecode(e[len(start) :]) for e in entries if e.startswith(start)), None)
 
 
+def command_line(pid):
+    """Each word ends with a zero byte; None for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+
+
 def has_open(pid, path):
     folder = Path(f"/proc/{pid}/fd")
     try:
@@ -84,7 +92,7 @@ def _link(path):
         return None
 
 
-def kill_all(find, popens=(), limit_s=5.0):
+def kill_all(find, popens=(), limit_s=30.0):
     """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
     deadline = time.monotonic() + limit_s
     while pids := {pid for pid in find() if not is_zombie(pid)}:

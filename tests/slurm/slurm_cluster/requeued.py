@@ -9,7 +9,7 @@ import subprocess
 import time
 
 _PERIOD_S = 0.5
-_HOLD_S = 3
+_HOLD_S = 2
 _LIMIT_S = 10
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_cluster import namespaces, processes, programs
 
-_LIMIT_S = 30.0
+_LIMIT_S = 60.0
 _NOT_PASSED_ON = re.compile("(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC)_|HPCDIST_RUNS$")
 
 

@@ -32,6 +32,9 @@ class ClusterSpec:
     """Per node."""
     memory_mib: int = 16_000
     """Per node; said to Slurm, never enforced."""
+    databases: str | None = None
+    """A folder in which the first of several clusters keeps a copy of its database for the others;
+    None: each makes its own."""
 
     @classmethod
     def from_json(cls, text):

@@ -14,6 +14,9 @@ import shutil
 import signal
 import sys
 import traceback
+from pathlib import Path
+
+from made_once import made_once
 
 from slurm_cluster import processes
 from slurm_cluster.daemons import BootError, Daemons
@@ -69,14 +72,24 @@ def _boot(spec, held):
     if spec.in_namespaces:
         daemons.make_network()
     daemons.start_munge()
-    daemons.start_mariadb()
-    daemons.start_slurmdbd()
-    daemons.add_accounts()
+    _start_database(daemons, spec.databases)
     daemons.start_controller()
     for node in spec.nodes:
         daemons.start_node(node)
     daemons.wait_until_idle()
     return daemons
+
+
+def _start_database(daemons, kept):
+    if kept is None:
+        daemons.make_database()
+        return
+
+    def make(folder):
+        daemons.make_database()
+        daemons.keep_database(folder)
+
+    daemons.take_database(made_once(Path(kept), "slurm-database", make))
 
 
 def _daemons(spec, held):

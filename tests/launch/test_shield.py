@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-LIMIT_S = 60
+LIMIT_S = 110
 
 SCRIPT = """
 import os, signal, sys
@@ -43,16 +43,16 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_survive_the_warnings_of_others_and_end_with_their_rank(
-    submit, write_script, method
+    launch, write_script, method
 ):
-    launched = submit(write_script(SCRIPT), method, "shield")
+    launched = launch(write_script(SCRIPT), method, "shield")
     assert launched.verdict().kind == "done", launched.log(0)
     assert launched.log(0) == "alive\n"
 
 
-def test_without_the_shield_torch_lets_them_die(submit, write_script):
+def test_without_the_shield_torch_lets_them_die(launch, write_script):
     """What its reader finds first, that the worker is dead or that its pipe is, is chance."""
-    launched = submit(write_script(SCRIPT), "fork")
+    launched = launch(write_script(SCRIPT), "fork")
     assert launched.verdict().kind == "exception"
     assert "alive" not in launched.log(0)
 
