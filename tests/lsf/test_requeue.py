@@ -30,6 +30,9 @@ def test_a_preempted_job_goes_on_where_it_stopped(user):
 def test_the_job_stops_before_a_limit_of_its_own(user):
     """A quarter of eight seconds before; LSF's own limit is rounded up to a minute."""
     run = count(user, "--time", "0:00:08")
+    for rank in range(2):
+        user.wait_for_line(run, "stopped", rank=rank)
+    user.write("gate", "")  # the second attempt has no limit to fear
     end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "time_limit"
     job = user.cluster.job(job_id(run))
