@@ -212,7 +212,11 @@ def answered(hpcdist, answer, arguments, environment):
     return terminal.finish(), terminal.shown
 
 
-FINDS = "import os; from hpcdist.cli.pictures import find_protocol; print('', find_protocol(os.environ), sep='\\n')"
+FINDS = """
+import os
+from hpcdist.cli.pictures import find_protocol
+print("", find_protocol(os.environ), sep="\\n")
+"""
 
 
 def found_on(hpcdist, answer, **environment):

@@ -9,7 +9,6 @@ from trainings import CPU, TWO
 
 from hpcdist.schedulers.lsf.usage import parse_seconds, parse_size
 
-
 WAIT_FOR_ALL = """\
 import os, time
 from pathlib import Path

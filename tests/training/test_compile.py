@@ -12,9 +12,16 @@ COMPILING_LIMIT_S = 300
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    """Where compiled kernels are kept: the compiler's own headers are compiled only once."""
+def kept_kernels(tmp_path_factory):
+    """The headers of the compiler are compiled only once."""
     return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def kernels(kept_kernels, monkeypatch):
+    """Where compiled kernels go."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept_kernels))
+    return kept_kernels
 
 
 def compiled(kernels):
@@ -24,9 +31,8 @@ def compiled(kernels):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("setting", "width"), [(True, 8), ("max-autotune", 12)])
 def test_compiled_models_train_like_others_by_both_trainers(
-    train_ranks, make_job, kernels, monkeypatch, setting, width
+    train_ranks, make_job, kernels, setting, width
 ):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
     before = compiled(kernels)
     sections = {"model": {"name": "mlp", "args": {"hidden": [width]}}}
     train = {"max_steps": 3, "lr": 0.01}
