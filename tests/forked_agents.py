@@ -15,10 +15,11 @@ _ZYGOTE = Path(__file__).parent / "launch" / "zygote.py"
 
 
 @contextlib.contextmanager
-def zygote(lasting_process, *modules):
+def zygote(lasting_process, *modules, cwd=None):
     """The process, with these modules, too; `lasting_process` is the fixture."""
     process = subprocess.Popen(
         [sys.executable, str(_ZYGOTE), *modules],
+        cwd=cwd,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -2,21 +2,21 @@
 
 import io
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import attributed
 import pytest
+from forked_agents import start_run, zygote
 
-from hpcdist.run import Run
+from hpcdist import workloads
+from hpcdist.job import LoadedJob, load_job
+from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.table import make_console
 from hpcdist.summary.why import NAMES
 
+FOLDER = Path(attributed.__file__).parent
 SHORT = ("train.batch_size=16", "train.evaluate_every_epochs=0", "record.window_s=0.05")
 ADVICE_BEGINS = {
     "data": "data wait is ",
@@ -28,32 +28,49 @@ ADVICE_BEGINS = {
 SAVE_NEVER = ("checkpoint.every_epochs=0",)
 
 
+@pytest.fixture(scope="module")
+def forking(lasting_process):
+    """Looks for models where this file does."""
+    modules = ("pytorch_lightning", "torch._dynamo", "hpcdist.training.loop")
+    with zygote(lasting_process, *modules, cwd=FOLDER) as process:
+        yield process
+
+
 @pytest.fixture
-def train(tmp_path):
-    """Train a slowed model with two ranks; returns what is `told` of the run."""
-    shutil.copy(attributed.__file__, tmp_path / "attributed.py")
-    environment = os.environ | {"HPCDIST_RUNS": str(tmp_path / "runs"), "NO_COLOR": "1"}
+def run_job(tmp_path, launched_run, forking):
+    """Run a job to its end; returns what is `told` of the run."""
+    started = []
+
+    def run(loaded):
+        launched = launched_run(*start_run(forking, loaded, tmp_path / "runs"))
+        started.append(launched)
+        assert launched.verdict().state == "done", launched.everything_said()
+        return told([launched.run])
+
+    yield run
+    for launched in started:
+        launched.kill_agents()
+
+
+@pytest.fixture
+def train(run_job, monkeypatch):
+    """Train a slowed model with two ranks."""
+    monkeypatch.chdir(FOLDER)
 
     def start(job, cause, *settings, nodes=1):
-        sizes = ("--nodes", str(nodes), "--gpus", str(2 // nodes))
+        flags = {
+            "resources.nodes": nodes,
+            "resources.gpus": 2 // nodes,
+            "launch.device": "cpu",
+        }
         model = ("model.name=attributed:Slowed", f"model.args.cause={cause}")
-        options = [
-            part
-            for setting in ("launch.device=cpu", *model, *SHORT, *settings)
-            for part in ("--set", setting)
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcdist", "submit", job, "--local", *sizes, *options],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+        loaded = load_job(
+            job,
+            flags={key: Flag(name=key, value=value) for key, value in flags.items()},
+            overrides=[*model, *SHORT, *settings],
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return told(
-            [Run(path) for path in (tmp_path / "runs").iterdir() if path.name.startswith(job)]
-        )
+        workloads.check(loaded.job)
+        return run_job(loaded)
 
     return start
 
@@ -161,10 +178,8 @@ dist.destroy_process_group()
         ("network", "communication"),
     ],
 )
-def test_what_slows_down_a_script_is_named_first(submit, write_script, cause, part):
-    folder = str(Path(attributed.__file__).parent)
-    launched = submit(write_script(SCRIPT.format(folder=folder)), cause, gpus=2)
-    assert launched.verdict(100).kind == "done", launched.everything_said()
-    row, text = told([launched.run])
+def test_what_slows_down_a_script_is_named_first(run_job, script_job, write_script, cause, part):
+    script = write_script(SCRIPT.format(folder=str(FOLDER)))
+    row, text = run_job(LoadedJob(job=script_job(script, cause, gpus=2), source=str(script)))
     assert_named_first(row, text, part)
     assert row["losses"]["shares"]["stragglers"] < 0.2
