@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcdist.events import read_events
 from hpcdist.run import Run
 
-START_LIMIT_S = 60
+START_LIMIT_S = 90
 END_LIMIT_S = 90
 
 
