@@ -3,18 +3,16 @@
 import pytest
 from cluster_user import User, job_id
 
-SLOW_TO_STOP = """
-import sys, time
-from pathlib import Path
+STOPS_FOR_EVER = """
+import time
 from hpcdist import record
 
 print("begun")
 while not record.should_stop():
     time.sleep(0.02)
 print("stopping")
-while not Path("killed").exists():
+while True:
     time.sleep(0.02)
-sys.exit(record.EXIT_STOPPED)
 """
 ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-snapshot")
 
@@ -23,7 +21,7 @@ ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-sn
 def user(lsf_like, tmp_path):
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
     user = User(lsf_like(hosts=hosts, kill_interval_s=60.0), tmp_path)
-    user.write("train.py", SLOW_TO_STOP)
+    user.write("train.py", STOPS_FOR_EVER)
     return user
 
 
@@ -33,7 +31,6 @@ def test_a_job_that_is_killed_while_it_stops_for_its_limit_does_not_come_back(us
     user.cluster.signal(job_id(run), "USR2")
     user.wait_for_line(run, "stopping")
     user.cluster.run("bkill", job_id(run))
-    user.write("killed", "")
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
     assert user.cluster.job(job_id(run)).exit_code == 130
     assert "brequeue" not in user.cluster.calls()
@@ -47,5 +44,4 @@ def test_a_suspended_job_runs_and_status_says_what_holds_it(user):
     said = user("status", run.id).stdout
     assert f"{run.id}: running" in said
     assert f"bresume {job_id(run)}" in said
-    user.write("killed", "")
     assert user("cancel", run.id).returncode == 0
