@@ -3,16 +3,16 @@
 import pytest
 from cluster_user import User, job_id
 
-STOPS_FOR_EVER = """
-import time
+SLOW_TO_STOP = """
+import sys, time
 from hpcdist import record
 
 print("begun")
 while not record.should_stop():
     time.sleep(0.02)
 print("stopping")
-while True:
-    time.sleep(0.02)
+time.sleep(4)  # an agent on LSF looks for signals twice in a second
+sys.exit(record.EXIT_STOPPED)
 """
 ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-snapshot")
 
@@ -21,7 +21,7 @@ ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-sn
 def user(lsf_like, tmp_path):
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
     user = User(lsf_like(hosts=hosts, kill_interval_s=60.0), tmp_path)
-    user.write("train.py", STOPS_FOR_EVER)
+    user.write("train.py", SLOW_TO_STOP)
     return user
 
 
