@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-SLEEP_S = 0.03
+SLEEP_S = 0.05
 SAVE_S = 0.3
-RUNNING_S, STOPPED_S = 0.01, 0.04
+RUNNING_S, STOPPED_S = 0.01, 0.07
 COMPUTING_S = 0.01
 PR_SET_PDEATHSIG = 1
 KILLED_AT_STEP = 90
@@ -53,7 +53,7 @@ class Slowed(nn.Module):
 
 
 def limit_cpu():
-    """Stop this process again and again, as cpulimit does: a fifth of a CPU is left to it."""
+    """Stop this process again and again, as cpulimit does: an eighth of a CPU is left to it."""
     pid = os.getpid()
     if os.fork() == 0:
         try:

@@ -8,7 +8,7 @@ import struct
 import termios
 import time
 
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 
 
 class Terminal:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.launch import failure
 from hpcdist.launch.channel import Message
 from hpcdist.launch.facts import Agreement, DisagreementError, NodeFacts, agree
@@ -378,9 +379,12 @@ class Coordinator:
             return
         verdict = self._decided or self._verdict_from_ends()
         if self._cancelled is not None and (
-            self._may_restart(verdict) or verdict.signal in _CANCEL_SIGNAL_NAMES
+            self._may_restart(verdict)
+            or verdict.exit_code_of_run == EXIT_STOPPED
+            or verdict.signal in _CANCEL_SIGNAL_NAMES
         ):
-            # The user wants no other attempt, or the signal that ended a rank was for all.
+            # The user wants no other attempt, be it of a run that has just stopped to go on later,
+            # or the signal that ended a rank was for all.
             verdict = self._cancelled
         elif self._may_restart(verdict) and self._notice is not None:
             sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 60.0
+LIMIT_S = 110.0
 
 
 @dataclass

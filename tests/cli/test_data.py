@@ -199,13 +199,32 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, option
 
 def shown_on(hpcdist, answer, **environment):
     """What `data show` writes to a terminal that answers so when it is asked."""
+    return answered(hpcdist, answer, ("data", "show", "digits", "--number", 2), environment)
+
+
+def answered(hpcdist, answer, arguments, environment):
     plain = {"TERM": "xterm", "TERM_PROGRAM": "", "TMUX": "", "KITTY_WINDOW_ID": "", "STY": ""}
     hpcdist.environment |= plain | {"LC_TERMINAL": ""} | environment
-    terminal = Terminal(hpcdist, "data", "show", "digits", "--number", 2)
+    terminal = Terminal(hpcdist, *arguments)
     if answer is not None:
         terminal.wait_for("\x1b[c")
         terminal.type(answer)
     return terminal.finish(), terminal.shown
+
+
+FINDS = """
+import os
+from hpcdist.cli.pictures import find_protocol
+print("", find_protocol(os.environ), sep="\\n")
+"""
+
+
+def found_on(hpcdist, answer, **environment):
+    """The protocol for a terminal that answers so when it is asked; nothing is drawn."""
+    hpcdist.command = lambda: [sys.executable, "-c", FINDS]
+    code, shown = answered(hpcdist, answer, (), environment)
+    assert code == 0
+    return shown.split()[-1]
 
 
 def test_a_terminal_that_answers_with_sixel_is_sent_sixel(hpcdist):
@@ -222,25 +241,28 @@ def test_a_terminal_without_sixel_is_sent_no_picture(hpcdist, answer):
     assert "hint: write it to a file" in shown
 
 
+def test_a_terminal_that_names_itself_is_sent_its_own_protocol(hpcdist):
+    code, shown = shown_on(hpcdist, None, TERM="xterm-kitty")
+    assert code == 0
+    assert shown.startswith("\x1b_Ga=T,f=100,q=2,m=")
+
+
 @pytest.mark.parametrize(
-    ("environment", "beginning"),
+    ("environment", "protocol"),
     [
-        ({"TERM": "xterm-kitty"}, "\x1b_Ga=T,f=100,q=2,m="),
-        ({"TERM_PROGRAM": "WezTerm"}, "\x1b_Ga=T,f=100,q=2,m="),
-        ({"LC_TERMINAL": "iTerm2"}, "\x1b]1337;File=inline=1;size="),
+        ({"TERM": "xterm-kitty"}, "kitty"),
+        ({"TERM_PROGRAM": "WezTerm"}, "kitty"),
+        ({"LC_TERMINAL": "iTerm2"}, "iterm2"),
     ],
     ids=["kitty", "wezterm", "iterm2"],
 )
-def test_a_terminal_that_names_itself_is_sent_its_own_protocol(hpcdist, environment, beginning):
-    code, shown = shown_on(hpcdist, None, **environment)
-    assert code == 0
-    assert shown.startswith(beginning)
+def test_terminals_are_known_by_the_names_they_give_themselves(hpcdist, environment, protocol):
+    assert found_on(hpcdist, None, **environment) == protocol
 
 
 def test_in_tmux_only_what_tmux_answers_counts(hpcdist):
-    code, shown = shown_on(hpcdist, b"\x1b[?1;2;4c", TERM_PROGRAM="WezTerm", TMUX="/tmp/tmux,1,0")
-    assert code == 0
-    assert "\x1bPq" in shown
+    tmux = {"TERM_PROGRAM": "WezTerm", "TMUX": "/tmp/tmux,1,0"}
+    assert found_on(hpcdist, b"\x1b[?1;2;4c", **tmux) == "sixel"
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_on_a_terminal_it_asks(hpcdist, make_run, answer):
     control, terminal = pty.openpty()
     process = hpcdist.start("gc", stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.write(control, f"{answer}\n".encode())
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=100)
     os.close(control)
     os.close(terminal)
     assert b"Remove it?" in errors

@@ -13,17 +13,32 @@ import torch
 from hpcdist.cli.described import describe_run
 from hpcdist.run import Run
 
-LIMIT_S = 60
+LIMIT_S = 90
 JOB = """
 workload: train
 strategy: ddp
 resources: {{nodes: {nodes}, gpus: {gpus}}}
 launch: {{device: cpu}}
 data: {{name: digits, train_samples: 400, test_samples: 100, workers: {workers}}}
-model: {{name: mlp}}
-train: {{epochs: {epochs}, batch_size: 8, accumulate: 2, schedule: cosine, num_threads: 1}}
-checkpoint: {{every_epochs: 20}}
+model: {{name: "held:HeldMLP"}}
+train: {{epochs: 4, batch_size: 8, accumulate: 2, schedule: cosine, num_threads: 1}}
+checkpoint: {{every_epochs: 3}}
+record: {{window_s: 0.05}}
 """
+HELD_MODEL = """\
+import time
+from pathlib import Path
+
+from hpcdist.training.models import MLP
+
+
+class HeldMLP(MLP):
+    def forward(self, images):
+        if self.training and not Path("released").exists():
+            time.sleep(0.1)
+        return super().forward(images)
+"""
+"""Steps slowly until it is released: however quick a machine is, it is stopped before its end."""
 
 
 def wait_for(condition):
@@ -43,12 +58,11 @@ def weights(run):
     return torch.load(newest, weights_only=True)["model"]
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("nodes", "gpus", "workers"), [(1, 1, 0), (1, 2, 2), (2, 2, 0)], ids=str)
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize(("nodes", "gpus", "workers"), [(1, 2, 2), (2, 1, 0)], ids=str)
 def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist, nodes, gpus, workers):
-    epochs = 20 if workers else 40  # to start workers for each epoch takes time enough
-    job = JOB.format(nodes=nodes, gpus=gpus, workers=workers, epochs=epochs)
-    hpcdist.write("job.yaml", job)
+    hpcdist.write("job.yaml", JOB.format(nodes=nodes, gpus=gpus, workers=workers))
+    hpcdist.write("held.py", HELD_MODEL)
     waiting = hpcdist.start(
         "submit", "job.yaml", "--local", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -60,7 +74,8 @@ def test_a_warned_training_ends_with_75_and_goes_on_exactly(hpcdist, nodes, gpus
     assert waiting.returncode == 75, said
     assert "a checkpoint is saved" in said.splitlines()[-1]
     verdict = json.loads((run / "verdict.json").read_text())
-    assert 0 < verdict["step"] < epochs * (400 // (16 * nodes * gpus))
+    assert 0 < verdict["step"] < 4 * (400 // (16 * nodes * gpus))
+    hpcdist.write("released", "")
     assert (
         hpcdist("submit", "job.yaml", "--local", "--set", f"checkpoint.resume={run}").returncode
         == 0

@@ -70,7 +70,7 @@ def test_max_parallel_points_run_at_one_time(hpcdist):
         (time_of(hpcdist, run, "spec.json"), time_of(hpcdist, run, "verdict.json"))
         for run in answer(done)["runs"]
     )
-    assert third[0] > min(first[1], second[1])
+    assert third[0] >= min(first[1], second[1])  # the clock of a file system may tick slowly
 
 
 def time_of(hpcdist, run, name):
@@ -86,13 +86,13 @@ def test_an_interruption_ends_what_runs_and_starts_no_more(hpcdist):
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 100
     while not all((hpcdist.folder / name).exists() for name in ("wait1", "wait2")):
         assert time.monotonic() < deadline_s
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 130, stderr
     runs = json.loads(stdout)["runs"]
     assert [run["verdict"] and run["verdict"]["state"] for run in runs] == [
@@ -115,7 +115,7 @@ def test_a_sweep_that_is_cancelled_from_elsewhere_starts_no_more(hpcdist):
     name = process.stdout.readline().strip()
     assert process.stdout.readline() == "[rank 0] says wait1 as 0 of 1\n"
     assert f"{name}-000: cancelled" in hpcdist("cancel", name).stderr
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=100)
     assert (process.returncode, stdout) == (1, ""), stderr
     assert f"sweep {name}: 1 cancelled" in stderr
     assert len(list(hpcdist.folder.glob("runs/*/spec.json"))) == 1
@@ -155,7 +155,7 @@ def test_a_run_waits_for_another_and_goes_by_its_verdict(hpcdist):
     assert f"waiting for the end of run {waiting}" in read_until(process, "waiting")
     assert len(hpcdist.runs) == 1
     hpcdist.write("gate", "")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=100)
     assert process.returncode == 0, stderr
     assert stdout == "[rank 0] says b as 0 of 1\n"
 

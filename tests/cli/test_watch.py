@@ -7,7 +7,17 @@ from terminals import Terminal
 
 from hpcdist.run import Run
 
-SHORT = ("--set", "train.max_steps=40", "--set", "train.num_threads=1")
+SEEN = """
+import time
+from pathlib import Path
+from hpcdist import record
+
+record.start()
+while not Path("seen").exists():
+    time.sleep(0.02)
+    record.step(samples=8)
+"""
+"""Goes on until it was seen to."""
 ENDLESS = "import time\nprint('on', flush=True)\nwhile True:\n    time.sleep(0.05)\n"
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 SHOW_CURSOR = "\x1b[?25h"
@@ -34,8 +44,11 @@ def endless(hpcdist, launched_run):
 
 
 def test_a_run_is_watched_to_its_end_and_gives_its_exit_code(hpcdist):
-    assert hpcdist("submit", "ddp", "--gpus", "2", "--scheduler", "local", *SHORT).returncode == 0
+    hpcdist.write("seen.py", SEEN)
+    assert hpcdist("submit", "seen.py", "--gpus", "2", "--scheduler", "local").returncode == 0
     terminal = Terminal(hpcdist, "watch", "last")
+    terminal.wait_for("2/2")
+    hpcdist.write("seen", "")
     assert terminal.finish() == 0, terminal.shown
     after = assert_clean(terminal)
     assert after.lstrip().startswith("1 done")

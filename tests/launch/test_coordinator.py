@@ -556,6 +556,14 @@ def test_a_warned_run_can_be_cancelled():
     assert cluster.verdict.kind == "cancelled"
 
 
+def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
+    cluster = warned()
+    cluster.end(stop(0), stop(1, 1))
+    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.gone(0, 1)
+    assert cluster.verdict.kind == "cancelled"
+
+
 def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster = warned(None)
     cluster.tell(0, "limit", limit_min=5.0)

@@ -60,4 +60,5 @@ def main():
 
 if __name__ == "__main__":
     sys.path.pop(0)
+    del __file__  # as of a real agent, whose ranks' spawned workers have no script to import
     main()

@@ -32,7 +32,7 @@ def count(user, *options):
 def await_counting(user, run, attempt=0, *, num_ranks=2):
     """Until its ranks have begun an attempt, and so have LSF's signals in their hands."""
     user.cluster.wait_for(
-        lambda: all(len(events(run, "start", rank=rank)) > attempt for rank in range(num_ranks)), 60
+        lambda: all(len(events(run, "start", rank=rank)) > attempt for rank in range(num_ranks)), 90
     )
 
 

@@ -5,15 +5,24 @@ import json
 import pytest
 from cluster_user import User
 from lsf_site.config import IBM, OLDEST, STRICT
+from trainings import CPU, TWO
 
 from hpcdist.schedulers.lsf.usage import parse_seconds, parse_size
+
+WAIT_FOR_ALL = """\
+import os, time
+from pathlib import Path
+Path(f"there-{os.environ['RANK']}").touch()
+while not all(Path(f"there-{rank}").exists() for rank in range(2)):
+    time.sleep(0.02)
+"""
 
 
 @pytest.mark.parametrize("engine", [IBM, STRICT, OLDEST])
 def test_a_summary_has_what_the_engine_tells_of_a_job(lsf_like, tmp_path, engine):
-    hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
-    user = User(lsf_like(engine=engine, hosts=hosts), tmp_path)
-    run = user.submit("check", "--nodes", 2, "--set", "launch.device=cpu", "--scheduler", "lsf")
+    user = User(lsf_like(engine=engine), tmp_path)
+    script = user.write("wait.py", WAIT_FOR_ALL)
+    run = user.submit(script, *TWO, *CPU, "--scheduler", "lsf")
     assert user.verdict(run).kind == "done"
 
     def ended():

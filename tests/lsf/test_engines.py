@@ -63,23 +63,27 @@ def test_the_states_of_many_runs_are_one_question(user):
     assert log(other) == "counted from 0\n"
 
 
+IMPATIENT = """\
+import sys
+from hpcdist.schedulers.lsf import bsub, calling, queues
+of_bsub_s, of_others_s = map(float, sys.argv.pop(1).split(","))
+bsub._TIMEOUT_S = of_bsub_s
+queues._TIMEOUT_S = calling.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
+from hpcdist.cli.main import main
+sys.exit(main())
+"""
+
+
 @pytest.fixture
 def impatient(user):
-    """Calls the command with shorter time-outs, as no test can wait for the real ones."""
-    user.write(
-        "impatient.py",
-        "import sys\n"
-        "from hpcdist.schedulers.lsf import bsub, calling, queues\n"
-        "bsub._TIMEOUT_S = queues._TIMEOUT_S = 1.0\n"
-        "calling.call_lsf.__kwdefaults__['timeout_s'] = 1.0\n"
-        "from hpcdist.cli.main import main\n"
-        "sys.exit(main())\n",
-    )
+    """Calls the command with shorter time-outs, as no test can wait for the real ones: that of
+    bsub, and that of other commands where they get no answer either."""
+    user.write("impatient.py", IMPATIENT)
 
-    def call(*arguments):
+    def call(*arguments, of_bsub_s=1.0, of_others_s=1.0):
         python = user.cluster.run("which", "python").stdout.strip()
-        words = (python, "impatient.py", *arguments)
-        return user.cluster.run(*words, cwd=user.folder, check=False, timeout=60)
+        words = (python, "impatient.py", f"{of_bsub_s},{of_others_s}", *arguments)
+        return user.cluster.run(*words, cwd=user.folder, check=False)
 
     return call
 
@@ -87,7 +91,8 @@ def impatient(user):
 def test_a_job_whose_submission_got_no_answer_is_found_by_its_name(user, impatient):
     user.write("count.py", COUNT)
     user.cluster.lose_answers("bsub")
-    done = impatient("submit", "count.py", *CPU, *TWO, "--scheduler", "lsf")
+    words = ("submit", "count.py", *CPU, *TWO, "--scheduler", "lsf")
+    done = impatient(*words, of_bsub_s=3.0, of_others_s=60.0)  # bsub gets its word out by then
     assert done.returncode == 0, done.stderr
     assert "bsub gave up, but its job" in done.stderr
     (run,) = user.runs()

@@ -74,7 +74,7 @@ def test_a_training_that_loses_a_host_and_then_its_first_goes_on_exactly(
     assert site.job(job_id(training)).hosts == ["hostA", "hostB"]
     for attempt, host in enumerate(["hostB", "hostA"], 1):
         site.lose_host(host)
-        site.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 60)
+        site.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 90)
     assert site.job(job_id(training)).hosts == ["hostC", "hostD"]
     end_well(user, training, uninterrupted, attempts=3)
     lost = [training.read_attempt_verdict(attempt) for attempt in range(2)]

@@ -45,7 +45,7 @@ def test_bkill_saves_and_does_not_come_back_even_where_the_queue_requeues_130(st
     (run,) = user.cluster.wait_for(user.runs)
     await_counting(user, run)
     user.cluster.run("bkill", job_id(run))
-    said, err = waiting.communicate(timeout=60)
+    said, err = waiting.communicate(timeout=100)
     assert waiting.returncode == 130, err
     assert {line.split("] ")[1].split()[0] for line in said.splitlines()} == {"stopped"}
     assert "cancelled" in err

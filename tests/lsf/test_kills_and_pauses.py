@@ -11,7 +11,7 @@ print("begun")
 while not record.should_stop():
     time.sleep(0.02)
 print("stopping")
-time.sleep(1.5)
+time.sleep(4)  # an agent on LSF looks for signals twice in a second
 sys.exit(record.EXIT_STOPPED)
 """
 ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-snapshot")
@@ -20,7 +20,7 @@ ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-sn
 @pytest.fixture
 def user(lsf_like, tmp_path):
     hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
-    user = User(lsf_like(hosts=hosts, kill_interval_s=10.0), tmp_path)
+    user = User(lsf_like(hosts=hosts, kill_interval_s=60.0), tmp_path)
     user.write("train.py", SLOW_TO_STOP)
     return user
 

@@ -80,7 +80,7 @@ def test_a_host_on_which_nothing_starts_is_told_at_once_with_what_was_said(user)
     """Long before the agents give up waiting for each other."""
     with user.cluster.refusing("blaunch", "blaunch: hostB: Cannot connect to its daemon"):
         run = user.submit(user.write("place.py", PLACE), *TWO, *CPU, "--no-requeue")
-        verdict = user.verdict(run, 30)
+        verdict = user.verdict(run)
     assert (verdict.kind, verdict.node) == ("launch", 1)
     assert "node 1 (host hostB): no agent could be started there" in verdict.message
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"

@@ -12,7 +12,7 @@ def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
     """SIGUSR2, and our own brequeue; then SIGINT, and the administrator's."""
     for attempt, end in enumerate([user.cluster.reach_limit, user.cluster.requeue], 1):
         end(job_id(training))
-        user.cluster.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 60)
+        user.cluster.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 90)
     end_well(user, training, uninterrupted, attempts=3)
     stops, resumed = stopped_steps(training)
     assert stops == set(resumed)  # every rank stopped at one step, and went on from there
@@ -30,6 +30,9 @@ def test_a_preempted_job_goes_on_where_it_stopped(user):
 def test_the_job_stops_before_a_limit_of_its_own(user):
     """A quarter of eight seconds before; LSF's own limit is rounded up to a minute."""
     run = count(user, "--time", "0:00:08")
+    for rank in range(2):
+        user.wait_for_line(run, "stopped", rank=rank)
+    user.write("gate", "")  # the second attempt has no limit to fear
     end_counting(user, run)
     assert run.read_attempt_verdict(0).kind == "time_limit"
     job = user.cluster.job(job_id(run))
@@ -41,7 +44,7 @@ def test_where_brequeue_is_refused_the_run_goes_on_as_a_new_job(user):
     first = job_id(run)
     with user.cluster.refusing_requeues():
         user.cluster.reach_limit(first)
-        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 60)
+        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 90)
         await_counting(user, run, 1)
     assert user.cluster.wait_for_end(first) == "EXIT"
     second = job_id(run)
@@ -64,7 +67,7 @@ def test_where_nothing_is_allowed_the_run_ends_with_75(user):
         user.cluster.refusing("bsub", "Closed. Job not submitted."),
     ):
         user.cluster.reach_limit(job_id(run))
-        _, said = waiting.communicate(timeout=60)
+        _, said = waiting.communicate(timeout=100)
     assert waiting.returncode == 75, said
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.state) == ("time_limit", "preempted")

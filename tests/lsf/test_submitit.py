@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-LIMIT_S = 60
+LIMIT_S = 100
 
 WORK = """
 import os, pathlib, sys, time
@@ -448,16 +448,16 @@ def test_a_daemon_that_does_not_answer_leaves_the_state_unknown(program):
     process = program.start(
         """
 from hpcdist.schedulers.lsf import calling
-calling.call_lsf.__kwdefaults__["timeout_s"] = 0.3  # instead of half a minute
 job = executor().submit(work.nap, ".")
 print(job.job_id, flush=True)
 sys.stdin.readline()
+calling.call_lsf.__kwdefaults__["timeout_s"] = 0.3  # instead of half a minute
 states = [job.state, job.done()]
 print("silent", flush=True)
 sys.stdin.readline()
 calling.call_lsf.__kwdefaults__["timeout_s"] = 30
 import time
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while job.get_info(mode="force").get("State") != "RUNNING" and time.monotonic() < deadline:
     time.sleep(0.1)
 states.append(job.state)

@@ -2,21 +2,21 @@
 
 import io
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import attributed
 import pytest
+from forked_agents import start_run, zygote
 
-from hpcdist.run import Run
+from hpcdist import workloads
+from hpcdist.job import LoadedJob, load_job
+from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.table import make_console
 from hpcdist.summary.why import NAMES
 
+FOLDER = Path(attributed.__file__).parent
 SHORT = ("train.batch_size=16", "train.evaluate_every_epochs=0", "record.window_s=0.05")
 ADVICE_BEGINS = {
     "data": "data wait is ",
@@ -28,31 +28,49 @@ ADVICE_BEGINS = {
 SAVE_NEVER = ("checkpoint.every_epochs=0",)
 
 
-@pytest.fixture
-def train(tmp_path):
-    """Train a slowed model on two simulated nodes; returns what is `told` of the run."""
-    shutil.copy(attributed.__file__, tmp_path / "attributed.py")
-    environment = os.environ | {"HPCDIST_RUNS": str(tmp_path / "runs"), "NO_COLOR": "1"}
+@pytest.fixture(scope="module")
+def forking(lasting_process):
+    """Looks for models where this file does."""
+    modules = ("pytorch_lightning", "torch._dynamo", "hpcdist.training.loop")
+    with zygote(lasting_process, *modules, cwd=FOLDER) as process:
+        yield process
 
-    def start(job, cause, *settings):
+
+@pytest.fixture
+def run_job(tmp_path, launched_run, forking):
+    """Run a job to its end; returns what is `told` of the run."""
+    started = []
+
+    def run(loaded):
+        launched = launched_run(*start_run(forking, loaded, tmp_path / "runs"))
+        started.append(launched)
+        assert launched.verdict().state == "done", launched.everything_said()
+        return told([launched.run])
+
+    yield run
+    for launched in started:
+        launched.kill_agents()
+
+
+@pytest.fixture
+def train(run_job, monkeypatch):
+    """Train a slowed model with two ranks."""
+    monkeypatch.chdir(FOLDER)
+
+    def start(job, cause, *settings, nodes=1):
+        flags = {
+            "resources.nodes": nodes,
+            "resources.gpus": 2 // nodes,
+            "launch.device": "cpu",
+        }
         model = ("model.name=attributed:Slowed", f"model.args.cause={cause}")
-        options = [
-            part
-            for setting in ("launch.device=cpu", *model, *SHORT, *settings)
-            for part in ("--set", setting)
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcdist", "submit", job, "--local", "--nodes", "2", *options],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+        loaded = load_job(
+            job,
+            flags={key: Flag(name=key, value=value) for key, value in flags.items()},
+            overrides=[*model, *SHORT, *settings],
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return told(
-            [Run(path) for path in (tmp_path / "runs").iterdir() if path.name.startswith(job)]
-        )
+        workloads.check(loaded.job)
+        return run_job(loaded)
 
     return start
 
@@ -77,27 +95,27 @@ def assert_named_first(row, text, part):
 
 
 @pytest.mark.parametrize(
-    ("job", "cause", "longer_s"),
+    ("job", "cause", "longer_s", "node"),
     [
-        ("ddp", "rank", attributed.SLEEP_S),
-        ("lightning", "rank", attributed.SLEEP_S),
-        ("ddp", "limited", attributed.COMPUTING_S),
+        ("ddp", "rank", attributed.SLEEP_S, 1),
+        ("lightning", "rank", attributed.SLEEP_S, 0),
+        ("ddp", "limited", attributed.COMPUTING_S, 0),
     ],
 )
 def test_a_slow_rank_is_told_from_a_slow_network_and_named_with_its_place(
-    train, job, cause, longer_s
+    train, job, cause, longer_s, node
 ):
-    row, text = train(job, cause, "train.max_steps=50", *SAVE_NEVER)
+    row, text = train(job, cause, "train.max_steps=40", *SAVE_NEVER, nodes=node + 1)
     assert_named_first(row, text, "stragglers")
     straggler = row["losses"]["straggler"]
-    assert (straggler["rank"], straggler["node"]) == (1, 1)
+    assert (straggler["rank"], straggler["node"]) == (1, node)
     assert straggler["host"] in text
     assert straggler["longer_s"] > 0.5 * longer_s  # more where the machine is busy
-    assert "rank 1 (node 1, host " in row["losses"]["advice"][0]
+    assert f"rank 1 (node {node}, host " in row["losses"]["advice"][0]
 
 
 def test_a_slow_network_is_no_ranks_fault(train):
-    row, text = train("ddp", "network", "train.max_steps=60", *SAVE_NEVER)
+    row, text = train("ddp", "network", "train.max_steps=40", *SAVE_NEVER)
     assert_named_first(row, text, "communication")
     assert row["losses"]["shares"]["stragglers"] < 0.2
     assert "train.accumulate=2" in row["losses"]["advice"][0]
@@ -114,7 +132,7 @@ def test_a_rank_that_was_killed_costs_a_restart(train):
     row, text = train("ddp", "killed", *settings)
     assert row["restarts"] == 1
     assert_named_first(row, text, "restarts")
-    assert "rank 1 (node 1, host" in row["losses"]["advice"][0]
+    assert "rank 1 (node 0, host" in row["losses"]["advice"][0]
     assert "SIGKILL" in row["losses"]["advice"][0]
 
 
@@ -160,10 +178,8 @@ dist.destroy_process_group()
         ("network", "communication"),
     ],
 )
-def test_what_slows_down_a_script_is_named_first(submit, write_script, cause, part):
-    folder = str(Path(attributed.__file__).parent)
-    launched = submit(write_script(SCRIPT.format(folder=folder)), cause, nodes=2, gpus=1)
-    assert launched.verdict(60).kind == "done", launched.everything_said()
-    row, text = told([launched.run])
+def test_what_slows_down_a_script_is_named_first(run_job, script_job, write_script, cause, part):
+    script = write_script(SCRIPT.format(folder=str(FOLDER)))
+    row, text = run_job(LoadedJob(job=script_job(script, cause, gpus=2), source=str(script)))
     assert_named_first(row, text, part)
     assert row["losses"]["shares"]["stragglers"] < 0.2

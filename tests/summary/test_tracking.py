@@ -6,6 +6,7 @@ import importlib.util
 
 import msgspec
 import pytest
+from mlflow_database import copy_database
 
 from hpcdist.errors import UserError
 from hpcdist.run import Run
@@ -265,7 +266,7 @@ def test_event_files_that_cannot_be_written_are_an_error_with_the_path(trained, 
 
 
 @pytest.fixture
-def mlflow_store(tmp_path, monkeypatch):
+def mlflow_store(tmp_path, monkeypatch, tmp_path_factory):
     """A database of its own, in a working directory of its own: artifacts go there."""
     import warnings
 
@@ -275,6 +276,7 @@ def mlflow_store(tmp_path, monkeypatch):
         import mlflow.store.tracking.sqlalchemy_store
 
     monkeypatch.chdir(tmp_path)
+    copy_database(tmp_path / "mlflow.db", tmp_path_factory)
     return mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
 
 

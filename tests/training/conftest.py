@@ -1,5 +1,6 @@
 """Runs the trainer in real ranks: forked processes, a gloo group, a run directory."""
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -29,17 +30,41 @@ from hpcdist.run import Run
 from hpcdist.spec import JOB_TYPES, TrainJob
 from hpcdist.training import checkpoint, checkpoint_files
 
-LIMIT_S = 60
+LIMIT_S = 100
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
 DEMO_JOB = Path(__file__).parents[2] / "jobs" / "ddp.yaml"
 torch.set_num_threads(1)  # threads of a parent do not live on in forked children
 
 
+_OF_A_TRAINING = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "hpcdist.training.building",
+    "hpcdist.training.decoded",
+    "hpcdist.training.loop",
+    "hpcdist.training.sharded",
+    "hpcdist.workloads.train",
+)
+
+
+@pytest.fixture(scope="session")
+def import_for_ranks():
+    """Import what each rank would import by itself, before any is forked."""
+
+    def import_all(*names):
+        for name in names:
+            importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # or each rank copies, page by page, all that its collector looks through
+
+    yield import_all
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def imported_before_ranks_are_forked():
-    """What each rank would import by itself; only the processes that run these tests need it."""
-    for name in ("torch._dynamo", "torch.distributed.fsdp"):
-        importlib.import_module(name)
+def imported_before_ranks_are_forked(import_for_ranks):
+    """Only the processes that run these tests need it."""
+    import_for_ranks(*_OF_A_TRAINING)
 
 
 @pytest.fixture

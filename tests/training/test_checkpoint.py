@@ -8,7 +8,7 @@ import torch
 from hpcdist.errors import HpcdistError, JobError
 from hpcdist.training import checkpoint, checkpoint_files
 
-LIMIT_S = 30
+LIMIT_S = 100
 
 
 def test_a_checkpoint_loads_as_it_was_saved(tmp_path):

@@ -11,20 +11,37 @@ from hpcdist.training import compilers
 COMPILING_LIMIT_S = 300
 
 
-@pytest.mark.parametrize("setting", [True, "max-autotune"])
+@pytest.fixture(scope="module")
+def kept_kernels(tmp_path_factory):
+    """The headers of the compiler are compiled only once."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def kernels(kept_kernels, monkeypatch):
+    """Where compiled kernels go."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kept_kernels))
+    return kept_kernels
+
+
+def compiled(kernels):
+    return set(kernels.rglob("*.so"))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("setting", "width"), [(True, 8), ("max-autotune", 12)])
 def test_compiled_models_train_like_others_by_both_trainers(
-    train_ranks, make_job, tmp_path, monkeypatch, setting
+    train_ranks, make_job, kernels, setting, width
 ):
-    kernels = tmp_path / "kernels"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
-    sections = {"model": {"name": "mlp", "args": {"hidden": [8]}}}
+    before = compiled(kernels)
+    sections = {"model": {"name": "mlp", "args": {"hidden": [width]}}}
     train = {"max_steps": 3, "lr": 0.01}
     plain = train_ranks(make_job("single", **sections, train=train), 1)
-    assert not kernels.exists()
+    assert compiled(kernels) == before
     train["compile"] = setting
     by_loop = train_ranks(make_job("single", **sections, train=train), 1, limit_s=COMPILING_LIMIT_S)
     assert by_loop.exit_codes == [0], by_loop.log()
-    assert list(kernels.rglob("*.so"))
+    assert compiled(kernels) > before
     by_lightning = train_ranks(
         make_job("auto", "lightning", **sections, train=train), 1, limit_s=COMPILING_LIMIT_S
     )

@@ -8,7 +8,7 @@ from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.training.evaluation import Scoring, evaluate
 
-LIMIT_S = 60
+LIMIT_S = 100
 CPU = torch.device("cpu")
 
 

@@ -1,7 +1,5 @@
 """Lightning's trainer against the torch loop: the same batches, weights, events and stops."""
 
-import importlib
-
 import pytest
 import torch
 
@@ -10,11 +8,19 @@ from hpcdist.spec import job_to_dict
 from hpcdist.summary import summarize
 
 STEPS = 7  # of an epoch of 203 samples on 2 ranks of 16
+LIGHTNING = (
+    "pytorch_lightning",
+    "torch.distributed.algorithms.ddp_comm_hooks",
+    "torchvision.models",
+    "hpcdist.training.lightning.fit",
+    "hpcdist.training.lightning.sharded",
+    "hpcdist.workloads.lightning",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lightning_is_imported_before_ranks_are_forked():
-    importlib.import_module("pytorch_lightning")
+def lightning_is_imported_before_ranks_are_forked(import_for_ranks):
+    import_for_ranks(*LIGHTNING)
 
 
 @pytest.fixture

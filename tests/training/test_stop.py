@@ -32,7 +32,6 @@ def stop_and_go_on(train_ranks, job, world_size, stop_after):
 
 
 SETTINGS = {
-    "plain": {},
     "accumulation": {"train": {"accumulate": 3}},
     "workers": {"data": {"workers": 2}},
     "nothing saved otherwise": {"checkpoint": {"every_epochs": 0}},
@@ -40,8 +39,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    ("world_size", "setting"),
+    [(1, {}), (2, {}), (4, {}), *((2, setting) for setting in SETTINGS.values())],
+    ids=["1 rank", "2 ranks", "4 ranks", *SETTINGS],
+)
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
     train_ranks, train_whole, make_job, world_size, setting
 ):

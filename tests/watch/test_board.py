@@ -9,7 +9,7 @@ from hpcdist.run import all_runs
 from hpcdist.verdict import Verdict
 from hpcdist.watch.board import Board
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 

@@ -1,15 +1,30 @@
 """Runs of the jobs that come with hpcdist, on simulated nodes."""
 
 import pytest
+from forked_agents import start_run, zygote
 
-from hpcdist import submission
+from hpcdist import workloads
 from hpcdist.job import load_job
 from hpcdist.job.load import Flag
 
+_OF_THE_JOBS = (
+    "torchvision.transforms.v2",
+    "matplotlib.figure",
+    "hpcdist.workloads.all_reduce",
+    "hpcdist.workloads.load_batches",
+    "hpcdist.workloads.predict",
+)
+
+
+@pytest.fixture(scope="session")
+def forking(lasting_process):
+    with zygote(lasting_process, *_OF_THE_JOBS) as process:
+        yield process
+
 
 @pytest.fixture
-def submit_job(tmp_path, launched_run):
-    """Submit a job by name on CPUs; `overrides` are as of --set."""
+def submit_job(tmp_path, launched_run, forking):
+    """Start a job by name on CPUs; `overrides` are as of --set."""
     started = []
 
     def submit(name, *overrides, nodes=1, gpus=1):
@@ -19,9 +34,8 @@ def submit_job(tmp_path, launched_run):
             flags={key: Flag(name=key, value=value) for key, value in flags.items()},
             overrides=list(overrides),
         )
-        planned = submission.plan_submission(loaded, scheduler="local")
-        run = submission.submit(planned, runs=tmp_path / "runs", command=["test"]).run
-        started.append(launched_run(run))
+        workloads.check(loaded.job)
+        started.append(launched_run(*start_run(forking, loaded, tmp_path / "runs")))
         return started[-1]
 
     yield submit

@@ -81,15 +81,14 @@ def slowed_down(pid):
 def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
     launched = submit_job(
         "allreduce",
-        "allreduce.iterations=10",
+        "allreduce.iterations=6",
         "allreduce.warmup=1",
-        "allreduce.sizes=[1024,16777216]",
+        "allreduce.sizes=[16777216]",
         "allreduce.check=false",
         "allreduce.pairs=true",
         nodes=3,
     )
-    launched.wait(lambda: "bus" in launched.log(0))  # the small size; the pairs come last
-    with slowed_down(launched.pid(1)):
+    with slowed_down(launched.pid(1)):  # all along
         assert launched.verdict().state == "done", launched.everything_said()
     told = to_json(summarize([launched.run], {}))[0]["all_reduce"]
     assert {tuple(pair["nodes"]) for pair in told["slow_pairs"]} == {(0, 1), (1, 2)}
@@ -146,7 +145,7 @@ def test_a_pair_that_is_measured_is_cut_short_on_all_nodes(submit_job):
     )
     launched.wait(lambda: "nodes 0 and 1" in launched.log(0), 90)
     os.kill(launched.agent_pid(2), signal.SIGUSR2)
-    verdict = launched.verdict(60)
+    verdict = launched.verdict()
     assert (verdict.state, verdict.exit_code_of_run) == ("preempted", 75), verdict
     (note,) = events_of(launched, "note")
     done = int(note["message"].split("after ")[1].split(" of 4 ")[0])

@@ -2,29 +2,11 @@
 
 import os
 
-import pytest
 import torch
 
-from hpcdist import submission
-from hpcdist.job import load_job
-from hpcdist.job.load import Flag
 
-
-@pytest.fixture
-def checked(tmp_path, launched_run):
-    """The check job on two simulated nodes with two ranks each, to its end."""
-    flags = {"resources.nodes": 2, "resources.gpus": 2, "launch.device": "cpu"}
-    loaded = load_job(
-        "check", flags={key: Flag(name=key, value=value) for key, value in flags.items()}
-    )
-    planned = submission.plan_submission(loaded, scheduler="local")
-    run = submission.submit(planned, runs=tmp_path, command=["test"]).run
-    launched = launched_run(run)
-    yield launched
-    launched.kill_agents()
-
-
-def test_every_rank_records_its_place_and_takes_part_in_the_collective(checked):
+def test_every_rank_records_its_place_and_takes_part_in_the_collective(submit_job):
+    checked = submit_job("check", nodes=2, gpus=2)
     assert checked.verdict().state == "done"
     ports = set()
     for rank in range(4):

@@ -36,13 +36,14 @@ class Shown:
 def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
     """The first so many samples of the first epoch, as a training with this train.seed has them."""
     from hpcdist.data.catalog import find_images
-    from hpcdist.data.images.samples import ImageSamples
     from hpcdist.data.images.transforms import check_transform
 
     check_transform(data.transform)
     parts = find_images(data)
     if parts is None:
         return list(_from_memory(data, seed, number))
+    from hpcdist.data.images.samples import ImageSamples  # brings torch: files come first
+
     samples = ImageSamples(parts.train, data, seed)
     plain = ImageSamples(parts.train, msgspec.structs.replace(data, transform="none"), seed)
     return [_from_file(plain, samples, index) for index in _first(len(samples), seed, number)]

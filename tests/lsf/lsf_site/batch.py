@@ -227,6 +227,11 @@ class Batch:
             now = time.time()
             job.kills = [(now + n * interval, number) for n, number in enumerate(_KILL_SIGNALS)]
 
+    def hurry(self, job):
+        """The next signal of a kill is due."""
+        _, number = job.kills[0]
+        job.kills[0] = (time.time(), number)
+
     def force_kill(self, job):
         """bkill -r: out of the system at once."""
         if job.state == "UNKWN":

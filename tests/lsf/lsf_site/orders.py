@@ -96,6 +96,7 @@ _ORDERS = {
     "kill": _each(lambda batch, job, reason: batch.kill(job, reason)),
     "suspend": _each(lambda batch, job, state: batch.suspend(job, state)),
     "resume": _each(lambda batch, job: batch.resume(job)),
+    "hurry": _each(lambda batch, job: batch.hurry(job)),
     "show_as": _each(_show_as),
     "signal": _each(lambda batch, job, number: batch.send(job, number)),
     "restore": _restore,

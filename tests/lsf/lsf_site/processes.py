@@ -55,7 +55,7 @@ def marked(below, **marks):
     return found
 
 
-def kill_all(find, limit_s=5.0):
+def kill_all(find, limit_s=60.0):
     """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
     deadline = time.monotonic() + limit_s
     while pids := find():

@@ -19,10 +19,10 @@ import pytest
 from lsf_site.config import SiteConfig
 from lsf_site.daemon import COMMANDS, ORDER, SOCKET
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 _POLL_S = 0.02
-_START_LIMIT_S = 20.0
-_SHOULD_END_S = 5.0
+_START_LIMIT_S = 60.0
+_SHOULD_END_S = 60.0
 _ENDED = ("DONE", "EXIT")
 _NOT_PASSED_ON = re.compile(
     "(SLURM|SBATCH|SRUN|SQUEUE|SACCT|SINFO|SALLOC|LSB|LSF|LS)_|HPCDIST_RUNS$|LSFUSER$"
@@ -340,6 +340,10 @@ class Site:
     def kill(self, job_id, reason="TERM_ADMIN"):
         """As by an administrator's bkill."""
         self._order("kill", str(job_id), reason)
+
+    def hurry(self, job_id):
+        """The next signal of a kill, or of the run limit, is sent now."""
+        self._order("hurry", str(job_id))
 
     def suspend(self, job_id, state="SSUSP"):
         """SSUSP by LSF, USUSP by its user."""

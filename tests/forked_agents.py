@@ -1,0 +1,47 @@
+"""Runs whose agents are forked from a process that has torch already: real, but for its import."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcdist import submission
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.run import Run
+from hpcdist.schedulers import load_scheduler
+
+_ZYGOTE = Path(__file__).parent / "launch" / "zygote.py"
+
+
+@contextlib.contextmanager
+def zygote(lasting_process, *modules, cwd=None):
+    """The process, with these modules, too; `lasting_process` is the fixture."""
+    process = subprocess.Popen(
+        [sys.executable, str(_ZYGOTE), *modules],
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    lasting_process(process.pid)
+    process.stdout.readline()
+    yield process
+    process.stdin.close()
+    process.wait(60)
+    process.stdout.close()
+
+
+def start_run(forking, loaded, runs, *, agents=None, scheduler="local"):
+    """Start a run's agents on simulated nodes, or those of some; the run, and what starts the agent
+    of a node."""
+    run = Run.create(runs, loaded.job.name)
+    plan = load_scheduler("local").plan(loaded.job, ClusterProfile())
+    submission.write_spec(run, loaded, scheduler=scheduler, plan=plan, command=[])
+
+    def start_agent(node):
+        forking.stdin.write(os.fsencode(f"{run.path}\t{node}\0"))
+        forking.stdin.flush()
+
+    for node in range(loaded.job.resources.nodes) if agents is None else agents:
+        start_agent(node)
+    return run, start_agent
