@@ -17,7 +17,6 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -371,10 +370,14 @@ class Agent:
     # The loop.
 
     def _turn(self) -> None:
-        ready = self._selector.select(self._timeout_s())
+        ready = {key.fileobj: key.data for key, _ in self._selector.select(self._timeout_s())}
         self._note_standstill()  # before what others said meanwhile is heard
-        for key, _ in ready:
-            callback: Callable[[], None] = key.data
+        # Signals first: what the ranks' ends mean depends on whether a kill came before them.
+        self._heed_notes()
+        if self._signals in ready:
+            ready.pop(self._signals)()
+        self._deliver()
+        for callback in ready.values():
             callback()
         now = time.monotonic()
         if self._stacks_at is not None and now >= self._stacks_at:
@@ -390,6 +393,9 @@ class Agent:
             self._tick()
         if self._coordinator is not None:
             self._coordinator.on_time()
+        self._deliver()
+
+    def _deliver(self) -> None:
         while self._inbox:
             node, message = self._inbox.popleft()
             if node == self.node_rank:
@@ -408,7 +414,6 @@ class Agent:
     def _tick(self) -> None:
         if self._is_over():
             return
-        self._heed_notes()
         self._watch_time()
         silent = self._ranks.look(enforces_limits=self.plan.enforces_limits)
         if silent is not None:
@@ -452,6 +457,7 @@ class Agent:
             self._on_signal(number)
 
     def _on_signal(self, number: int) -> None:
+        self._log(f"received {signal.Signals(number).name}")
         if number in self._warning_signals() and not self.run.cancel_file.exists():
             self._warn(signal.Signals(number).name)
         elif number in {*CANCEL_SIGNALS, *self._warning_signals()}:

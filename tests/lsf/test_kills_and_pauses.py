@@ -4,14 +4,16 @@ import pytest
 from cluster_user import User, job_id
 
 SLOW_TO_STOP = """
-import sys, time
+import os, sys, time
+from pathlib import Path
 from hpcdist import record
 
 print("begun")
 while not record.should_stop():
     time.sleep(0.02)
 print("stopping")
-time.sleep(4)  # an agent on LSF looks for signals twice in a second
+while not Path(os.environ["HPCDIST_RUN_DIR"], "may-end").exists():
+    time.sleep(0.01)
 sys.exit(record.EXIT_STOPPED)
 """
 ON_CPUS = ("--nodes", "2", "--gpus", "1", "--set", "launch.device=cpu", "--no-snapshot")
@@ -31,6 +33,8 @@ def test_a_job_that_is_killed_while_it_stops_for_its_limit_does_not_come_back(us
     user.cluster.signal(job_id(run), "USR2")
     user.wait_for_line(run, "stopping")
     user.cluster.run("bkill", job_id(run))
+    user.cluster.wait_for(lambda: "received SIGINT" in run.agent_log_file(0).read_text())
+    (run.path / "may-end").touch()
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
     assert user.cluster.job(job_id(run)).exit_code == 130
     assert "brequeue" not in user.cluster.calls()
