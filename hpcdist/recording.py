@@ -118,8 +118,8 @@ class StepRecorder:
         """Write the open window, if it holds a step, and open the next."""
         now = self._clock()
         if self._rows:
-            after_s = now - self._last_s
-            late = {"after_s": after_s} if after_s >= _LEAST_AFTER_S else {}
+            after_s = now - self._step_start_s
+            late = {"after_s": _to_ns(after_s)} if after_s >= _LEAST_AFTER_S else {}
             self._events.write("steps", **self._window(), **late)
         self._open_window(now)
 
@@ -138,7 +138,7 @@ class StepRecorder:
             "step": self.step_count,
             "steps": len(totals),
             "samples": self._samples,
-            "wall_s": _to_ns(self._last_s - self._window_start_s - self._idle_s),
+            "wall_s": _to_ns(self._step_start_s - self._window_start_s - self._idle_s),
             **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),
             "step_time_s": _statistics(totals),
             "phases_s": {

@@ -55,3 +55,18 @@ def test_the_histogram_counts_the_steps_of_buckets_that_follow_each_other(
 
 def test_phases_are_summed_up_over_the_steps_of_a_window(record):
     assert record([0.25, 0.75])["phases_s"] == {"data_wait": 0.5, "optimizer": 0.5}
+
+
+def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
+    now_s = 0.0
+    events = EventWriter(tmp_path / "events.jsonl")
+    recorder = StepRecorder(events, window_s=math.inf, clock=lambda: now_s)
+    now_s = 0.5
+    recorder.step(samples=1)
+    now_s = 60.5
+    recorder.mark("data_wait")  # of a step that is never finished
+    now_s = 600.5
+    recorder.flush()
+    events.close()
+    [window] = read_events(tmp_path / "events.jsonl").events
+    assert (window["wall_s"], window["after_s"]) == (0.5, 600.0)

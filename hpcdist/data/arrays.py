@@ -81,7 +81,7 @@ class Samples:
 
     def pin_memory(self) -> Samples:
         """The same samples in page-locked memory; called by torch's DataLoader."""
-        return Samples(images=self.images.pin_memory(), labels=self.labels.pin_memory())
+        return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,7 +111,7 @@ def _would_help(
         if setting.device_transform is not True:
             yield (
                 "device_transform",
-                "data.device_transform=true has GPUs do them, where there are some.",
+                "data.device_transform=true has GPUs do them, of which most are there for batches.",
             )
     if name in {"collate", "hand_over"} and setting.handover == "float32":
         yield "handover", "data.handover=uint8 hands a quarter of the bytes over."

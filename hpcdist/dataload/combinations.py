@@ -16,7 +16,7 @@ _OF_FILES = ("decoder", "reads", "cache", "handover")
 """Keys that mean nothing where the data set is in memory."""
 
 _OF_TRANSFORM = ("device_transform",)
-"""Keys that mean nothing where images are left as they are."""
+"""Keys that mean nothing where nothing is left to be done to whole batches."""
 
 _ORDER = tuple(Setting.__struct_fields__)
 """The last changes fastest: neighbours in time are those that are most compared."""
@@ -34,7 +34,7 @@ class Combination:
 
 def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
     """Every combination once; those that differ only in what has no effect are one."""
-    from hpcdist.data.images.transforms import is_unchanged
+    from hpcdist.data.images.whole_batch.choice import divide
 
     values = [several(data, key) for key in _ORDER]
     found: dict[Setting, Combination] = {}
@@ -42,7 +42,7 @@ def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
         chosen = dict(zip(_ORDER, point, strict=True))
         of_workers = () if chosen["workers"] else OF_WORKERS
         of_files = _OF_FILES if in_memory else ()
-        of_transform = _OF_TRANSFORM if is_unchanged(chosen["transform"]) else ()
+        of_transform = () if divide(chosen["transform"]).rest else _OF_TRANSFORM
         without_effect = (*of_workers, *of_files, *of_transform)
         combination = _combination(data, chosen, without_effect)
         found.setdefault(combination.setting, combination)

@@ -260,16 +260,22 @@ def _ended_s(record: RankRecord) -> float | None:
 
 
 def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    stepped_s = _stepped_until_s(record, totals)
+    tested_s = [test.time_s for test in record.evaluations[-1:]]
+    saved_s = [save.time_s for save in record.saves[-1:]]
+    times = [time_s for time_s in (stepped_s, *tested_s, *saved_s) if time_s is not None]
+    return max(times, default=_ended_s(record))
+
+
+def _stepped_until_s(record: RankRecord, totals: StepTotals) -> float | None:
     """Steps that are known by their number alone, as their window was never written, count with
     the mean time of a step."""
-    times = [window.time_s - window.after_s for window in record.windows[-1:] if window.time_s]
-    if times and totals.steps:
-        unwritten = (_last_step(record) or 0) - record.windows[-1].step
-        times[0] += unwritten * totals.sum_s / totals.steps
-    times += [test.time_s for test in record.evaluations[-1:] if test.time_s]
-    times += [save.time_s for save in record.saves[-1:] if save.time_s]
-    ended_s = _ended_s(record)
-    return min(max(times), ended_s) if times and ended_s else ended_s
+    window = record.windows[-1] if record.windows else None
+    if window is None or window.time_s is None:
+        return None
+    unwritten = (_last_step(record) or 0) - window.step
+    unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
+    return min(window.time_s - window.after_s + unwritten_s, _ended_s(record) or math.inf)
 
 
 def _saves_s(record: RankRecord) -> float:

@@ -128,6 +128,7 @@ class GpuTimer:
 
     def finish(self) -> None:
         """Wait for the GPU, and write the open window."""
+        self._put(lambda: None)  # the recorder's clock goes on to now
         self.wait()
         self._recorder.flush()
 

@@ -59,6 +59,8 @@ def test_where_images_are_changed_is_measured_once_where_they_are_left_as_they_a
         ("light", True),
     ]
     assert [each.data.device_transform for each in found] == ["auto", False, True]
+    settled = data(workers=[1], transform=[["CenterCrop"]], device_transform=[False, True])
+    assert len(combine(settled, in_memory=False)) == 1
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,23 @@ def test_the_time_lost_by_restarts_is_that_between_them_and_that_of_steps_done_a
     ]
 
 
+def test_work_that_is_known_after_the_last_known_step_is_not_lost(make_run, events):
+    """An attempt that has no end evaluated, or saved, after the last window that was written."""
+    run = make_run("restarted", verdict=None)
+    start = events.start(0, world_size=1)
+    windows = [
+        window | {"time_s": 1001.0 + n} for n, window in enumerate(events.steady([100.0] * 4))
+    ]
+    test = {"event": "evaluate", "time_s": 1054.0, "step": 40, "loss": 0.4, "accuracy": 0.8}
+    again = [
+        window | {"time_s": 1101.0 + n}
+        for n, window in enumerate(events.steady([100.0] * 4, first_step=40))
+    ]
+    events.write(run, 0, [start, *windows, test])
+    events.write(run, 0, [start, *again], attempt=1)
+    assert only(run).lost_time_s == pytest.approx(1100 - 1054)
+
+
 def test_progress_is_that_of_the_newest_attempt_that_stepped(make_run, events):
     run = make_run("dead", verdict=KILLED)
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([100.0] * 5)])

@@ -121,6 +121,15 @@ def test_time_begins_with_the_first_step_also_where_the_first_window_has_a_pause
     assert read_heat_map(run.path).whole_s == 10.0
 
 
+def test_a_window_that_a_rank_wrote_after_it_hung_is_where_its_steps_were(make_run, events):
+    run = make_run("hung")
+    first, last = windows_of(events, times_s=[0.1] * 2, clock_s=100.0)
+    late = last | {"time_s": last["time_s"] + 600.0, "after_s": 600.0}
+    events.write(run, 0, [events.start(0, world_size=1), first, late])
+    assert read_learning(run.path).train_loss.times_s == pytest.approx([1.0, 2.0])
+    assert read_heat_map(run.path).whole_s == pytest.approx(2.0)
+
+
 def test_a_run_of_one_window_is_a_dot(make_run, events):
     run = make_run("short")
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])

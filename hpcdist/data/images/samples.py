@@ -137,7 +137,7 @@ class ImageSamples:
             raise UnreadableImageError(
                 f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
             ) from error
-        _check_made(pixels, self.filled_shape, self.path(index))
+        _check_made(pixels, self.filled_shape, self.path(index), self.for_batches)
         return pixels
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
@@ -306,7 +306,7 @@ class PixelSamples:
                 picture = Image.fromarray(self._images[index])
                 seed = sample_seed(self._seed, epoch, index)
                 pixels = self._transform.apply(picture, seed)
-                _check_made(pixels, self.filled_shape, f"sample {index}")
+                _check_made(pixels, self.filled_shape, f"sample {index}", self.for_batches)
                 out[position] = pixels
         return []
 
@@ -326,16 +326,29 @@ def _draw(
     return for_batches.draw([sample_seed(seed, epoch, index) for index in indices])
 
 
-def _check_made(pixels: NDArray[np.uint8], shape: tuple[int, int, int], source: str) -> None:
+def _check_made(
+    pixels: NDArray[np.uint8],
+    shape: tuple[int, int, int],
+    source: str,
+    for_batches: BatchTransform | None,
+) -> None:
     """Raise HpcdistError for what does not fit into a batch."""
     height, width = pixels.shape[:2]
-    if (height, width) != shape[1:]:
-        raise HpcdistError(
-            f"data.transform makes {width} x {height} pixels of {source}, and {shape[2]} x "
-            f"{shape[1]} of another image: those of a batch must be alike",
-            hint="end it with a transform that gives one size, such as {Resize: {size: "
-            f"[{shape[1]}, {shape[2]}]}}}}, or set data.size",
-        )
+    if (height, width) == shape[1:]:
+        return
+    resize = f"{{Resize: {{size: [{shape[1]}, {shape[2]}]}}}}"
+    part, remedy = (
+        "data.transform",
+        f"end it with a transform that gives one size, such as {resize}",
+    )
+    if for_batches is not None:
+        part = "what comes first in data.transform"
+        remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
+    raise HpcdistError(
+        f"{part} makes {width} x {height} pixels of {source}, and {shape[2]} x {shape[1]} of "
+        "another image: those of a batch must be alike",
+        hint=f"{remedy}, or set data.size",
+    )
 
 
 def _to_try(number: int) -> list[int]:

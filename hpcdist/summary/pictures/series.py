@@ -144,7 +144,7 @@ def ends_s(windows: Sequence[Window]) -> list[float]:
     ends: list[float] = []
     for window in windows:
         least_s = (ends[-1] if ends else 0.0) + window.wall_s
-        ends.append(max(least_s, window.time_s or 0.0))
+        ends.append(max(least_s, (window.time_s or 0.0) - window.after_s))
     return ends
 
 

@@ -18,7 +18,7 @@ from hpcdist.data.images.whole_batch.choice import (
 )
 from hpcdist.data.images.whole_batch.colours import _to_hsv, _to_rgb
 from hpcdist.data.images.whole_batch.transform import make_batch_transform
-from hpcdist.errors import JobError
+from hpcdist.errors import HpcdistError, JobError
 from hpcdist.spec import Data
 
 SIDES = (40, 32)  # width, height
@@ -63,6 +63,7 @@ def differing(spec, mode="RGB"):
     [
         "light",
         [{"RandomAffine": {**WIDE, "fill": 99}}],
+        [{"RandomAffine": {**WIDE, "fill": 300}}, {"RandomAffine": {**WIDE, "fill": -9}}],
         [{"RandomAffine": {"degrees": 0, "translate": [0.1, 0.3], "scale": [0.3, 3.0]}}],
         [{"RandomAffine": {"degrees": 90, "center": [3, 9]}}],
         [{"RandomRotation": {"degrees": 180}}],
@@ -168,6 +169,7 @@ def test_drawing_and_changing_leave_torchs_generator_and_the_images_alone():
         ),
         ([{"RandomRotation": {"degrees": 5, "expand": True}}], "with expand=true"),
         ([{"RandomErasing": {"value": "random"}}], "RandomErasing with value=random"),
+        ([{"RandomErasing": {"value": [0, 256, 0]}}], "RandomErasing with value=[0, 256, 0]"),
         ([{"RandomCrop": {"size": 5, "padding_mode": "edge"}}], "with padding_mode=edge"),
     ],
     ids=str,
@@ -232,6 +234,62 @@ def test_a_crop_larger_than_the_images_is_refused_with_their_size(tmp_path):
     data = Data(transform=[{"RandomCrop": {"size": 50}}], device_transform=True)
     with pytest.raises(JobError, match="images of 40 x 32 pixels: Required crop size"):
         ImageSamples(files, data, seed=5, on_device=True)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        [{"RandomAffine": {"degrees": 5, "fill": [1, 2, 3]}}],
+        [{"RandomPerspective": {"p": 1e-9, "fill": [1, 2]}}],
+        [{"RandomErasing": {"p": 1e-9, "value": [1, 2]}}],
+    ],
+    ids=str,
+)
+def test_colours_of_other_channels_than_the_images_have_are_refused_however_seldom_used(spec):
+    with pytest.raises(JobError, match=r"images of 40 x 32 pixels: .*channels"):
+        make_batch_transform(divide(spec), (1, 32, 40))
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"transform": [{"RandomCrop": {"size": 9}}]}, "RandomCrop"),
+        (
+            {"transform": [{"Resize": {"size": 30}}, {"RandomResizedCrop": {"size": 9}}]},
+            "RandomResizedCrop",
+        ),
+        ({"transform": [{"RandomCrop": {"size": 9}}], "size": 30}, None),
+        ({"transform": [{"Resize": {"size": [30, 30]}}, {"RandomCrop": {"size": 9}}]}, None),
+        ({"transform": [{"CenterCrop": {"size": 30}}, {"RandomCrop": {"size": 9}}]}, None),
+    ],
+    ids=str,
+)
+def test_crops_of_images_of_any_size_are_made_in_batches_only_where_that_is_asked_for(keys, named):
+    auto = Data(decoder="fast", **keys)
+    forced = Data(device_transform=True, **keys)
+    check_device_transform(forced)
+    assert is_on_device(forced, "cuda:0")
+    if named is None:
+        assert is_on_device(auto, "cuda:0")
+        assert "scaled" not in device_note(forced, "cuda:0")
+        return
+    assert transform_on(auto, "cuda:0") == "cpu"
+    assert f"data.size is unset, and {named} takes images of any size" in device_note(
+        auto, "cuda:0"
+    )
+    assert f"scaled to the size of the first before {named}" in device_note(forced, "cuda:0")
+
+
+def test_images_that_come_to_a_batch_in_several_sizes_are_refused_with_a_way_out(tmp_path):
+    files = write_files(tmp_path / "pictures", 2)
+    picture(1, (60, 32)).save(files.root / files.paths[1])
+    spec = [{"Resize": {"size": 20}}, {"RandomCrop": {"size": 9}}]
+    samples = ImageSamples(files, Data(transform=spec, device_transform=True), 5, on_device=True)
+    with pytest.raises(
+        HpcdistError, match=r"what comes first in data\.transform makes 37 x 20"
+    ) as e:
+        samples.batch([0, 1], epoch=0)
+    assert e.value.hint.startswith("set data.device_transform to false")
 
 
 def test_a_preview_shows_what_it_showed(faces_at, write_classes):

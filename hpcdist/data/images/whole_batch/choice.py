@@ -5,7 +5,7 @@ Pure, and without torch: known where a job is submitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ def is_on_device(data: Data, device: str) -> bool:
     if data.device_transform is False or not divide(data.transform).rest:
         return False
     return data.device_transform is True or (
-        _is_wanted_by_auto(data, device) and why_not(data) is None
+        _is_wanted_by_auto(data, device) and _why_not_unasked(data) is None
     )
 
 
@@ -60,11 +60,13 @@ def transform_on(data: Data, device: str) -> str | None:
 def device_note(data: Data, device: str) -> str | None:
     """What the user should know of where images are changed; None: they are, as ever, by CPUs."""
     if is_on_device(data, device):
+        crop = _crop_of_any_size(data)
+        scaled = f", and images are scaled to the size of the first before {crop}" if crop else ""
         return (
             f"data.device_transform is {_shown(data.device_transform)}: images are transformed on "
-            f"{device}, a batch at a time; rounding can differ from that of the CPUs' way"
+            f"{device}, a batch at a time; rounding can differ from that of the CPUs' way{scaled}"
         )
-    reason = why_not(data)
+    reason = _why_not_unasked(data)
     if reason is None or not _is_wanted_by_auto(data, device) or is_unchanged(data.transform):
         return None
     return f"data.device_transform is auto: images are transformed by the CPUs, as {reason}"
@@ -98,6 +100,28 @@ def why_not(data: Data) -> str | None:
     return None
 
 
+def _why_not_unasked(data: Data) -> str | None:
+    """What keeps `auto` from the device: more than rounding would differ, too."""
+    crop = _crop_of_any_size(data)
+    if crop is None:
+        return why_not(data)
+    return why_not(data) or f"data.size is unset, and {crop} takes images of any size"
+
+
+def _crop_of_any_size(data: Data) -> str | None:
+    """A crop that the CPUs make of each image as it is; in a batch all are of one size before."""
+    division = divide(data.transform)
+    if data.size or any(map(_gives_one_size, steps_of(division.before))):
+        return None
+    return next((step.name for step in division.rest if step.name in _CROPS), None)
+
+
+def _gives_one_size(step: Step) -> bool:
+    size = step.arguments.get("size")
+    is_pair = isinstance(size, Sequence) and len(size) == _PAIR
+    return step.name == "CenterCrop" or (step.name == "Resize" and is_pair)
+
+
 def _is_wanted_by_auto(data: Data, device: str) -> bool:
     """Only who has given up the exact pixels has them made by a GPU without asking for it."""
     wanted = data.device_transform == "auto" and data.decoder == "fast"
@@ -118,6 +142,9 @@ def _why_not_step(step: Step, tensors_after: str | None) -> str | None:
         "whole batches"
     )
 
+
+_CROPS = frozenset({"RandomCrop", "RandomResizedCrop"})
+_PAIR = 2
 
 _MAKE_TENSORS = frozenset({"RandomErasing"})
 _SAME_FOR_TENSORS = frozenset(
@@ -149,7 +176,10 @@ def _resized(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _erased(arguments: Mapping[str, Any]) -> str | None:
-    return "value" if arguments.get("value") == "random" else None
+    value = arguments.get("value")
+    levels = value if isinstance(value, Sequence) else [value or 0]
+    is_colour = value != "random" and all(0 <= float(level) <= 255 for level in levels)
+    return None if is_colour else "value"
 
 
 _RULES: dict[str, Callable[[Mapping[str, Any]], str | None]] = {

@@ -89,7 +89,10 @@ def _blended(images: Tensor, which: Tensor, factors: Tensor) -> Tensor:
     is_due = (which != _HUE) & ~factors.isnan()
     factor = per_image(torch.where(is_due, factors, 1.0), images)
     gray = _gray(images)
-    mean = (gray.mean(dim=(1, 2, 3), keepdim=True, dtype=torch.float64) + 0.5).floor().float()
+    # Not mean, for which GPUs multiply by a rounded 1 / n: the sum is exact, and halves are halves.
+    total = gray.sum(dim=(1, 2, 3), keepdim=True, dtype=torch.float64)
+    number = torch.full_like(total, gray[0].numel())
+    mean = (total / number + 0.5).floor().float()
     dull = gray * per_image(is_due & (which == _SATURATION), images)
     dull = dull + mean * per_image(is_due & (which == _CONTRAST), images)
     # Not lerp, which rounds otherwise than PIL. What is cut off is what is behind the point.

@@ -7,6 +7,7 @@ the image is filled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,12 +18,13 @@ _ALMOST = 2**-9
 precision that fall this little short of a whole number are one."""
 
 
-def fill_colour(fill: object, channels: int) -> list[int]:
-    """The argument `fill` of a transform, a number per channel."""
-    if isinstance(fill, Sequence) and not isinstance(fill, str):
-        numbers = [int(number) for number in fill]
-        return numbers * channels if len(numbers) == 1 else numbers
-    return [int(fill or 0)] * channels  # type: ignore[call-overload]
+def fill_colour(fill: Any, channels: int) -> list[int]:
+    """The argument `fill` of a transform, a number per channel; ValueError for another count."""
+    numbers = fill if isinstance(fill, Sequence) and not isinstance(fill, str) else [fill or 0]
+    if len(numbers) not in {1, channels}:
+        raise ValueError(f"fill has {len(numbers)} numbers, and images have {channels} channels")
+    levels = [min(max(int(number), 0), 255) for number in numbers]  # as PIL cuts them off
+    return levels * channels if len(levels) == 1 else levels
 
 
 def sample_nearest(images: Tensor, columns: Tensor, rows: Tensor, fill: Sequence[int]) -> Tensor:

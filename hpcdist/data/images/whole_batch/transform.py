@@ -60,8 +60,12 @@ class _Drawn:
 
     def draw(self) -> Sequence[float]:
         """1 and the values of an image; all are 0 for one that is left as it is."""
-        if self._chance is not None and float(torch.rand(1)) >= self._chance:
+        if self._chance is not None and bool(torch.rand(1) >= self._chance):
             return [0.0] * (1 + self.num_values)
+        return self.draw_change()
+
+    def draw_change(self) -> Sequence[float]:
+        """1 and the values of an image that is not left as it is."""
         return 1.0, *self.step.values(self._transform.make_params([self._image]))
 
     def change(self, images: Tensor, drawn: Tensor) -> Tensor:
@@ -87,13 +91,18 @@ class BatchTransform:
     def __init__(self, steps: Sequence[Step], shape: Shape) -> None:
         """`shape`: of the images that it is given; JobError where they are not such that it can."""
         self._steps: list[_Drawn] = []
-        given = shape
-        for step in steps:
-            self._steps.append(_Drawn(step, shape))
-            shape = self._steps[-1].step.shape
         self.shape = shape
         """(channels, height, width) of the images that it makes."""
-        self._try(given)
+        try:
+            for step in steps:
+                self._steps.append(_Drawn(step, self.shape))
+                self.shape = self._steps[-1].step.shape
+            self._try(shape)
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise JobError(
+                f"data.transform fails with images of {shape[2]} x {shape[1]} pixels: {error}",
+                hint="its arguments must fit the images, or data.size be such that they do",
+            ) from None
 
     def draw(self, seeds: Sequence[int]) -> NDArray[np.float64]:
         """Numbers for the images with these seeds, [images, numbers]; torch's generator is kept."""
@@ -125,11 +134,9 @@ class BatchTransform:
             begin = end
         return pixels
 
-    def _try(self, given: Shape) -> None:
-        try:
-            self.apply(torch.zeros((1, *given), dtype=torch.uint8), self.draw([0]))
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise JobError(
-                f"data.transform fails with images of {given[2]} x {given[1]} pixels: {error}",
-                hint="its arguments must fit the images, or data.size be such that they do",
-            ) from None
+    def _try(self, shape: Shape) -> None:
+        """Each step on an image, those too that are seldom done."""
+        with kept_random_state():
+            torch.default_generator.manual_seed(0)
+            drawn = [value for step in self._steps for value in step.draw_change()]
+        self.apply(torch.zeros((1, *shape), dtype=torch.uint8), np.array([drawn]))
