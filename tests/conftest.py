@@ -1,6 +1,7 @@
 """What all tests share: starting runs, and leaving no process or shared memory behind."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -32,6 +33,8 @@ os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+_WAITING = ("tests/slurm", "tests/lsf")
+"""What these test is mostly waited for; the CPUs are for others meanwhile."""
 _LONGEST_FIRST = (
     "tests/slurm/test_lost_nodes.py",
     "tests/slurm/test_requeue.py",
@@ -45,6 +48,7 @@ _LONGEST_FIRST = (
     "tests/lsf",
     "tests/launch/test_examples.py",
     "tests/launch/test_lightning.py",
+    "tests/training/test_lightning.py",
     "tests/cli",
     "tests/training",
     "tests/launch",
@@ -53,12 +57,18 @@ _LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items):
-    def place(item):
-        file = item.nodeid.partition("::")[0]
+    def place(file):
         found = (i for i, path in enumerate(_LONGEST_FIRST) if file.startswith(path))
         return next(found, len(_LONGEST_FIRST))
 
-    items.sort(key=place)
+    by_file = {}
+    for item in items:
+        by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    files = sorted(by_file, key=place)
+    waiting = [file for file in files if file.startswith(_WAITING)]
+    others = [file for file in files if not file.startswith(_WAITING)]
+    in_turns = [file for two in itertools.zip_longest(waiting, others) for file in two if file]
+    items[:] = [item for file in in_turns for item in by_file[file]]
 
 
 def marked_processes():
