@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from hpcdist.summary.records import Bucket, Count, Seconds, Totals, Window
+from hpcdist.summary.records import AnyWindow, Bucket, Count, Seconds, Window
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
@@ -13,34 +13,18 @@ class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
     sum: Seconds
 
 
-class FirstWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
-    """A window of steps of one rank; its fields are those of `Window`."""
+class FirstWindow(AnyWindow, frozen=True, kw_only=True, gc=False):
+    """A window of steps of one rank."""
 
-    time_s: Seconds | None = None
-    step: Count
-    steps: Count
-    samples: Count
-    wall_s: Seconds
-    pause_s: Seconds = 0.0
-    step_time_s: Totals
-    phases_s: dict[str, PhaseTime] = {}
-    histogram: dict[Bucket, Count] = {}
-    epoch: int | None = None
-    loss: float | None = None
+    phases_s: dict[str, PhaseTime] = field(default_factory=dict)
+    histogram: dict[Bucket, Count] = field(default_factory=dict)
 
 
 def to_window(first: FirstWindow) -> Window:
     """The same, as it is written today."""
+    same = {name: getattr(first, name) for name in AnyWindow.__struct_fields__}
     return Window(
-        time_s=first.time_s,
-        step=first.step,
-        steps=first.steps,
-        samples=first.samples,
-        wall_s=first.wall_s,
-        pause_s=first.pause_s,
-        step_time_s=first.step_time_s,
+        **same,
         phases_s={phase: time.sum for phase, time in first.phases_s.items()},
         histogram={bucket: [count] for bucket, count in first.histogram.items()},
-        epoch=first.epoch,
-        loss=first.loss,
     )

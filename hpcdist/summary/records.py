@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.events import SCHEMA_VERSION
@@ -62,8 +62,8 @@ class Totals(Struct, frozen=True, kw_only=True, gc=False):
     max: Seconds
 
 
-class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
-    """A window of steps of one rank."""
+class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+    """A window of steps of one rank, as far as events of every schema have it."""
 
     time_s: Seconds | None = None
     step: Count
@@ -76,12 +76,17 @@ class Window(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag
     after_s: Seconds = 0.0
     """From its last step until it was written: a rank may have hung, and ended then."""
     step_time_s: Totals
-    phases_s: dict[str, Seconds] = {}
-    """Of all its steps together."""
-    histogram: dict[Bucket, Counts] = {}
-    """Bucket -> the counts of it and of those that follow it."""
     epoch: int | None = None
     loss: float | None = None
+
+
+class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
+    """A window of steps of one rank."""
+
+    phases_s: dict[str, Seconds] = field(default_factory=dict)
+    """Of all its steps together."""
+    histogram: dict[Bucket, Counts] = field(default_factory=dict)
+    """Bucket -> the counts of it and of those that follow it."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):

@@ -9,6 +9,7 @@ import time
 import msgspec
 import pytest
 import torch
+from held_model import HELD_MODEL
 
 from hpcdist.cli.described import describe_run
 from hpcdist.run import Run
@@ -25,20 +26,6 @@ train: {{epochs: 4, batch_size: 8, accumulate: 2, schedule: cosine, num_threads:
 checkpoint: {{every_epochs: 3}}
 record: {{window_s: 0.05}}
 """
-HELD_MODEL = """\
-import time
-from pathlib import Path
-
-from hpcdist.training.models import MLP
-
-
-class HeldMLP(MLP):
-    def forward(self, images):
-        if self.training and not Path("released").exists():
-            time.sleep(0.1)
-        return super().forward(images)
-"""
-"""Steps slowly until it is released: however quick a machine is, it is stopped before its end."""
 
 
 def wait_for(condition):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from held_model import HELD_MODEL
 from terminals import LIMIT_S, Terminal
 
 from hpcdist.run import Run
@@ -85,22 +86,6 @@ def test_ctrl_c_while_waiting_leaves_a_background_run_alone(hpcdist, processes_o
     assert_gone_and_readable(hpcdist, processes_of)
 
 
-HELD_MODEL = """\
-import time
-from pathlib import Path
-
-from hpcdist.training.models import MLP
-
-
-class HeldMLP(MLP):
-    def forward(self, images):
-        if self.training and not Path("seen").exists():
-            time.sleep(0.1)
-        return super().forward(images)
-"""
-"""Steps slowly until its progress was seen, which on a quick machine it would end before."""
-
-
 @pytest.mark.timeout(240)
 def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     hpcdist.write("held.py", HELD_MODEL)
@@ -108,7 +93,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     options = ["--local", *(part for one in settings for part in ("--set", one))]
     terminal = Terminal(hpcdist, "submit", "ddp", *options)
     terminal.wait_for("samples/s, loss")
-    hpcdist.write("seen", "")
+    hpcdist.write("released", "")
     assert terminal.finish() == 0
     assert "/300 " in terminal.shown
     assert ": done in " in terminal.shown.splitlines()[-1]

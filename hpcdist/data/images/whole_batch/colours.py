@@ -43,42 +43,14 @@ class Jitter:
         return changed
 
 
-class Grayscale:
-    """RandomGrayscale."""
-
-    names = ()
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def values(self, parameters: Mapping[str, Any]) -> Sequence[float]:
-        """Nothing."""
-        del parameters
-        return ()
-
-    def change(self, images: Tensor, values: Tensor) -> Tensor:
-        """All without colours."""
-        del values
-        return _gray(images).to(torch.uint8).expand(images.shape)
+def without_colours(images: Tensor) -> Tensor:
+    """RandomGrayscale: images in grays, with as many channels as before."""
+    return _gray(images).to(torch.uint8).expand(images.shape)
 
 
-class Inversion:
-    """RandomInvert."""
-
-    names = ()
-
-    def __init__(self, shape: Shape) -> None:
-        self.shape = shape
-
-    def values(self, parameters: Mapping[str, Any]) -> Sequence[float]:
-        """Nothing."""
-        del parameters
-        return ()
-
-    def change(self, images: Tensor, values: Tensor) -> Tensor:
-        """All as negatives."""
-        del values
-        return 255 - images
+def inverted(images: Tensor) -> Tensor:
+    """RandomInvert: negatives."""
+    return 255 - images
 
 
 def _blended(images: Tensor, which: Tensor, factors: Tensor) -> Tensor:

@@ -19,27 +19,6 @@ _PIL_MOST = 32768.0
 """PIL computes with 16 bits behind the point where all coordinates are below this."""
 
 
-class Flip:
-    """RandomHorizontalFlip and RandomVerticalFlip."""
-
-    names = ()
-
-    def __init__(self, shape: Shape, dimension: int) -> None:
-        """`dimension`: 1 for rows, 2 for columns."""
-        self.shape = shape
-        self._dimension = dimension
-
-    def values(self, parameters: Mapping[str, Any]) -> Sequence[float]:
-        """Nothing."""
-        del parameters
-        return ()
-
-    def change(self, images: Tensor, values: Tensor) -> Tensor:
-        """All mirrored."""
-        del values
-        return images.flip(self._dimension)
-
-
 class Crop:
     """RandomCrop; padding is what lies beyond the image."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +32,27 @@ class BatchStep(Protocol):
 
     def change(self, images: Tensor, values: Tensor) -> Tensor:
         """New images; `values`: float64 on the CPU, [images, names]."""
+
+
+class Plain:
+    """A transform that draws nothing but whether it is done."""
+
+    names = ()
+
+    def __init__(self, shape: Shape, change: Callable[[Tensor], Tensor]) -> None:
+        """`change`: what it makes of images."""
+        self.shape = shape
+        self._change = change
+
+    def values(self, parameters: Mapping[str, Any]) -> Sequence[float]:
+        """Nothing."""
+        del parameters
+        return ()
+
+    def change(self, images: Tensor, values: Tensor) -> Tensor:
+        """All of them changed."""
+        del values
+        return self._change(images)
 
 
 def per_image(values: Tensor, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

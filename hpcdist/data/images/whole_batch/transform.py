@@ -17,11 +17,11 @@ from torch import Tensor
 
 from hpcdist.data.images.transforms import Step, kept_random_state
 from hpcdist.data.images.whole_batch.choice import Division
-from hpcdist.data.images.whole_batch.colours import Grayscale, Inversion, Jitter
+from hpcdist.data.images.whole_batch.colours import Jitter, inverted, without_colours
 from hpcdist.data.images.whole_batch.filters import Blur, Erasure
-from hpcdist.data.images.whole_batch.geometry import Affine, Crop, Flip, Perspective, Rotation
+from hpcdist.data.images.whole_batch.geometry import Affine, Crop, Perspective, Rotation
 from hpcdist.data.images.whole_batch.resizing import ResizedCrop
-from hpcdist.data.images.whole_batch.step import BatchStep, Shape, on_some
+from hpcdist.data.images.whole_batch.step import BatchStep, Plain, Shape, on_some
 from hpcdist.data.normalizing import one_thread
 from hpcdist.errors import JobError
 
@@ -34,13 +34,13 @@ _MAKERS: dict[str, Callable[[Shape, Any], BatchStep]] = {
     "RandomAffine": Affine,
     "RandomCrop": Crop,
     "RandomErasing": Erasure,
-    "RandomGrayscale": lambda shape, _: Grayscale(shape),
-    "RandomHorizontalFlip": lambda shape, _: Flip(shape, 2),
-    "RandomInvert": lambda shape, _: Inversion(shape),
+    "RandomGrayscale": lambda shape, _: Plain(shape, without_colours),
+    "RandomHorizontalFlip": lambda shape, _: Plain(shape, lambda images: images.flip(2)),
+    "RandomInvert": lambda shape, _: Plain(shape, inverted),
     "RandomPerspective": Perspective,
     "RandomResizedCrop": ResizedCrop,
     "RandomRotation": Rotation,
-    "RandomVerticalFlip": lambda shape, _: Flip(shape, 1),
+    "RandomVerticalFlip": lambda shape, _: Plain(shape, lambda images: images.flip(1)),
 }
 
 
