@@ -101,11 +101,11 @@ class Sources:
     def source(self, data: Data) -> Source:
         """For one way of loading."""
         parts = self._once(data.root, lambda: find_images(data))
+        on_device = is_on_device(data, self._device)
         if parts is not None:
-            on_device = is_on_device(data, self._device)
             samples = ImageSamples(parts.train, data, self._seed, on_device=on_device)
             return Source(data, samples, len(parts.train.classes), self._tell_bad)
-        key = (data.root, repr(data.transform), is_on_device(data, self._device))
+        key = (data.root, repr(data.transform), on_device)
         found = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
         return Source(data, found.train, found.num_classes, self._tell_bad)
 

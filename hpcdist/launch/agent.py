@@ -457,11 +457,12 @@ class Agent:
             self._on_signal(number)
 
     def _on_signal(self, number: int) -> None:
-        self._log(f"received {signal.Signals(number).name}")
+        name = signal.Signals(number).name
+        self._log(f"received {name}")
         if number in self._warning_signals() and not self.run.cancel_file.exists():
-            self._warn(signal.Signals(number).name)
+            self._warn(name)
         elif number in {*CANCEL_SIGNALS, *self._warning_signals()}:
-            self._cancel(signal.Signals(number).name)
+            self._cancel(name)
 
     def _warn(self, signal_name: str | None) -> None:
         """The job will be ended soon; told later where the leader is not known yet."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,7 +47,65 @@ class BadFile:
         return f"{self.path} {self.reason}"
 
 
-class ImageSamples:
+class _Filled(ABC):
+    """Samples whose images the CPUs fill in; something may be left to be done to whole batches."""
+
+    labels: Tensor
+    """int64, [samples]."""
+    normalization: Normalization
+    filled_shape: tuple[int, int, int]
+    """(channels, height, width) of each image as `fill` writes it."""
+    for_batches: BatchTransform | None
+    """What is left to be done to whole batches, if anything."""
+    _seed: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of each image, after data.transform."""
+        return self.filled_shape if self.for_batches is None else self.for_batches.shape
+
+    def probe(self, number: int) -> Samples:
+        """The first samples that can be had, normalised, to try a model with."""
+        batch = self.batch(range(min(number, len(self))), epoch=0)
+        images = changed(batch, self.for_batches)
+        return Samples(images=self.normalization(images), labels=batch.labels)
+
+    def batch(self, indices: Sequence[int], epoch: int) -> Samples:
+        """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
+        width].
+
+        In memory the channels come last. The label of a file that is no image is IGNORED_LABEL.
+        """
+        channels, height, width = self.filled_shape
+        pixels = np.empty((len(indices), height, width, channels), np.uint8)
+        bad = self.fill(pixels, indices, epoch)
+        labels = self.labels[torch.as_tensor(indices)]
+        for position, _ in bad:
+            labels[position] = IGNORED_LABEL
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        return Samples(images=images, labels=labels, drawn=self.draw(indices, epoch))
+
+    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
+        """What is drawn for these samples, where something is left to be done to whole batches."""
+        if self.for_batches is None:
+            return None
+        return self.for_batches.draw([sample_seed(self._seed, epoch, index) for index in indices])
+
+    @abstractmethod
+    def fill(
+        self,
+        out: NDArray[np.uint8],
+        indices: Sequence[int],
+        epoch: int,
+        ahead: Sequence[int] = (),
+    ) -> list[tuple[int, BadFile]]:
+        """Write the pixels of samples to `out`; returns those that could not be read."""
+
+
+class ImageSamples(_Filled):
     """One part of a data set of image files, and the steps from a file to a batch."""
 
     def __init__(
@@ -78,23 +137,13 @@ class ImageSamples:
             size = (data.size, data.size) if data.size else self._first_size()
         self._size = size
         self.filled_shape = self._shape_made()
-        """(channels, height, width) of each image as `fill` writes it."""
         self.for_batches = make_batch_transform(division, self.filled_shape)
-        """What is left to be done to whole batches, if anything."""
         # Where each image is cut or scaled to one size, that is done to the image as it is.
         is_free = not data.size and self.filled_shape[1:] != self.decoded_shape[1:]
         self._decoder = make_decoder(data.decoder, None if is_free else size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
         """Where decoded pictures are kept, if anywhere."""
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of each image, after data.transform."""
-        return self.filled_shape if self.for_batches is None else self.for_batches.shape
 
     @property
     def decoded_shape(self) -> tuple[int, int, int]:
@@ -105,12 +154,6 @@ class ImageSamples:
     def path(self, index: int) -> str:
         """The whole path of a sample's file."""
         return f"{self._root}/{self.files.paths[index]}"
-
-    def probe(self, number: int) -> Samples:
-        """The first samples that can be had, normalised, to try a model with."""
-        batch = self.batch(range(min(number, len(self))), epoch=0)
-        images = changed(batch, self.for_batches)
-        return Samples(images=self.normalization(images), labels=batch.labels)
 
     def read(self, index: int) -> bytes:
         """The bytes of a sample's file; OSError where there are none."""
@@ -139,25 +182,6 @@ class ImageSamples:
             ) from error
         _check_made(pixels, self.filled_shape, self.path(index), self.for_batches)
         return pixels
-
-    def batch(self, indices: Sequence[int], epoch: int) -> Samples:
-        """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
-        width].
-
-        In memory the channels come last. The label of a file that is no image is IGNORED_LABEL.
-        """
-        channels, height, width = self.filled_shape
-        pixels = np.empty((len(indices), height, width, channels), np.uint8)
-        bad = self.fill(pixels, indices, epoch)
-        labels = self.labels[torch.as_tensor(indices)]
-        for position, _ in bad:
-            labels[position] = IGNORED_LABEL
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        return Samples(images=images, labels=labels, drawn=self.draw(indices, epoch))
-
-    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
-        """What is drawn for these samples, where something is left to be done to whole batches."""
-        return _draw(self.for_batches, self._seed, indices, epoch)
 
     def fill(
         self,
@@ -242,7 +266,7 @@ class ImageSamples:
         )
 
 
-class PixelSamples:
+class PixelSamples(_Filled):
     """The images of a data set in memory, to which a transform is applied one by one."""
 
     def __init__(
@@ -256,9 +280,7 @@ class PixelSamples:
         division = divide(data.transform) if on_device else Division(before=data.transform)
         self._transform = build_transform(division.before)
         self.filled_shape = self._transform.try_on(Image.fromarray(self._images[0]))
-        """(channels, height, width) of each image as `fill` writes it."""
         self.for_batches = make_batch_transform(division, self.filled_shape)
-        """What is left to be done to whole batches, if anything."""
         channels = pixels.standardization.mean.shape[1]
         if self.shape[0] != channels:
             raise HpcdistError(
@@ -266,32 +288,6 @@ class PixelSamples:
                 f"{data.name}, which have {channels}",
                 hint="leave out what changes the number of channels",
             )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of each image, after data.transform."""
-        return self.filled_shape if self.for_batches is None else self.for_batches.shape
-
-    def probe(self, number: int) -> Samples:
-        """The first samples, normalised, to try a model with."""
-        channels, height, width = self.filled_shape
-        first = range(min(number, len(self)))
-        pixels = np.empty((len(first), height, width, channels), np.uint8)
-        self.fill(pixels, first, epoch=0)
-        batch = Samples(
-            images=torch.from_numpy(pixels).permute(0, 3, 1, 2),
-            labels=self.labels[: len(first)],
-            drawn=self.draw(first, epoch=0),
-        )
-        images = changed(batch, self.for_batches)
-        return Samples(images=self.normalization(images), labels=batch.labels)
-
-    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
-        """What is drawn for these samples, where something is left to be done to whole batches."""
-        return _draw(self.for_batches, self._seed, indices, epoch)
 
     def fill(
         self,
@@ -316,14 +312,6 @@ def changed(batch: Samples, for_batches: BatchTransform | None) -> Tensor:
     if for_batches is None or batch.drawn is None:
         return batch.images
     return for_batches.apply(batch.images, batch.drawn)
-
-
-def _draw(
-    for_batches: BatchTransform | None, seed: int, indices: Sequence[int], epoch: int
-) -> NDArray[np.float64] | None:
-    if for_batches is None:
-        return None
-    return for_batches.draw([sample_seed(seed, epoch, index) for index in indices])
 
 
 def _check_made(

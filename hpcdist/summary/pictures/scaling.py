@@ -16,7 +16,8 @@ from hpcdist.summary.pictures.style import (
     new_figure,
     shared_legend,
 )
-from hpcdist.summary.sizes import Size, num_gpus
+from hpcdist.summary.sizes import Size
+from hpcdist.summary.sizes import size as size_of
 from hpcdist.summary.values import ForecastSize, Rate, RunSummary
 from hpcdist.summary.variants import ratio
 
@@ -43,7 +44,7 @@ def points(runs: Sequence[RunSummary]) -> list[Point]:
     rates: dict[Size, list[Rate]] = defaultdict(list)
     for run in runs:
         if run.samples_per_s is not None:
-            rates[num_gpus(run), run.nodes].append(run.samples_per_s)
+            rates[size_of(run)].append(run.samples_per_s)
     means = {key: _mean(rates[key]) for key in sorted(rates)}
     baseline = next(iter(means.values()))
     return [
