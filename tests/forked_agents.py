@@ -31,15 +31,15 @@ def zygote(lasting_process, *modules, cwd=None):
     process.stdout.close()
 
 
-def start_run(forking, loaded, runs, *, agents=None, scheduler="local"):
+def start_run(forking, loaded, runs, *, agents=None, scheduler="local", change=""):
     """Start a run's agents on simulated nodes, or those of some; the run, and what starts the agent
-    of a node."""
+    of a node. `change` ("module:function") is called in each agent, and so holds for its ranks."""
     run = Run.create(runs, loaded.job.name)
     plan = load_scheduler("local").plan(loaded.job, ClusterProfile())
     submission.write_spec(run, loaded, scheduler=scheduler, plan=plan, command=[])
 
     def start_agent(node):
-        forking.stdin.write(os.fsencode(f"{run.path}\t{node}\0"))
+        forking.stdin.write(os.fsencode(f"{run.path}\t{node}\t{change}\0"))
         forking.stdin.flush()
 
     for node in range(loaded.job.resources.nodes) if agents is None else agents:

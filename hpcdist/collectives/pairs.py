@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
+from hpcdist.collectives.bandwidth import bus_bandwidth
+
 Pair = tuple[int, int]
 """Two nodes, the smaller number first."""
 
@@ -44,6 +46,12 @@ def plan_rounds(machines: list[str]) -> list[list[Pair]]:
     """
     shares = len(set(machines)) < len(machines)
     return one_by_one(len(machines)) if shares else tournament(len(machines))
+
+
+def pair_bandwidth(num_bytes: int, median_time_s: float) -> float:
+    """Bus bandwidth in bytes per second that a pair is judged by: a slow link is slow each time,
+    while one stall of a busy node would pull the mean of a few all-reduces below any limit."""
+    return bus_bandwidth(num_bytes, median_time_s, 2)
 
 
 def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:

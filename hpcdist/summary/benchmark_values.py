@@ -33,7 +33,9 @@ class PairFigures(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, str]
     bytes: int
     mean_time_s: float
+    median_time_s: float
     bus_bytes_per_s: float
+    """By the median time."""
     alone: bool
     """No other pair was measured at the same time."""
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.collectives.pairs import SLOW_SHARE, common_node, slow_pairs, usual_bandwidth
+from hpcdist.collectives.pairs import (
+    SLOW_SHARE,
+    common_node,
+    pair_bandwidth,
+    slow_pairs,
+    usual_bandwidth,
+)
 from hpcdist.dataload.conclusion import conclude as conclude_loading
 from hpcdist.dataload.figures import LoadingCell, StepTime
 from hpcdist.inference.conclusion import conclude
@@ -142,6 +148,7 @@ def _pair(event: NodePair) -> PairFigures:
         hosts=event.hosts,
         bytes=event.bytes,
         mean_time_s=event.mean_time_s,
-        bus_bytes_per_s=event.bus_bytes_per_s,
+        median_time_s=event.median_time_s,
+        bus_bytes_per_s=pair_bandwidth(event.bytes, event.median_time_s),
         alone=event.alone,
     )

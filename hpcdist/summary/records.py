@@ -162,7 +162,7 @@ class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair")
     hosts: tuple[str, str]
     bytes: Count
     mean_time_s: Seconds
-    bus_bytes_per_s: PerSecond
+    median_time_s: Seconds
     alone: bool = False
 
 

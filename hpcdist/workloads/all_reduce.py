@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,11 @@ def _told(measured: Measured | None) -> _Told:
     return _Told(figures=measured.to_event(), is_whole=measured.is_whole)
 
 
+def _bandwidth(fields: Mapping[str, Any]) -> float:
+    """Of a pair, by the fields of its event."""
+    return pairs.pair_bandwidth(fields["bytes"], fields["median_time_s"])
+
+
 class _Benchmark:
     """One rank's part."""
 
@@ -141,7 +147,7 @@ class _Benchmark:
             found |= self._measure_round(one)
         # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
         # slow only if it is so a second time, alone.
-        bandwidths = {pair: fields["bus_bytes_per_s"] for pair, fields in found.items()}
+        bandwidths = {pair: _bandwidth(fields) for pair, fields in found.items()}
         for pair in pairs.slow_pairs(bandwidths):
             self._planned += 1
             self._begin_next()
@@ -309,6 +315,6 @@ class _Benchmark:
         a, b = fields["hosts"]
         self.context.say(
             f"nodes {fields['nodes'][0]} and {fields['nodes'][1]} ({a}, {b}): "
-            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s"
+            f"bus {show_bytes(_bandwidth(fields))}/s"
             f"{' (measured alone)' if fields['alone'] else ''}"
         )

@@ -1,16 +1,18 @@
 """Forks agents from a process that has torch already: real runs without the wait for the import.
 
-Modules that it is called with are imported, too. Reads `<run directory>\\t<node>` lines, forks an
-agent for each, and reaps those that end.
+Modules that it is called with are imported, too. Reads `<run directory>\\t<node>\\t<what
+to call first>` and a zero byte, forks an agent for each, and reaps those that end.
 """
 
 import contextlib
 import gc
 import importlib
 import os
+import pkgutil
 import select
 import signal
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np  # noqa: F401 - as submitit does
@@ -22,8 +24,10 @@ from hpcdist.launch import requeue
 from hpcdist.launch.agent import run_agent
 from hpcdist.launch.place import find_place
 
+_TESTS = str(Path(__file__).parents[1])
 
-def fork_agent(run_path, node):
+
+def fork_agent(run_path, node, change):
     if os.fork():
         return
     os.setsid()
@@ -33,7 +37,13 @@ def fork_agent(run_path, node):
     requeue.REQUEUERS["testing"] = "requeuing"
     sys.modules["requeuing"].requeuer = TestRequeuer(Path(run_path))
     try:
+        if change:
+            sys.path.insert(0, _TESTS)
+            pkgutil.resolve_name(change)()
+            sys.path.pop(0)
         run_agent(Path(run_path), find_place(int(node), {}))
+    except Exception:  # noqa: BLE001 - told, and the process ends
+        traceback.print_exc()
     finally:
         os._exit(0)
 
@@ -52,7 +62,7 @@ def main():
                 return
             *lines, buffer = (buffer + chunk).split(b"\0")
             for line in lines:
-                fork_agent(*os.fsdecode(line).rsplit("\t", 1))
+                fork_agent(*os.fsdecode(line).rsplit("\t", 2))
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

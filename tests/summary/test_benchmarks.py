@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from hpcdist.summary import print_summary, summarize, to_json
@@ -29,15 +30,18 @@ def collective(num_bytes, time_s, *, ranks=2, **fields):
     }
 
 
-def pair(a, b, gigabytes, *, alone=False):
+def pair(a, b, gigabytes, *, alone=False, stall_s=0.0):
+    """`gigabytes` per second by the median; `stall_s` is in the mean only."""
+    median_s = MIB / (gigabytes * 1e9)
     return {
         "event": "pair",
         "time_s": 0.0,
         "nodes": [a, b],
         "hosts": [f"n{a}", f"n{b}"],
         "bytes": MIB,
-        "mean_time_s": 1e-3,
-        "bus_bytes_per_s": gigabytes * 1e9,
+        "mean_time_s": median_s + stall_s,
+        "median_time_s": median_s,
+        "bus_bytes_per_s": MIB / (median_s + stall_s),
         "alone": alone,
     }
 
@@ -86,6 +90,15 @@ def test_slow_pairs_are_named_with_their_hosts_and_the_node_they_share(make_run,
         "and n2) 1 GB/s; "
         "2 and 3 (n2 and n3) 2 GB/s. Node 2 (n2) is in all of them: look at its link first."
     ) in " ".join(printed.split())
+
+
+def test_one_stall_of_many_all_reduces_makes_no_pair_slow(make_run, events):
+    fast = [pair(0, 1, 10.0), pair(1, 2, 10.0), pair(0, 2, 9.0, stall_s=0.5)]
+    summary = summary_of(make_run, events, [collective(1024, 1e-5), *fast])
+    told = to_json(summary)[0]["all_reduce"]
+    assert not told["slow_pairs"]
+    assert [one["bus_bytes_per_s"] for one in told["pairs"]] == pytest.approx([10e9, 9e9, 10e9])
+    assert "No pair of nodes is slow" in text(summary)
 
 
 def test_a_pair_that_is_fast_when_measured_alone_is_not_slow(make_run, events):

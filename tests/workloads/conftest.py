@@ -24,10 +24,10 @@ def forking(lasting_process):
 
 @pytest.fixture
 def submit_job(tmp_path, launched_run, forking):
-    """Start a job by name on CPUs; `overrides` are as of --set."""
+    """Start a job by name on CPUs; `overrides` are as of --set, `change` as of start_run."""
     started = []
 
-    def submit(name, *overrides, nodes=1, gpus=1):
+    def submit(name, *overrides, nodes=1, gpus=1, change=""):
         flags = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.device": "cpu"}
         loaded = load_job(
             name,
@@ -35,7 +35,7 @@ def submit_job(tmp_path, launched_run, forking):
             overrides=list(overrides),
         )
         workloads.check(loaded.job)
-        started.append(launched_run(*start_run(forking, loaded, tmp_path / "runs")))
+        started.append(launched_run(*start_run(forking, loaded, tmp_path / "runs", change=change)))
         return started[-1]
 
     yield submit

@@ -218,6 +218,7 @@ class Daemons:
         return found.union(*map(processes.descendants, found))
 
     def kill_node(self, node):
+        processes.stop_all(lambda: self.node_processes(node))
         processes.kill_all(lambda: self.node_processes(node), self.popens)
         self.forget(f"slurmd.{node}")
 

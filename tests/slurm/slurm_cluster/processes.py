@@ -92,6 +92,19 @@ def _link(path):
         return None
 
 
+def stop_all(find, limit_s=30.0):
+    """SIGSTOP what `find` returns: killed one by one, those left could tell of the others' end."""
+    deadline = time.monotonic() + limit_s
+    stopped = set()
+    while pids := {pid for pid in find() if not is_zombie(pid)} - stopped:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= pids  # one that forked before it was stopped has a child that runs
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"new ones all the time: {sorted(pids)}")
+
+
 def kill_all(find, popens=(), limit_s=30.0):
     """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
     deadline = time.monotonic() + limit_s
