@@ -17,8 +17,7 @@ demo: $(VENV)/installed
 	$(BIN)/hpcdist summary
 
 test: $(VENV)/test-installed slurm browser
-	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile \
-		--no-loadscope-reorder $(PYTEST_ARGS)
+	./tests/run-suite $(BIN)/python --numprocesses=$(TEST_PROCESSES) $(PYTEST_ARGS)
 
 lint: $(VENV)/dev-installed
 	$(BIN)/ruff check .
