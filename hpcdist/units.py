@@ -37,6 +37,11 @@ def show_binary(number: int) -> str:
     return f"{number:,} {_BINARY_UNITS[unit]}"
 
 
+def show_percent(share: float) -> str:
+    """`41 %` of 0.41."""
+    return f"{100 * share:.0f} %"
+
+
 def show_time(time_s: float) -> str:
     """`12.3 ms`: three digits, in the unit in which it is at least 1; for sentences."""
     unit_s, unit = next((unit for unit in _TIMES if time_s >= unit[0]), _TIMES[-1])

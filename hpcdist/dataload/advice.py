@@ -8,7 +8,7 @@ from hpcdist.dataload.combinations import in_job, varied
 from hpcdist.dataload.figures import PARTS, LoadingCell, Setting
 from hpcdist.dataload.series import Series, alternatives, is_faster, is_unclear, spread
 from hpcdist.dataload.words import BRIEF, num_cpus, shortened
-from hpcdist.units import show_time
+from hpcdist.units import show_percent, show_time
 
 _TELLING_SHARE = 0.25
 """Of the work per image; of parts below it is not spoken."""
@@ -50,7 +50,9 @@ def computing_s(cell: LoadingCell) -> float:
 def _on_parts(cell: LoadingCell, total_s: float) -> Iterator[str]:
     shares = {name: cell.parts_s.get(name, 0.0) / total_s for name in PARTS}
     told = ", ".join(
-        f"{_NAMES[name]} {share:.0%}" for name, share in shares.items() if share >= _NAMED_SHARE
+        f"{_NAMES[name]} {show_percent(share)}"
+        for name, share in shares.items()
+        if share >= _NAMED_SHARE
     )
     whose = shortened(cell.setting.transform, BRIEF)
     yield f"An image takes {show_time(total_s)} of work ({whose}): {told}."
@@ -151,7 +153,7 @@ def _on_choice(key: str, same: Sequence[LoadingCell]) -> str:
     slow, fast = same[0], same[-1]
     own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
     if any(map(is_unclear, same)):
-        return f"cannot be told, the passes differ by {max(map(spread, same)):.0%} (sd)"
+        return f"cannot be told, the passes differ by {show_percent(max(map(spread, same)))} (sd)"
     if not is_faster(fast, slow):
         return f"{own} and {other} load alike, all else as above"
     ratio = fast.images_per_s / slow.images_per_s

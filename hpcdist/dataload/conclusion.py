@@ -18,7 +18,7 @@ from hpcdist.dataload.series import (
     spread,
 )
 from hpcdist.dataload.words import BRIEF, capital, listed, num_cpus, shortened, with_workers
-from hpcdist.units import show_time
+from hpcdist.units import show_percent, show_time
 
 _MUCH = 1.2  # times another rate, or time: then it is told
 _NOISY = 0.2  # sd to mean from which on a word of doubt is due
@@ -91,7 +91,7 @@ def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
     what = "How many workers are best" if _is_compared(unclear) else "How fast loading is"
     yield (
         f"{what} cannot be told{_with(unclear, said=named)}: the passes differ by "
-        f"{worst:.0%} (sd). Run it again."
+        f"{show_percent(worst)} (sd). Run it again."
     )
 
 
@@ -106,7 +106,7 @@ def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[StepTime]) -> It
         up_to = "" if len(late) == 1 else "up to "
         yield (
             f"Loading is the bottleneck{_with(late, said=differ)}: the model waits {up_to}"
-            f"{most:.0%} of the time."
+            f"{show_percent(most)} of the time."
         )
     if ready:
         yield f"Loading is not the bottleneck{_with(ready, said=differ)}, the model is."
@@ -170,7 +170,11 @@ def _on_more(cell: LoadingCell, most: LoadingCell, *, whose: str, cpus: float) -
 def _on_step(cell: LoadingCell, step: StepTime) -> Iterator[str]:
     whose = f"a step of {step.model}" if step.model else "a training step"
     idle = _idle(cell, step)
-    then = f"the model waits {idle:.0%} of the time" if idle > 0 else "ready before it is wanted"
+    then = (
+        f"the model waits {show_percent(idle)} of the time"
+        if idle > 0
+        else "ready before it is wanted"
+    )
     step_time, batch_time = show_time(step.mean_time_s), show_time(cell.mean_time_s)
     yield f"{whose} takes {step_time}, a batch {batch_time}: {then}."
     if step.on_cpus:
@@ -212,8 +216,8 @@ def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
     worst = max(map(spread, cells))
     if worst >= _NOISY:
         yield (
-            f"The passes differ by up to {worst:.0%} (sd), so that small differences may be "
-            "chance: run it again."
+            f"The passes differ by up to {show_percent(worst)} (sd), so that small differences "
+            "may be chance: run it again."
         )
     if all(cell.repeats == 1 for cell in cells):
         yield "There was one pass of each, so that any difference may be chance: data.repeats=5."

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
+from hpcdist.units import show_percent
 
 _STANDARD_ERRORS = 2.0
 """A difference of the means counts from so many of its standard errors on."""
@@ -143,7 +144,7 @@ def _why_never(best: Comparison) -> str:
     parts_s = sum(parallel.parts_s.values())
     if parts_s > _TELLING_SHARE * parallel.mean_time_s:
         listed = ", ".join(
-            f"{name} {time_s / parallel.mean_time_s:.0%}"
+            f"{name} {show_percent(time_s / parallel.mean_time_s)}"
             for name, time_s in parallel.parts_s.items()
         )
         return f"Of its time go to {listed}."
@@ -151,9 +152,9 @@ def _why_never(best: Comparison) -> str:
     saved = max(0.0, 1 - 1 / _gain(best))
     return (
         f"A share of {share:,} instead of {single.batch_size:,} images saves "
-        f"{saved:.0%} of the time, where {parallel.devices} devices of their own would "
-        f"save up to {1 - 1 / parallel.devices:.0%}: the rest is the fixed cost of a call, or the "
-        f"devices share what they compute with."
+        f"{show_percent(saved)} of the time, where {parallel.devices} devices of their own would "
+        f"save up to {show_percent(1 - 1 / parallel.devices)}: the rest is the fixed cost of a "
+        f"call, or the devices share what they compute with."
     )
 
 

@@ -58,7 +58,7 @@ def test_passes_that_differ_greatly_tell_nothing_but_that(cells):
     loud = cells({2: 168.0}, sd_ms=204.0)
     conclusion = conclude([*cells({0: 1000.0}), *loud], [])
     assert conclusion.headlines == [
-        "How many workers are best cannot be told: the passes differ by 121% (sd). Run it again."
+        "How many workers are best cannot be told: the passes differ by 121 % (sd). Run it again."
     ]
     assert conclusion.details == []
     assert headline(loud).startswith("How fast loading is cannot be told: the passes differ by")
@@ -71,9 +71,9 @@ def test_only_the_transform_whose_passes_differ_greatly_is_not_told(cells):
         "Best with 2 workers: 1,939 images/s with transform none.",
         (
             "How many workers are best cannot be told with transform light: the passes differ by "
-            "121% (sd). Run it again."
+            "121 % (sd). Run it again."
         ),
-        "Loading is the bottleneck: the model waits 70% of the time.",
+        "Loading is the bottleneck: the model waits 70 % of the time.",
     ]
     assert "light" not in "".join(conclusion.details)
 
@@ -82,7 +82,7 @@ def test_more_passes_tell_what_few_that_differ_as_much_cannot(cells):
     assert "cannot be told" in headline(cells({2: 33.0}, sd_ms=11.0, repeats=5))
     many = cells({2: 33.0}, sd_ms=11.0, repeats=20)
     assert "cannot be told" not in headline(many)
-    assert "differ by up to 33% (sd), so that small differences may be chance" in told(many)
+    assert "differ by up to 33 % (sd), so that small differences may be chance" in told(many)
     assert "may be chance" not in told(cells())
 
 
@@ -138,7 +138,7 @@ def test_the_slower_of_model_and_loading_is_the_bottleneck(cells):
     assert headline(cells(), slow).endswith("\nLoading is not the bottleneck, the model is.")
     took = "A step of resnet50 takes 100 ms, a batch 33 ms: ready before it is wanted."
     assert took in told(cells(), slow)
-    waits = "\nLoading is the bottleneck: the model waits 67% of the time."
+    waits = "\nLoading is the bottleneck: the model waits 67 % of the time."
     assert headline(cells(), fast).endswith(waits)
     assert "steps that take at least 33 ms." in told(cells())
     assert "--set dataload.step_time_s=" in told(cells())
@@ -148,7 +148,7 @@ def test_the_bottleneck_is_told_by_transform_where_it_differs(cells):
     step = StepTime(batch_size=64, mean_time_s=0.05)
     several = [*cells(), *cells({2: 100.0}, transform="light")]
     assert headline(several, step).splitlines()[1:] == [
-        "Loading is the bottleneck with transform light: the model waits 50% of the time.",
+        "Loading is the bottleneck with transform light: the model waits 50 % of the time.",
         "Loading is not the bottleneck with transform none, the model is.",
     ]
 
@@ -269,4 +269,4 @@ def test_what_was_compared_and_gains_nothing_is_told_and_not_advised(cells):
 
 def test_a_choice_whose_passes_differ_greatly_is_not_told(cells):
     pil, exact = cells({2: 40.0}, decoder="pil", sd_ms=40.0), cells({2: 32.0}, decoder="exact")
-    assert "data.decoder: cannot be told, the passes differ by 100% (sd)." in told([*pil, *exact])
+    assert "data.decoder: cannot be told, the passes differ by 100 % (sd)." in told([*pil, *exact])

@@ -98,7 +98,7 @@ def test_training_steps_are_shown_and_compared(summary_of):
     summary = summary_of(step, loading(2, 33.0))
     assert "resnet18 64 20.0 ± 1.0 ms" in lines(summary)
     assert to_json(summary)[0]["loading"]["steps"][0]["model"] == "resnet18"
-    assert "the model waits 39% of the time." in " ".join(lines(summary))
+    assert "the model waits 39 % of the time." in " ".join(lines(summary))
 
 
 def test_keys_that_vary_have_columns(summary_of):
