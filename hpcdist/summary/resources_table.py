@@ -17,7 +17,8 @@ from hpcdist.summary.values import RunSummary
 if TYPE_CHECKING:
     from hpcdist.summary.table import Row
 
-CAPTION = "Resources: means over time; power of a GPU; memory of the fullest GPU and node"
+_CAPTION = "Resources: means over time; memory of the fullest node"
+_CAPTION_OF_GPUS = "Resources: means over time; power of a GPU; memory of the fullest GPU and node"
 
 _GIB = 2**30
 _WH_J = 3600.0
@@ -29,6 +30,12 @@ def resource_columns(runs: Sequence[RunSummary]) -> list[tuple[str, Cell]]:
     """Header and cells of every column that says something of one of the runs."""
     columns = [*_times(runs), *_costs(runs), *_gpus(runs), *_cpus(runs), *_books(runs)]
     return [(header, cell) for header, cell, is_known in columns if is_known]
+
+
+def resources_caption(runs: Sequence[RunSummary]) -> str:
+    """What the columns' numbers are of."""
+    has_gpus = any(is_known for _, _, is_known in _gpus(runs))
+    return _CAPTION_OF_GPUS if has_gpus else _CAPTION
 
 
 _Column = tuple[str, Cell, bool]
