@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from hpcdist.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
 from hpcdist.launch.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.run import rank_log
 from hpcdist.verdict import Kind, RankEnd, Verdict
@@ -27,6 +27,7 @@ _PEER_IS_GONE = re.compile(
 """What gloo, NCCL and the store say where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
 TCPStore of torch 2.6 to 2.15)."""
 
+_OWN_ERRORS = f"{HpcdistError.__module__}."
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
 _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 
@@ -368,6 +369,8 @@ def _exception(end: RankEnd) -> str:
     text = " ".join((end.message or "").split())
     if len(text) > _LONGEST_TEXT:
         text = text[:_LONGEST_TEXT] + "..."
+    if end.exception and end.exception.startswith(_OWN_ERRORS):
+        return text  # it says in words what is wrong, and what to do
     return f"{end.exception}: {text}" if text else str(end.exception)
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from hpcdist import files, rank, workloads
 from hpcdist.death_signal import die_with_parent
-from hpcdist.errors import EXIT_STOPPED
+from hpcdist.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
@@ -150,7 +150,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
         report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
-        _show(error)
+        _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
         _write_report(report, error_file)
         _write_end(context, code, report)
     else:
@@ -211,7 +211,7 @@ def describe(error: BaseException) -> ErrorReport:
         "".join(traceback.format_exception(type(error), error, trace)), _MOST_TRACEBACK_LETTERS
     )
     try:
-        text = _clean(str(error), _MOST_MESSAGE_LETTERS)
+        text = _clean(_text(error), _MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
     return ErrorReport(
@@ -224,6 +224,12 @@ def describe(error: BaseException) -> ErrorReport:
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
         },
     )
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, HpcdistError) and error.hint:
+        return f"{error.message}; {error.hint}"
+    return str(error)
 
 
 def _free_bytes(error: BaseException) -> int | None:
@@ -247,8 +253,13 @@ def _clean(text: str, most_letters: int) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _show(error: BaseException) -> None:
-    """Print the traceback into the log, as the script's sys.excepthook says."""
+def _show(error: BaseException, *, is_of_user: bool) -> None:
+    """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
+    hpcdist says itself, its words are all there is to know."""
+    if isinstance(error, HpcdistError) and not is_of_user:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"error: {error.message}{hint}", file=sys.stderr, flush=True)
+        return
     trace = _own_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)

@@ -162,6 +162,21 @@ def test_files_that_are_no_pictures_are_named_and_left_out(submit_job, pictures)
     assert named
 
 
+def test_a_file_that_is_refused_is_told_in_words_with_what_to_do(submit_job, pictures):
+    (pictures / "cats" / "aa.jpg").write_bytes(b"")
+    launched = submit_pictures(
+        submit_job, pictures, "data.workers=[1]", "data.bad_files=refuse", "data.batches_to_check=7"
+    )
+    verdict = launched.verdict(LIMIT_S)
+    assert verdict.state == "failed"
+    assert f"failed first: {pictures}/cats/aa.jpg is empty; remove it, or set" in verdict.message
+    *_, error, hint = launched.log(0).splitlines()
+    assert error == f"error: {pictures}/cats/aa.jpg is empty"
+    assert hint == "hint: remove it, or set data.bad_files to skip"
+    assert "Traceback" not in launched.log(0)
+    assert "Traceback" in verdict.traceback
+
+
 def test_a_data_set_in_memory_and_a_model_whose_step_is_timed(submit_job):
     launched = submit_job(
         "dataload",
