@@ -119,6 +119,7 @@ def _only_rank(job: TrainJob, folder: Path) -> RankContext:
         attempt=0,
         restart_count=0,
         cpus=(),
+        num_cpus=1,
         num_threads=1,
         events=EventWriter(folder / "rank-00000.jsonl"),
         progress=ProgressBoard(1).slot(0),

@@ -37,7 +37,9 @@ class RankContext:
     restart_count: int
     """How often the ranks were started again by this launch."""
     cpus: tuple[int, ...]
-    """CPUs that this rank may use."""
+    """CPUs that this rank is bound to; none where the job is not bound to its own."""
+    num_cpus: int
+    """CPUs that the ranks of this node have together."""
     num_threads: int
     """CPU threads that this rank should use."""
     events: EventWriter

@@ -568,7 +568,7 @@ class Agent:
 
     def _sample_usage(self, orders: list[RankOrder]) -> None:
         cpus = sorted({cpu for order in orders for cpu in order.cpus})
-        num_cpus = len(cpus) or self.place.cpus or len(usable_cpus())
+        num_cpus = orders[0].num_cpus
         share = NodeShare(
             ranks=self._ranks.living,
             cpus=cpus or None,

@@ -63,6 +63,9 @@ class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     backend: str
     cpus: list[int]
+    """CPUs that it is bound to; none where the job is not bound to its own."""
+    num_cpus: int
+    """CPUs that the ranks of its node have together."""
     num_threads: int
     environment: dict[str, str]
     gpu: str | None = None
@@ -110,6 +113,7 @@ def rank_orders(
     shares = plan.nodes[node_rank].rank_cpus or _shares(
         usable_cpus(), ranks_per_node, cpus_per_rank, cpus_of_job
     )
+    bound_to = {cpu for share in shares for cpu in share}
     return [
         RankOrder(
             run_path=run_path,
@@ -125,6 +129,7 @@ def rank_orders(
             device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
             backend=meeting.backend,
             cpus=shares[local_rank],
+            num_cpus=len(bound_to) or cpus_of_job or len(usable_cpus()),
             num_threads=num_threads,
             gpu=gpus[local_rank * num_gpus] if gpus else None,
             num_gpus=num_gpus,

@@ -124,6 +124,7 @@ def make_context(
         attempt=order.attempt,
         restart_count=order.restart_count,
         cpus=tuple(order.cpus),
+        num_cpus=order.num_cpus,
         num_threads=order.num_threads,
         events=events,
         progress=slot,

@@ -319,14 +319,12 @@ class _Benchmark:
 
 
 def _places(context: RankContext) -> list[Place]:
-    """Where each rank is; a node's CPUs are those that some rank of it may use, or its quota."""
-    own = (context.node_rank, context.host, frozenset(context.cpus), cpu_quota())
-    found = gather(context, own)
-    places = {}
-    for node, host, _, quota in found:
-        cpus = frozenset[int]().union(*(each[2] for each in found if each[0] == node))
-        places[node] = Place(node=node, host=host, cpus=min(len(cpus), quota or math.inf))
-    return [places[each[0]] for each in found]
+    """Where each rank is; a node's CPUs are those that its ranks have together, or their quota."""
+    cpus = min(context.num_cpus, cpu_quota() or math.inf)
+    found: list[Place] = gather(
+        context, Place(node=context.node_rank, host=context.host, cpus=cpus)
+    )
+    return found
 
 
 def _mean_sd(timed: LoadingCell | StepTime) -> str:

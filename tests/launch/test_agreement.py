@@ -1,5 +1,6 @@
 """What nodes and ranks must agree on before they meet, and the addresses by which they may."""
 
+import os
 import socket
 
 import pytest
@@ -77,6 +78,46 @@ def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(m
         agreement(facts(0, **shared), facts(1, gpus=["GPU-1a", "GPU-0b"], **shared))
 
 
+def orders_of(ranks, device, *, cpus=None, **options):
+    return rank_orders(
+        run_path="",
+        run_id="x",
+        plan=LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
+        node_rank=0,
+        ranks_per_node=ranks,
+        cpus_per_rank=None,
+        num_threads=1,
+        max_restarts=0,
+        host="h",
+        interface=None,
+        meeting=Meeting(
+            attempt=0,
+            restart_count=0,
+            master_addr="127.0.0.1",
+            master_port=20000,
+            device=device,
+            backend="auto",
+        ),
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [([[0, 1], [2, 3]], 4), ([[0], [0]], 1), ([[0, 1], [0, 1]], 2)],
+    ids=["own", "in turns", "shared"],
+)
+def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(cpus, expected):
+    orders = orders_of(2, "cpu", cpus=cpus)
+    assert [(order.cpus, order.num_cpus) for order in orders] == [(own, expected) for own in cpus]
+
+
+def test_ranks_of_a_job_that_is_not_bound_to_its_cpus_know_their_number(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    orders = orders_of(2, "cpu", cpus_of_job=6)
+    assert [(order.cpus, order.num_cpus) for order in orders] == [([], 6)] * 2
+
+
 @pytest.mark.parametrize(
     ("ranks", "gpus", "expected"),
     [
@@ -87,27 +128,7 @@ def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(m
     ids=["one each", "two for one rank", "one for one rank"],
 )
 def test_each_rank_is_told_its_gpus(ranks, gpus, expected):
-    orders = rank_orders(
-        run_path="",
-        run_id="x",
-        plan=LaunchPlan(nodes=[NodePlan()], device="cuda", backend="nccl"),
-        node_rank=0,
-        ranks_per_node=ranks,
-        cpus_per_rank=None,
-        num_threads=1,
-        max_restarts=0,
-        host="h",
-        interface=None,
-        gpus=gpus,
-        meeting=Meeting(
-            attempt=0,
-            restart_count=0,
-            master_addr="127.0.0.1",
-            master_port=20000,
-            device="cuda",
-            backend="nccl",
-        ),
-    )
+    orders = orders_of(ranks, "cuda", gpus=gpus)
     assert [(order.device, order.gpu, order.num_gpus) for order in orders] == expected
 
 

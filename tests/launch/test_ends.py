@@ -30,6 +30,7 @@ def order(tmp_path):
         device="cpu",
         backend="gloo",
         cpus=[0],
+        num_cpus=1,
         num_threads=1,
         environment={},
     )

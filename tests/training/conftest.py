@@ -230,6 +230,7 @@ def _run_ranks(
             attempt=attempt,
             restart_count=attempt,
             cpus=(),
+            num_cpus=1,
             num_threads=1,
             events=EventWriter(run.event_file(rank, attempt)),
             progress=slot if kill_at_step is None else KillingSlot(slot, kill_at_step),
