@@ -200,6 +200,7 @@ def _write_start(context: RankContext) -> None:
         backend=context.backend,
         num_threads=context.num_threads,
         cpus=context.cpus,
+        num_cpus=context.num_cpus,
     )
 
 

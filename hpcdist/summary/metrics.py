@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
@@ -332,20 +333,22 @@ def _gpus(start: Start) -> int | None:
 
 def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
     """Simulated nodes share a host, so a CPU counts once however many ranks are bound to it."""
-    cpus = {
-        (figures.start.host, cpu)
-        for figures in ranks
-        if figures.start.device == "cpu"
-        for cpu in figures.start.cpus or []
-    }
-    return len(cpus) or None
+    starts = [figures.start for figures in ranks if figures.start.device == "cpu"]
+    if bound_to := {(start.host, cpu) for start in starts for cpu in start.cpus or []}:
+        return len(bound_to)
+    return sum({start.node: start.num_cpus or 0 for start in starts}.values()) or None
 
 
 def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
     """What each has on average; a CPU that several are bound to counts once."""
-    bound = {figures.rank: figures.start for figures in ranks if figures.start.cpus}
-    cpus = {(start.host, cpu) for start in bound.values() for cpu in start.cpus or []}
-    return len(cpus) / len(bound) if bound else None
+    starts = {figures.rank: figures.start for figures in ranks}.values()
+    bound = [start for start in starts if start.cpus]
+    cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
+    if bound:
+        return len(cpus) / len(bound)
+    free = [start for start in starts if start.num_cpus and start.local_world_size]
+    shares = [(start.num_cpus or 0) / (start.local_world_size or 1) for start in free]
+    return fmean(shares) if shares else None
 
 
 def _complete_attempts(

@@ -43,6 +43,7 @@ class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
     num_gpus: int | None = None
     device: str | None = None
     cpus: list[int] | None = None
+    num_cpus: int | None = None
     backend: str | None = None
 
 

@@ -350,13 +350,19 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     ideal: float = 1.0
     """Speed-up that as many GPUs could bring at most."""
     efficiency: float | None = None
-    """Speed-up for each GPU that it has for one of the first variant's."""
+    """Speed-up for each GPU that it has for one of the first variant's; None where it has none of
+    those that it is for, and so no ideal."""
     lost: dict[str, float] | None = None
     """Share of the time that each part lost against the ideal; together 1 - `overall`."""
     overall: float | None = None
     """Efficiency of all the time, with checkpoints between steps and restarts."""
     advice: list[str] = []
     """What would be worth most, with the figures behind it; the largest first."""
+
+    @property
+    def is_without_its_gpus(self) -> bool:
+        """DataParallel on CPUs is a single process like any other."""
+        return self.world_size < self.num_devices and self.num_cpus is not None
 
 
 class Comparison(Struct, frozen=True, kw_only=True):

@@ -50,7 +50,10 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> Comparison:
 def with_speedups(runs: Sequence[MeasuredRun], comparison: Comparison) -> list[RunSummary]:
     """The runs' own summaries, each compared with the mean of the first variant."""
     baseline = comparison.variants[0]
-    return [_with_speedup(run, baseline) for run in runs]
+    without = {run for one in comparison.variants if one.is_without_its_gpus for run in one.runs}
+    return [
+        _with_speedup(run, baseline, has_its_gpus=run.summary.run not in without) for run in runs
+    ]
 
 
 def ratio(rate: Rate, baseline: Rate) -> Rate:
@@ -103,6 +106,8 @@ def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
         return summary
     speedup = ratio(mine, theirs)
     times_devices = summary.num_devices / baseline.summary.num_devices
+    if summary.is_without_its_gpus:
+        return msgspec.structs.replace(summary, speedup=speedup, ideal=times_devices)
     lost = with_advice(losses.against(variant.size, baseline.size), variant.measured)
     return msgspec.structs.replace(
         summary,
@@ -115,7 +120,7 @@ def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
     )
 
 
-def _with_speedup(run: MeasuredRun, baseline: VariantSummary) -> RunSummary:
+def _with_speedup(run: MeasuredRun, baseline: VariantSummary, *, has_its_gpus: bool) -> RunSummary:
     rate = run.summary.samples_per_s
     if baseline.samples_per_s is None or rate is None or not _counts(run):
         missing = run.missing or f"its state is {run.summary.state or 'not known'}"
@@ -124,6 +129,6 @@ def _with_speedup(run: MeasuredRun, baseline: VariantSummary) -> RunSummary:
     return msgspec.structs.replace(
         run.summary,
         speedup=speedup,
-        efficiency=speedup * baseline.num_devices / run.num_devices,
+        efficiency=speedup * baseline.num_devices / run.num_devices if has_its_gpus else None,
         compared_with=baseline.runs,
     )

@@ -50,7 +50,7 @@ def headline(comparison: Comparison) -> str | None:
     """Which variant is the fastest; None where that cannot be said."""
     baseline = comparison.variants[0]
     name = shown(baseline.name)
-    told = [one for one in comparison.variants[1:] if one.speedup and not _is_without_its_gpus(one)]
+    told = [one for one in comparison.variants[1:] if one.speedup and not one.is_without_its_gpus]
     if not told or baseline.samples_per_s is None:
         return None
     best = max(told, key=_times)
@@ -83,11 +83,11 @@ def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
 
 def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
-    if variant.speedup is None or variant.lost is None or variant.overall is None:
+    if variant.speedup is None:
         return [f"{name}: no run is done, or none recorded steps."]
     spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
     times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
-    told = [f"{name}: {times} on {_size(variant)}."]
+    told = [f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."]
     if variant.speedup.sd is None:
         told.append(_ONCE)
     elif variant.speedup.sd > _UNSURE * variant.speedup.mean:
@@ -120,9 +120,7 @@ def _where(lost: Losses) -> str:
 
 
 def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
-    assert variant.lost is not None
-    assert variant.overall is not None
-    if _is_without_its_gpus(variant):
+    if variant.lost is None or variant.overall is None:
         return ["There are no GPUs here for its one process to drive: that says nothing of it."]
     whole = 1 - variant.overall
     if abs(whole) < WORTH_SAYING:
@@ -175,11 +173,6 @@ def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
         return ""
     share = format_percent(straggler.slowest_in / straggler.stretches)
     return f" The slowest is {straggler_named(straggler)}, in {share} % of the run."
-
-
-def _is_without_its_gpus(variant: VariantSummary) -> bool:
-    """DataParallel on CPUs is a single process like any other."""
-    return variant.world_size < variant.num_devices and variant.num_cpus is not None
 
 
 def _computing(variant: VariantSummary) -> str:

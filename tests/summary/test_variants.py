@@ -29,7 +29,7 @@ def add_run(make_run, events):
     """Add a run of a variant whose ranks take the given seconds per step and phase."""
     count = iter(range(100))
 
-    def add(variant, *ranks, job="ddp", batch=BATCH, device="cuda:0", cpus=None, gpus=None):
+    def add(variant, *ranks, job="ddp", batch=BATCH, device="cuda:0", gpus=None, **where):
         run = make_run(f"{COMPARISON}-{next(count):03d}", job=job, gpus=gpus or len(ranks))
         spec = run.read_spec()
         sweep = {"id": COMPARISON, "variant": variant, "comparison": "compare"}
@@ -46,7 +46,7 @@ def add_run(make_run, events):
                 )
                 for number in range(1, 11)
             ]
-            start = events.start(rank, world_size=len(ranks), device=device, cpus=cpus)
+            start = events.start(rank, world_size=len(ranks), device=device, **where)
             events.write(run, rank, [start, *windows, events.end()])
         return run
 
@@ -115,8 +115,27 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
     assert_lost(dp, computing=0.5)
     one = compared(*runs).variants[0]
     assert "One process drives all GPUs" in conclusion(dp, one)
-    on_cpus = structs.replace(dp, num_cpus=2)
-    assert "There are no GPUs here for its one process to drive" in conclusion(on_cpus, one)
+
+
+def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
+    on_cpus = {"device": "cpu", "cpus": [0, 1]}
+    data_parallel = {"job": "data_parallel", "batch": 64, "gpus": 2}
+    runs = [add_run("one", ALONE, **on_cpus), add_run("dp", ALONE, **data_parallel, **on_cpus)]
+    summary = summarize(runs, {})
+    one, dp = summary.comparisons[0].variants
+    assert (dp.speedup.mean, dp.efficiency, dp.lost) == (pytest.approx(2.0), None, None)
+    assert [run.efficiency for run in summary.runs] == [pytest.approx(1.0), None]
+    assert conclusion(dp, one).endswith(
+        "There are no GPUs here for its one process to drive: that says nothing of it."
+    )
+
+
+def test_ranks_on_cpus_are_ranks_also_where_nothing_binds_them(add_run):
+    free = {"device": "cpu", "cpus": [], "num_cpus": 3}
+    runs = [add_run("one", ALONE, **free), add_run("two", ALONE, ALONE, **free)]
+    comparison = compared(*runs)
+    assert [one.num_cpus for one in comparison.variants] == [3, 3]
+    assert " on 2 ranks; ideal is 2" in conclusions(comparison)[0]
 
 
 def test_repeats_give_means_and_errors_that_propagate(add_run):
