@@ -55,7 +55,8 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
             continue
         else:
             mean, sd = variant.speedup.mean, variant.speedup.sd
-        ideals.append((variant.ideal, place))
+        if not variant.is_without_its_gpus:
+            ideals.append((variant.ideal, place))
         axes.barh(place, mean, height=0.6, **USED, xerr=sd, ecolor=ink, capsize=4)
         axes.annotate(  # beside the axes, where no bar and no error is
             f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
