@@ -7,6 +7,7 @@ import stat
 
 import pytest
 from cluster_user import User, events, job_id, log, printed
+from shipped_jobs import run_and_sum_up
 from trainings import CPU
 
 from hpcdist.launch.network import local_addresses
@@ -62,6 +63,10 @@ def test_a_training_from_submit_to_summary(user):
     assert run.id in (run.path / "summary.txt").read_text()
     assert not left_open(run), "others may look into the run"
     assert not said_in(run, SECRETS.values())
+
+
+def test_every_job_that_comes_with_it_runs_on_lsf_and_all_meet_in_one_summary(user):
+    run_and_sum_up(user)
 
 
 def left_open(run):

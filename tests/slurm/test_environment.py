@@ -4,6 +4,7 @@ import json
 
 import pytest
 from cluster_user import END_LIMIT_S, User, events, expand, job_id, printed
+from shipped_jobs import run_and_sum_up
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.needs import missing_programs
 from slurm_cluster.spec import LOOPBACK
@@ -120,38 +121,9 @@ def test_the_shipped_job_trains_and_its_summary_is_there(user):
     assert events(run, "end", rank=3)[0]["status"] == "done"
 
 
-SHORT_JOBS = (
-    ("lightning", "--nodes", 2, "--set", "train.epochs=1"),
-    ("fsdp", "--nodes", 2, "--set", "train.epochs=1"),
-    ("data_parallel", "--set", "train.epochs=1"),
-    ("inference", "--gpus", 2, "--set", "inference.batch_sizes=[1,8]", "inference.repeats=2"),
-    ("dataload", "--set", "data.workers=[0,1]", "data.repeats=2", "data.batches_to_check=2"),
-)
-
-
-def test_every_job_that_comes_with_it_runs_on_a_cluster_and_all_meet_in_one_summary(user):
-    runs = [
-        user.submit(*_each_set(words), "--set", "launch.device=cpu", "--set", "data.name=digits")
-        for words in SHORT_JOBS
-    ]
-    for run in runs:
-        user.done(run)
-    told = user("summary", *(run.id for run in runs), "--json").stdout
-    summaries = json.loads(told)
-    assert [one["job"] for one in summaries] == [words[0] for words in SHORT_JOBS]
-    assert all(one["samples_per_s"] for one in summaries[:3])
-    assert {cell["batch_size"] for cell in summaries[3]["inference"]["cells"]} == {1, 8}
-    loading = summaries[4]["loading"]["cells"]
-    assert {cell["setting"]["workers"] for cell in loading} == {0, 1}
-    assert {cell["cpus"] for cell in loading} == {1.0}  # those of the job, not of the machine
-
-
-def _each_set(words):
-    """With --set before each `key=value`."""
-    for before, word in zip(("", *words), words, strict=False):
-        if "=" in str(word) and before != "--set":
-            yield "--set"
-        yield word
+def test_every_job_that_comes_with_it_runs_on_slurm_and_all_meet_in_one_summary(user):
+    *_, loading = run_and_sum_up(user)
+    assert {cell["cpus"] for cell in loading["loading"]["cells"]} == {1.0}  # not the machine's
 
 
 def test_two_jobs_on_one_node_do_not_meet(user):
