@@ -42,7 +42,9 @@ def unsendable():
 """
 BESIDE = """
 class OwnError(Exception):
-    pass
+    def __init__(self, why, code):
+        super().__init__(f"{why} ({code})")
+        self.code = code
 
 def add(a, b):
     return a + b
@@ -95,7 +97,7 @@ def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
     error = caught.value
     assert (error.rank, error.host) == (1, run.verdict.host)
     assert type(error.__cause__) is sys.modules["beside"].OwnError
-    assert error.__cause__.args == ("no luck", 7)
+    assert (error.__cause__.args, error.__cause__.code) == (("no luck (7)",), 7)
     assert "their_work.py" in error.remote_traceback
     assert "function.py" not in error.remote_traceback  # begins with the user's own frames
     assert error.remote_traceback in str(error)
@@ -148,17 +150,36 @@ def test_functions_and_classes_of_a_main_script_go_whole(write_script, tmp_path)
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((1, threading.Lock()), {}, r"args\[1\], a lock, cannot be pickled"),
-        ((), {"data": bytes(call.MOST_BYTES)}, r"kwargs\['data'\], a bytes, takes more than 64 MB"),
+        ((threading.Lock(),), {}, r"args\[0\], a lock, cannot be pickled"),
         (
-            (bytes(call.MOST_BYTES // 2 + 1), bytes(call.MOST_BYTES // 2)),
-            {},
+            (1,),
+            {"factor": bytes(call.MOST_BYTES)},
+            r"kwargs\['factor'\], a bytes, takes more than 64 MB",
+        ),
+        (
+            (bytes(call.MOST_BYTES // 2 + 1),),
+            {"factor": bytes(call.MOST_BYTES // 2)},
             "the function with all its arguments takes more than",
         ),
     ],
     ids=["no pickle", "too large", "too large together"],
 )
 def test_an_argument_that_cannot_be_sent_is_named(module, tmp_path, args, kwargs, message):
+    with pytest.raises(JobError, match=message):
+        hpcdist.submit(module.work, args, kwargs, scheduler="local")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((1, 2), {}, "their_work:work cannot be called .*too many positional arguments"),
+        ((), {"factor": 2}, "missing a required argument: 'number'"),
+        (5, {}, "args is a int, and not a tuple of the arguments of their_work:work"),
+        ("ab", {}, "args is a str, and not a tuple"),
+    ],
+)
+def test_a_call_that_would_fail_at_once_is_refused(module, tmp_path, args, kwargs, message):
     with pytest.raises(JobError, match=message):
         hpcdist.submit(module.work, args, kwargs, scheduler="local")
     assert not (tmp_path / "runs").exists()
@@ -171,7 +192,7 @@ def test_what_is_no_function_is_told_apart(module, write_script):
     with pytest.raises(JobError, match="a function cannot be swept"):
         hpcdist.sweep(module.work, {"nodes": [1, 2]}, scheduler="local")
     with pytest.raises(JobError, match=r"nodes: resources\.nodes is 0"):
-        hpcdist.submit(module.work, nodes=0, scheduler="local")
+        hpcdist.submit(module.work, (1,), nodes=0, scheduler="local")
     run = hpcdist.submit(script, scheduler="local")
     with pytest.raises(UserError, match="not of a function, and returns nothing"):
         run.result()

@@ -14,6 +14,7 @@ from hpcdist.follow.beginning import Beginning
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
 from hpcdist.follow.tail import LogTail, last_lines
+from hpcdist.launch.failure import is_own_error
 from hpcdist.run import Run
 from hpcdist.states import EndWatch, wait_until_gone
 from hpcdist.submitted import job_section
@@ -104,7 +105,7 @@ def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> No
         log = run.path / (verdict.log or run.log_file(verdict.rank))
         if verdict.rank not in shown:
             _show_tail(run, log, screen)
-        elif verdict.traceback and verdict.victims:
+        elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):
             screen.say(f"rank {verdict.rank} failed first:")
             for line in verdict.traceback.splitlines()[-_TAIL_LINES:]:
                 screen.say(f"  {line}")

@@ -6,9 +6,10 @@ anything.
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,10 +46,34 @@ def pickle_call(
 
     Raises JobError, which names the argument that cannot be sent, and shows no value.
     """
+    check_arguments(function, args, kwargs)
     try:
         return _pickled((function, tuple(args), dict(kwargs)))
     except Exception as error:  # objects pickle themselves as they like
         raise _refused(_culprit(function, args, kwargs), error) from error
+
+
+def check_arguments(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise JobError where the call would fail at once, which a job in a queue finds out late."""
+    name = function_name(function)
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
+        raise JobError(
+            f"args is a {type(args).__qualname__}, and not a tuple of the arguments of {name}",
+            hint="put a single argument as (argument,), with its comma",
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some that are written in C nothing is known
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise JobError(
+            f"{name} cannot be called with these args and kwargs: {error}",
+            hint=f"it takes {signature}",
+        ) from None
 
 
 def load_call(path: Path) -> Call:

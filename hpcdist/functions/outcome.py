@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import sys
 from pathlib import Path
@@ -23,10 +24,8 @@ def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> 
     A training is not failed for a result that cannot be sent: who asks for it is told. Raises
     OSError.
     """
-    import cloudpickle
-
     try:
-        data = cloudpickle.dumps((kind, value))
+        data = _pickled((kind, value))
     except Exception as error:  # noqa: BLE001 - objects pickle themselves as they like
         sentence = f"a {type(value).__qualname__}, which cannot be pickled: {error}"
         print(f"hpcdist: this rank {kind} {sentence}", file=sys.stderr)
@@ -34,6 +33,33 @@ def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> 
     path = run.outcome_file(rank, attempt)
     path.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     files.write_whole(path, data)
+
+
+def _pickled(value: tuple[Kind, Any]) -> bytes:
+    """By cloudpickle, but for exceptions: pickle makes them anew by a call with their `args`, which
+    fails for all whose __init__ takes anything else."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, BaseException) and _is_reduced_by_its_base(type(value)):
+                return _without_init, (type(value), value.args), value.__dict__
+            return super().reducer_override(value)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def _is_reduced_by_its_base(kind: type[BaseException]) -> bool:
+    names = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+    return all(getattr(kind, name, None) is getattr(BaseException, name, None) for name in names)
+
+
+def _without_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:

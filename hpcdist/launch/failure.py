@@ -29,6 +29,7 @@ TCPStore of torch 2.6 to 2.15)."""
 
 _OWN_ERRORS = f"{HpcdistError.__module__}."
 _LONGEST_TEXT = 300  # of an exception in a sentence; verdict.json has all of it
+_TRACEBACK = "Traceback (most recent call last):"
 _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 
 
@@ -86,6 +87,11 @@ def is_victim(end: RankEnd) -> bool:
         return True
     is_runtime_error = end.exception in {"RuntimeError", "ConnectionError", "TimeoutError"}
     return is_runtime_error and bool(_PEER_IS_GONE.search(end.message or ""))
+
+
+def is_own_error(exception: str | None) -> bool:
+    """Whether this type of exception says in words what is wrong, so that no frames are needed."""
+    return exception is not None and exception.startswith(_OWN_ERRORS)
 
 
 def is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
@@ -362,16 +368,33 @@ def _cause(end: RankEnd) -> str:
         return "left with exit code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
         return f"left with exit code {EXIT_STOPPED}, to stop, without having been asked to"
-    return f"left with exit code {end.exit_code}"
+    said = f": {_one_line(end.message)}" if end.message else ""
+    return f"left with exit code {end.exit_code}{said}"
 
 
 def _exception(end: RankEnd) -> str:
-    text = " ".join((end.message or "").split())
-    if len(text) > _LONGEST_TEXT:
-        text = text[:_LONGEST_TEXT] + "..."
-    if end.exception and end.exception.startswith(_OWN_ERRORS):
+    text = _one_line(_without_frames(end.message or ""))
+    if is_own_error(end.exception):
         return text  # it says in words what is wrong, and what to do
     return f"{end.exception}: {text}" if text else str(end.exception)
+
+
+def _one_line(message: str) -> str:
+    text = " ".join(message.split())
+    return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
+
+
+def _without_frames(message: str) -> str:
+    """A message that has the traceback of another process or thread in it (of a DataLoader's
+    worker, of torch.multiprocessing), with that traceback's last words in its place."""
+    before, mark, trace = message.partition(_TRACEBACK)
+    if not mark:
+        return message
+    raised = [line for line in trace.splitlines() if line and not line[0].isspace()]
+    if not raised:
+        return message
+    where = before.rstrip().removesuffix("Original").rstrip().rstrip(".:")
+    return f"{where}: {raised[-1]}" if where else raised[-1]
 
 
 def _shortage(end: RankEnd) -> str:

@@ -46,17 +46,17 @@ _MOST_TRACEBACK_LETTERS = 100_000
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves about the exception that ends it.
+    """What a rank leaves about the exception that ends it, or about sys.exit with a text.
 
     `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
     that read one read the other.
     """
 
-    exception: str
-    """Type, with its module where it is not a builtin."""
+    exception: str | None
+    """Type, with its module where it is not a builtin; None: it left by sys.exit."""
     text: str
-    """The exception's message."""
-    traceback: str
+    """The exception's message, or what sys.exit was given."""
+    traceback: str | None
     time_s: float
     free_bytes: int | None = None
     """Memory of the host that was left to the rank, where that was too little."""
@@ -144,7 +144,10 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         workloads.run(context)
     except SystemExit as leaving:
         code = exit_code(leaving)
-        _write_end(context, code)
+        last_words = _last_words(leaving)
+        if last_words is not None:
+            _write_report(last_words, error_file)
+        _write_end(context, code, last_words)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         code = _EXIT_EXCEPTION
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
@@ -171,6 +174,16 @@ def exit_code(leaving: SystemExit) -> int:
         return leaving.code & 0xFF
     print(leaving.code, file=sys.stderr, flush=True)
     return 1
+
+
+def _last_words(leaving: SystemExit) -> ErrorReport | None:
+    """The report on sys.exit with a text, which says why; None for a code, which does not."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return None
+    text = _clean(str(leaving.code), _MOST_MESSAGE_LETTERS)
+    return ErrorReport(
+        exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
+    )
 
 
 def exception_name(error: BaseException) -> str:

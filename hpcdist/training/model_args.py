@@ -7,9 +7,9 @@ from pathlib import Path
 from hpcdist.errors import JobError
 from hpcdist.nearest import nearest_first
 from hpcdist.spec import Model
-from hpcdist.training.model_names import BUILT_IN_CLASSES, is_torchvision
+from hpcdist.training.model_names import BUILT_IN_CLASSES, is_torchvision, torchvision_sources
 from hpcdist.training.own_model import GIVEN, find_source, is_own
-from hpcdist.training.signatures import Signature, read_signature
+from hpcdist.training.signatures import Signature, read_parameters, read_signature
 
 _TORCHVISION_GIVEN = {
     "num_classes": "has one output for each class of the data",
@@ -59,10 +59,18 @@ def _users(name: str) -> Signature | None:
 
 
 def _check_torchvision(model: Model) -> None:
-    """They pass on what they are given, so that their signatures tell nothing."""
+    """They pass on what they are given, to a class of the same file: which, only running tells."""
     for name, reason in _TORCHVISION_GIVEN.items():
         if name in model.args:
             raise JobError(f"model.args has {name}, but {model.name} {reason}", hint="leave it out")
+    source = torchvision_sources().get(model.name)
+    taken = set(model.args) if source is None else read_parameters(source)
+    for name in model.args:
+        if name not in taken:
+            raise JobError(
+                f"model.args has {name}, which {model.name} does not take",
+                hint="leave it out; --set model.args={} leaves out all that the job file has",
+            )
 
 
 def _built_in(name: str) -> Signature | None:

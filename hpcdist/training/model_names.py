@@ -22,13 +22,21 @@ _SHOWN = 8
 @functools.cache
 def torchvision_models() -> frozenset[str]:
     """Names of torchvision's classification models, read from its sources."""
+    return frozenset(torchvision_sources())
+
+
+@functools.cache
+def torchvision_sources() -> dict[str, Path]:
+    """The file that makes each of torchvision's classification models."""
     package = find_spec("torchvision")
     if package is None or package.origin is None:
-        return frozenset()
+        return {}
     sources = (Path(package.origin).parent / "models").glob("*.py")
-    return frozenset(
-        name for source in sources for name in _REGISTERED.findall(source.read_text("utf-8"))
-    )
+    return {
+        name: source
+        for source in sources
+        for name in _REGISTERED.findall(source.read_text("utf-8"))
+    }
 
 
 def is_torchvision(name: str) -> bool:

@@ -33,6 +33,13 @@ def read_signature(file: Path, name: str) -> Signature | None:
     return None if function is None else _signature(function, bound[0])
 
 
+def read_parameters(file: Path) -> set[str]:
+    """Whatever any function or method of a Python file takes by name."""
+    return {
+        node.arg for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.arg)
+    }
+
+
 def _may_bind(node: ast.AST, name: str) -> bool:
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():

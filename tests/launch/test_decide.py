@@ -141,3 +141,26 @@ def test_ranks_in_a_sentence(ranks, text):
 def test_all_well():
     verdict = decide(end(0, exit_code=0, finished=True, at=4.0), end(1, exit_code=0, finished=True))
     assert (verdict.kind, verdict.exit_code_of_run, verdict.time_s) == ("done", 0, 4.0)
+
+
+FRAMES = "".join(f'  File "/lib/part_{number}.py", line 7, in call\n' for number in range(20))
+TRACEBACK = f"Traceback (most recent call last):\n{FRAMES}"
+
+
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [
+        ("Caught OSError in DataLoader worker process 1.\nOriginal ", "process 1: OSError: cut"),
+        (
+            "\n\n-- Process 1 terminated with the following error:\n",
+            "error: OSError: cut",
+        ),
+        ("", "RuntimeError: OSError: cut"),
+    ],
+)
+def test_of_a_traceback_in_a_message_the_last_words_are_shown(before, shown):
+    message = f"{before}{TRACEBACK}OSError: cut\n"
+    verdict = decide(end(0, exit_code=1, exception="RuntimeError", message=message))
+    assert verdict.message.endswith(shown)
+    assert "part_" not in verdict.message
+    assert verdict.exception_message == message

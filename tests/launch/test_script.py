@@ -130,6 +130,7 @@ def test_exit_codes_are_those_of_python(launch, write_script, leave, code, kind)
     assert (verdict.kind, verdict.exit_code) == (kind, code)
     if "why" in leave:
         assert launched.log(0) == "why\n"
+        assert verdict.message.endswith("left with exit code 1: why")
 
 
 def test_every_rank_has_random_numbers_of_its_own(launch, write_script):
