@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -13,6 +14,9 @@ PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 USUAL_FILE = 0o666
 """What the user's umask makes of it: for files that are to be shown to others."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the OSErrors of a disk, or a quota, that is full."""
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:

@@ -24,7 +24,6 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import secrets
@@ -51,7 +50,6 @@ _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like dig
 _SLUG_LENGTH = 40
 _RESERVE_BYTES = 1 << 17
 _REPORT = "_lsf.out"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Within:
@@ -365,7 +363,7 @@ def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
     another = "name another folder with --runs or HPCDIST_RUNS"
     return RunDirectoryError(
         f"{runs}: the run directory cannot be written: {error.strerror}",
-        hint=f"free some space, or {another}" if error.errno in _FULL else another,
+        hint=f"free some space, or {another}" if error.errno in files.FULL else another,
     )
 
 

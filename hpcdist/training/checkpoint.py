@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,8 @@ from hpcdist.errors import HpcdistError
 from hpcdist.training import checkpoint_files
 
 FORMAT = 1
+
+_SHORT_WRITE = "unexpected pos"  # torch's writer, where less was written than it gave
 
 
 class StaleAttemptError(HpcdistError):
@@ -39,11 +42,12 @@ def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -
 
     It is written aside, brought to the disk, and renamed: whoever is killed at whatever moment
     leaves the checkpoints that were there. Raises StaleAttemptError, and leaves nothing, where
-    `is_current` says no; OSError where the disk is full.
+    `is_current` says no; HpcdistError where the disk is full.
     """
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        write(aside, state)
+        with telling_of_no_room(path):
+            write(aside, state)
         num_bytes = aside.stat().st_size
         require_current(path, is_current)
         os.replace(aside, path)
@@ -52,6 +56,32 @@ def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -
         raise
     sync_folder(path.parent)
     return num_bytes
+
+
+@contextlib.contextmanager
+def telling_of_no_room(path: Path) -> Iterator[None]:
+    """Raise HpcdistError in place of what torch makes of a disk, or a quota, that is full."""
+    try:
+        yield
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if not _is_for_want_of_room(error):
+            raise
+        raise HpcdistError(
+            f"no room is left for the checkpoint {path}: the disk or your quota there is full",
+            hint="free some, have fewer kept or saved (checkpoint.keep, checkpoint.every_epochs), "
+            "or keep runs elsewhere (HPCDIST_RUNS)",
+        ) from error
+
+
+def _is_for_want_of_room(error: BaseException | None) -> bool:
+    """Whether it, or what torch raised it for, says so; from one rank to another only text goes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in files.FULL:
+            return True
+        if type(error).__name__ == "CheckpointException" and _SHORT_WRITE in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def write(path: Path, state: dict[str, Any]) -> None:

@@ -55,7 +55,8 @@ def save(
     """
     aside = _make_aside(path)
     try:
-        write_parts(tensors, storage_writer=FileSystemWriter(aside, sync_files=True))
+        with checkpoint.telling_of_no_room(path):
+            write_parts(tensors, storage_writer=FileSystemWriter(aside, sync_files=True))
         own = _describe_own(aside)
         described: list[Any] = [None] * dist.get_world_size()
         dist.gather_object(own, described if dist.get_rank() == 0 else None, dst=0)

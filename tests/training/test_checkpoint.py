@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
 from hpcdist.errors import HpcdistError, JobError
 from hpcdist.training import checkpoint, checkpoint_files
@@ -53,6 +54,25 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path):
         checkpoint.save(path, {"cannot be pickled": lambda: None}, is_current=_yes)
     assert os.listdir(tmp_path) == [path.name]
     assert checkpoint_files.is_intact(path)
+
+
+def test_a_full_disk_is_told_in_words_and_other_errors_are_as_they_were(tmp_path):
+    path = tmp_path / checkpoint_files.file_name(1)
+    said = f"no room is left for the checkpoint {path}: the disk or your quota there is full"
+    with (
+        pytest.raises(HpcdistError) as error,
+        checkpoint.telling_of_no_room(path),
+        open("/dev/full", "wb") as file,
+    ):
+        torch.save(_state(1), file)
+    assert error.value.message == said
+    assert "checkpoint.keep" in error.value.hint
+    short = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 704 vs 598")
+    sent = CheckpointException("", {1: _wrap_exception(short)})  # as the other ranks get it
+    with pytest.raises(HpcdistError, match="no room is left"), checkpoint.telling_of_no_room(path):
+        raise sent
+    with pytest.raises(PermissionError), checkpoint.telling_of_no_room(path):
+        raise PermissionError
 
 
 def test_the_newest_k_are_kept_and_foreign_files_are_left_alone(tmp_path):
