@@ -201,6 +201,20 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
     assert "said by 1" not in shown
 
 
+@pytest.mark.parametrize(
+    ("exception", "is_shown"), [("hpcdist.errors.JobError", False), ("ValueError", True)]
+)
+def test_frames_are_not_shown_of_an_error_that_says_all_in_words(
+    tmp_path, capsys, exception, is_shown
+):
+    run = make_run(tmp_path, gpus=2)
+    failed = {"kind": "exception", "state": "failed", "exit_code_of_run": 1, "rank": 0}
+    told = {"message": "", "exception": exception, "traceback": "Traceback"}
+    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    follow(run, Screen(log=io.StringIO()))
+    assert ("Traceback" in capsys.readouterr().err) == is_shown
+
+
 def test_the_last_sentence_has_the_time_from_submission(run):
     verdict = Verdict(kind="done", state="done", message="", exit_code_of_run=0, time_s=112.34)
     assert end_sentence(run, verdict) == f"run {run.id}: done in 12.3 s"
