@@ -1,6 +1,7 @@
 """Functions as jobs: called in every rank, and what they return comes back."""
 
 import functools
+import json
 import os
 import pickle
 import subprocess
@@ -13,6 +14,8 @@ import hpcdist
 from hpcdist.errors import HpcdistError, JobError, UserError
 from hpcdist.functions import call
 from hpcdist.functions.describe import function_name
+from hpcdist.functions.outcome import write_outcome
+from hpcdist.run import Run
 
 MODULE = """
 import os, sys, threading
@@ -101,6 +104,39 @@ def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
     assert "their_work.py" in error.remote_traceback
     assert "function.py" not in error.remote_traceback  # begins with the user's own frames
     assert error.remote_traceback in str(error)
+
+
+class DoubledError(ValueError):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+def _raised_by(function, *args):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+        function(*args)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DoubledError(5),
+        KeyError("a"),
+        _raised_by(b"\xff".decode),
+        _raised_by(open, "/not/there"),
+        _raised_by(json.loads, "{"),
+        SystemExit(3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_comes_back_as_it_was_raised(tmp_path, error):
+    run = Run.create(tmp_path, "x")
+    write_outcome(run, 0, 0, "raised", error)
+    kind, back = pickle.loads(run.outcome_file(0, 0).read_bytes())
+    assert kind == "raised"
+    assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
+    assert back.__dict__ == error.__dict__
 
 
 def test_a_result_that_cannot_be_sent_is_told_and_a_clean_exit_returns_none(module):

@@ -43,7 +43,7 @@ def _pickled(value: tuple[Kind, Any]) -> bytes:
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, BaseException) and _is_reduced_by_its_base(type(value)):
-                return _without_init, (type(value), value.args), value.__dict__
+                return _without_own_init, (type(value), value.args), value.__dict__
             return super().reducer_override(value)
 
     buffer = io.BytesIO()
@@ -56,9 +56,11 @@ def _is_reduced_by_its_base(kind: type[BaseException]) -> bool:
     return all(getattr(kind, name, None) is getattr(BaseException, name, None) for name in names)
 
 
-def _without_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _without_own_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """`args` are what Python's own class was given, and that of UnicodeDecodeError keeps more."""
     error = kind.__new__(kind, *args)
-    error.args = args
+    pythons_own: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    pythons_own.__init__(error, *args)
     return error
 
 
