@@ -40,7 +40,7 @@ class EventWriter:
         """Append one event; `time_s` (unix time) is added."""
         if self._file is None:
             return
-        line = _encoder.encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
+        line = _encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
         try:
             os.write(self._file, line)
         except OSError as error:
@@ -54,6 +54,22 @@ class EventWriter:
             with contextlib.suppress(OSError):
                 os.close(self._file)
             self._file = None
+
+
+def _encode(event: dict[str, Any]) -> bytes:
+    """As JSON; what is no Unicode, as the names of some files are, is escaped in the text."""
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:
+        return _encoder.encode(_escaped(msgspec.to_builtins(event)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class EventFile(msgspec.Struct):

@@ -70,3 +70,15 @@ def test_what_comes_after_the_last_step_is_no_part_of_its_window(tmp_path):
     events.close()
     [window] = read_events(tmp_path / "events.jsonl").events
     assert (window["wall_s"], window["after_s"]) == (0.5, 600.0)
+
+
+def test_what_is_no_unicode_is_escaped_as_in_the_name_of_a_file(tmp_path):
+    name = b"caf\xe9.jpg".decode(errors="surrogateescape")
+    events = EventWriter(tmp_path / "events.jsonl")
+    events.write("note", message=f"skipped: {name}", paths=[{name: (name, 1)}])
+    events.close()
+    found = read_events(tmp_path / "events.jsonl")
+    escaped = "caf\\udce9.jpg"
+    assert found.torn_lines == 0
+    assert found.events[0]["message"] == f"skipped: {escaped}"
+    assert found.events[0]["paths"] == [{escaped: [escaped, 1]}]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import combinations
 
 from hpcdist.collectives.bandwidth import bus_bandwidth
@@ -62,6 +62,15 @@ def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:
     limit = SLOW_SHARE * usual_bandwidth(bandwidths.values())
     slow = [pair for pair, bandwidth in bandwidths.items() if bandwidth < limit]
     return sorted(slow, key=lambda pair: (bandwidths[pair], pair))
+
+
+def next_to_confirm(bandwidths: Mapping[Pair, float], confirmed: Container[Pair]) -> Pair | None:
+    """The slowest of the slow pairs that were measured only once; None where there is none.
+
+    Asked after each measurement: what is measured again may raise the limit, below which there may
+    then be others.
+    """
+    return next((pair for pair in slow_pairs(bandwidths) if pair not in confirmed), None)
 
 
 def usual_bandwidth(bandwidths: Iterable[float]) -> float:

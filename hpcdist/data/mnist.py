@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,13 @@ class IdxDataSet:
         root = self._root(data)
         if not root.is_dir():
             raise self._error(data, f"{root} is not a folder")
-        return SplitSizes(**{part: self._check_part(data, part) for part in _PARTS})
+        shapes = {part: self._check_part(data, part) for part in _PARTS}
+        (_, *train), (_, *test) = shapes.values()
+        if train != test or 0 in train:
+            raise self._error(
+                data, f"it has images of {_pixels(train)} to train with, of {_pixels(test)} to test"
+            )
+        return SplitSizes(**{part: number for part, (number, *_) in shapes.items()})
 
     def is_complete(self, data: Data) -> bool:
         """Whether all files are there, whatever is in them."""
@@ -73,10 +80,12 @@ class IdxDataSet:
             return
         download_by_torchvision(self.torchvision_class, self._root(data))
 
-    def _check_part(self, data: Data, part: str) -> int:
+    def _check_part(self, data: Data, part: str) -> tuple[int, ...]:
+        """The shape of its images."""
         root = self._root(data)
         images, labels = _names(part)
-        num_images, *_ = self._check_file(data, images, num_dimensions=3)
+        shape = self._check_file(data, images, num_dimensions=3)
+        num_images = shape[0]
         (num_labels,) = self._check_file(data, labels, num_dimensions=1)
         label_file = self._find(root, labels)
         if num_images == 0 or num_images != num_labels:
@@ -92,7 +101,7 @@ class IdxDataSet:
             raise self._error(
                 data, f"{label_file} has the label {largest}, must be 0 to {_NUM_CLASSES - 1}"
             )
-        return num_images
+        return shape
 
     def _check_file(self, data: Data, name: str, num_dimensions: int) -> tuple[int, ...]:
         root = self._root(data)
@@ -173,6 +182,11 @@ def download_by_torchvision(torchvision_class: str, root: Path) -> None:
             f"data.download: {torchvision_class} cannot be fetched to {root}: {last_line}",
             hint="download it where there is internet, and name its folder with data.root",
         )
+
+
+def _pixels(size: Sequence[int]) -> str:
+    height, width = size
+    return f"{width} x {height} pixels"
 
 
 def _names(part: str) -> tuple[str, str]:

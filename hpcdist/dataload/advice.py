@@ -17,7 +17,7 @@ _NAMED_SHARE = 0.005  # what would be 0 % is not listed
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _UNTOLD_RATIO = 20  # what stands in the way then is too small to be measured well
 _FEW_READS = 8  # at once
-_AXES = ("workers", "transform", "batch_size", "root")
+_AXES = ("workers", "transform", "batch_size")
 """Keys that are compared otherwise, or that are no choice."""
 
 

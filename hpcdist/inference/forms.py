@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcdist.errors import HpcdistError
 from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, share_of
 from hpcdist.rank import RankContext
 from hpcdist.training.precision import PRECISIONS, Autocasting
@@ -43,7 +44,12 @@ class Single:
 
     def call(self, images: Tensor) -> Tensor:
         """Logits, on the host, of this rank's share, which is there, too."""
-        logits: Tensor = self._module(self._to_model(images))
+        logits = self._module(self._to_model(images))
+        if not isinstance(logits, Tensor):
+            raise HpcdistError(
+                f"the model gives {type(logits).__name__}, must be a tensor",
+                hint="have its forward return the outputs of the classes, and nothing beside them",
+            )
         return logits.cpu()  # waits for the GPU
 
     def _to_model(self, images: Tensor) -> Tensor:

@@ -35,8 +35,9 @@ def make_figure(cells: Sequence[Cell], title: str) -> Figure:
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     time_axes, rate_axes = figure.subplots(1, 2)
+    ordered = sorted(cells, key=lambda cell: cell.batch_size)  # else lines run back and forth
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
-        timed = [cell for cell in cells if cell.strategy == strategy and cell.mean_time_s]
+        timed = [cell for cell in ordered if cell.strategy == strategy and cell.mean_time_s]
         _draw_times(time_axes, strategy, timed)
         _draw_rates(rate_axes, strategy, timed)
     sizes = sorted({cell.batch_size for cell in cells})

@@ -148,10 +148,12 @@ class _Benchmark:
         # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
         # slow only if it is so a second time, alone.
         bandwidths = {pair: _bandwidth(fields) for pair, fields in found.items()}
-        for pair in pairs.slow_pairs(bandwidths):
+        confirmed: set[pairs.Pair] = set()
+        while (pair := pairs.next_to_confirm(bandwidths, confirmed)) is not None:
             self._planned += 1
             self._begin_next()
-            self._measure_round([pair])
+            bandwidths[pair] = _bandwidth(self._measure_round([pair])[pair])
+            confirmed.add(pair)
 
     def _begin_next(self) -> None:
         if should_stop(self.context):

@@ -16,6 +16,7 @@ from hpcdist.rank import RankContext
 from hpcdist.spec import Inference, InferenceJob, JobSpec
 from hpcdist.training.model_args import check_model_args
 from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.units import show_mean_sd, show_time
 from hpcdist.workloads.benchmark import (
     alive,
     finish_step,
@@ -190,9 +191,9 @@ class _Benchmark:
             self.context.say(f"{cell.strategy}, {cell.batch_size:,} per batch: {cell.error}")
             return
         self.context.say(
-            f"{cell.strategy}, {cell.batch_size:,} per batch: {cell.mean_time_s * 1e3:.3g} ms "
-            f"± {(cell.sd_time_s or 0.0) * 1e3:.2g}, {cell.images_per_s:,.0f} images/s "
-            f"({cell.repeats} times; first call {(cell.cold_time_s or 0.0) * 1e3:.3g} ms)"
+            f"{cell.strategy}, {cell.batch_size:,} per batch: "
+            f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.images_per_s:,.0f} images/s "
+            f"({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
         )
 
     def _note(self, message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hpcdist.collectives.pairs import (
     common_node,
+    next_to_confirm,
     one_by_one,
     plan_rounds,
     slow_pairs,
@@ -58,3 +59,14 @@ def test_the_node_that_all_slow_pairs_share_is_found():
     assert common_node([(0, 2), (1, 2), (2, 3)]) == 2
     assert common_node([(0, 1), (2, 3)]) is None
     assert common_node([(0, 1)]) is None
+
+
+def test_a_pair_that_is_slow_only_beside_what_was_measured_again_is_measured_again_too():
+    first = {(0, 1): 242, (0, 2): 1210, (0, 3): 668, (1, 2): 400, (1, 3): 184, (2, 3): 1440}
+    second = {(1, 3): 1280, (0, 1): 1210, (1, 2): 1430, (0, 3): 680}
+    asked = []
+    while (pair := next_to_confirm(first, asked)) is not None:
+        first[pair] = second[pair]
+        asked.append(pair)
+    assert asked == [(1, 3), (0, 1), (1, 2), (0, 3)]
+    assert slow_pairs(first) == [(0, 3)]

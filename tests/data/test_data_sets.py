@@ -111,6 +111,26 @@ def test_a_gz_that_cannot_be_unpacked_is_found(write_idx_data, kind):
             check_data(Data(name="mnist", root=str(root)))
 
 
+def test_a_gz_that_is_damaged_in_its_middle_is_found(write_idx_data):
+    root = write_idx_data(packed=True)
+    path = root / "MNIST/raw/t10k-images-idx3-ubyte.gz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(JobError, match=f"{path.name} is not the IDX file it must be: it cannot be"):
+        check_data(Data(name="mnist", root=str(root)))
+
+
+@pytest.mark.parametrize("side", [0, 32])
+def test_test_images_of_another_size_than_those_to_train_with_are_found(write_idx_data, side):
+    root = write_idx_data()
+    header = b"\x00\x00\x08\x03" + b"".join(size.to_bytes(4, "big") for size in (12, side, side))
+    path = root / "MNIST/raw/t10k-images-idx3-ubyte"
+    path.write_bytes(header + bytes(12 * side * side))
+    with pytest.raises(JobError, match=f"28 x 28 pixels to train with, of {side} x {side} pixels"):
+        check_data(Data(name="mnist", root=str(root)))
+
+
 def test_labels_that_do_not_fit_the_images_are_found(write_idx_data):
     root = write_idx_data()
     path = root / "MNIST/raw/t10k-labels-idx1-ubyte"

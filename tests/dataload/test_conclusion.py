@@ -203,6 +203,12 @@ def test_what_was_compared_is_told_with_its_gain(cells):
     assert "data.decoder: exact loads 1.25 times as much as pil" in told([*pil, *exact])
 
 
+def test_which_of_several_roots_loads_more_is_told(cells):
+    home, scratch = cells({2: 40.0}, root="/home/lfw"), cells({2: 32.0}, root="/scratch/lfw")
+    said = told([*home, *scratch])
+    assert "data.root: /scratch/lfw loads 1.25 times as much as /home/lfw" in said
+
+
 def test_the_slower_node_is_named_and_is_what_the_rest_is_about(cells):
     both = [*cells(), *cells({2: 66.0}, node=1)]
     lines = told(both).splitlines()

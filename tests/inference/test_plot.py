@@ -44,3 +44,10 @@ def test_strategies_differ_in_colours_all_can_tell_apart_and_in_dashes():
     lines = [line for line in axes.lines if line.get_marker() in {"o", "s", "^"}]
     drawn = [(line.get_color(), line.get_linestyle()) for line in lines]
     assert drawn == [(style["color"], style["linestyle"]) for style in LINES[:3]]
+
+
+def test_lines_go_from_the_smallest_batch_to_the_largest_whatever_was_timed_first():
+    cells = [timed(SINGLE, batch_size, 0.001 * batch_size) for batch_size in (64, 1, 8)]
+    for axes in make_figure(cells, "sizes as the job has them").axes:
+        (line,) = [line for line in axes.lines if line.get_marker() == "o"]
+        assert list(line.get_xdata()) == [1, 8, 64]

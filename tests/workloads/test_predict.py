@@ -5,13 +5,17 @@ import os
 import re
 import signal
 import statistics
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
+from torch import nn
 
-from hpcdist.errors import JobError
+from hpcdist.errors import HpcdistError, JobError
+from hpcdist.inference.forms import FORMS
 from hpcdist.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.workloads import predict
@@ -114,6 +118,17 @@ def test_what_cannot_be_timed_is_refused_with_key_and_value(sections, said):
         predict.check(msgspec.convert(values, InferenceJob))
     assert said in error.value.message
     assert error.value.hint
+
+
+@pytest.mark.parametrize("strategy", ["single", "data_parallel", "process_per_gpu"])
+def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
+    class Net(nn.Linear):
+        def forward(self, images):
+            return {"logits": super().forward(images)}
+
+    context = SimpleNamespace(device="cpu", world_size=1)
+    with pytest.raises(HpcdistError, match="the model gives dict, must be a tensor"):
+        FORMS[strategy](Net(4, 2), context, "fp32").call(torch.ones(1, 4))
 
 
 def test_random_images_need_no_data_set():
