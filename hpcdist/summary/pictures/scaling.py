@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_LINEAR = 16
 """Larger sizes are so many times the smallest that the small ones would lie on each other."""
+_LOW = 0.1
+"""Below this share of a linear axis there is no room for a label between point and axis."""
 
 
 class Point(NamedTuple):
@@ -96,13 +98,15 @@ def _draw(
     for point, rate in zip(found, rates, strict=True):
         if fewest.setdefault(point.num_gpus, rate) is not rate:
             others.append((point.num_gpus, rate))
-    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"})
+    is_linear = drawn[-1] <= _MOST_LINEAR * drawn[0] and not to_come
+    low = _LOW * ideal[-1] if is_linear else 0.0
+    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"}, low)
     if others:
         style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
-        _draw_measured(axes, others, style)
+        _draw_measured(axes, others, style, low)
     _draw_forecast(axes, to_come, unit)
     axes.margins(x=0.25, y=0.12)
-    if drawn[-1] > _MOST_LINEAR * drawn[0] or to_come:
+    if not is_linear:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)  # so that the ideal is a straight line
         axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
@@ -111,7 +115,10 @@ def _draw(
     counts_axis(axes, drawn)
 
 
-def _draw_measured(axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any]) -> None:
+def _draw_measured(
+    axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any], low: float
+) -> None:
+    """Points below `low` have their labels above them."""
     axes.errorbar(
         [size for size, _ in measured],
         [rate.mean for _, rate in measured],
@@ -121,7 +128,8 @@ def _draw_measured(axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict
     )
     for size, rate in measured:
         text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
-        axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
+        offset = (6, 4 if rate.mean < low else -12)
+        axes.annotate(text, (size, rate.mean), xytext=offset, textcoords="offset points")
 
 
 def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
