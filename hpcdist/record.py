@@ -206,7 +206,7 @@ def evaluate(
         step=_loop.num_steps if _loop is not None else None,
         loss=None if loss is None else float(loss),
         accuracy=None if accuracy is None else float(accuracy),
-        samples=samples,
+        samples=None if samples is None else int(samples),
     )
     if _loop is not None:
         _loop.timer.begin()

@@ -97,8 +97,9 @@ class StepRecorder:
     def step(self, *, samples: int, loss: Any = None) -> None:
         """One optimizer step with `samples` samples on this rank is finished.
 
-        `loss` is anything that float() takes; it is read only when a window is written. Reading one
-        on a GPU waits for all that is queued there: once per window, not once per step.
+        `loss` is anything that float() takes, and `samples` that int() takes; they are read only
+        when a window is written. Reading one on a GPU waits for all that is queued there: once per
+        window, not once per step.
         """
         self.step_count += 1
         if self._progress is not None:
@@ -137,7 +138,7 @@ class StepRecorder:
             "epoch": self.epoch,
             "step": self.step_count,
             "steps": len(totals),
-            "samples": self._samples,
+            "samples": int(self._samples),  # they may have been counted by torch or numpy
             "wall_s": _to_ns(self._step_start_s - self._window_start_s - self._idle_s),
             **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),
             "step_time_s": _statistics(totals),

@@ -45,6 +45,25 @@ def test_the_verdict_on_a_script_names_the_last_step(submit, write_script):
     assert launched.events(verdict.rank)[-1]["step"] == 30
 
 
+COUNTED = """
+import torch
+from hpcdist import record
+
+kept = torch.tensor([True, True, False])
+record.start()
+for step in range(4):
+    record.step(samples=kept.sum(), loss=torch.tensor(0.5))
+record.evaluate(loss=torch.tensor(0.5), accuracy=torch.tensor(0.75), samples=kept.sum())
+"""
+
+
+def test_samples_may_be_counted_by_torch(submit, write_script):
+    launched = submit(write_script(COUNTED))
+    assert launched.verdict().kind == "done"
+    counted = [event["samples"] for event in launched.events(0) if "samples" in event]
+    assert sorted(counted) == [2, 8]
+
+
 def test_outside_a_run_recording_does_nothing(write_script):
     done = subprocess.run(
         [sys.executable, write_script(LOOP)], capture_output=True, text=True, check=False

@@ -82,7 +82,7 @@ def summarize(
     summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), sized), sized)
     digests = configurations([run.conditions for run in measured])
     summaries = [
-        msgspec.structs.replace(run, configuration=one)
+        msgspec.structs.replace(run, **one._asdict())
         for run, one in zip(
             with_repeats(with_sizes(summaries, groups), groups), digests, strict=True
         )

@@ -49,8 +49,8 @@ def _table(table: TextTable) -> Iterator[str]:
     yield _line(["---:" if is_number else "---" for is_number in table.are_numbers])
     for row in table.rows:
         yield _line([escaped(cell) for cell in row])
-    if table.footnote:
-        yield from ("", escaped(table.footnote))
+    for note in table.footnote.splitlines():  # lines that follow each other would be run together
+        yield from ("", escaped(note))
 
 
 def _line(cells: list[str]) -> str:

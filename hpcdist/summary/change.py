@@ -111,13 +111,25 @@ def _pairs(baseline: Sequence[RunSummary], runs: Sequence[RunSummary]) -> list[_
     before, now = _by_key(baseline), _by_key(runs)
     pairs = []
     for key in now.keys() & before.keys():
-        theirs, mine = before[key], now[key]
+        theirs, mine = before[key], _as_begun(now[key], before[key])
         common = mine.keys() & theirs.keys()
         pairs += [_Pair(key, theirs[one], mine[one], same_settings=True) for one in common]
         if not common and len(mine) == len(theirs) == 1:
             (theirs_only,), (mine_only,) = theirs.values(), mine.values()
             pairs.append(_Pair(key, theirs_only, mine_only, same_settings=False))
     return sorted(pairs, key=lambda pair: (pair.key, pair.now[0].run))
+
+
+def _as_begun(
+    mine: Mapping[str, list[RunSummary]], theirs: Mapping[str, list[RunSummary]]
+) -> Mapping[str, list[RunSummary]]:
+    """Runs that never began, whose device nobody knows, as repeats of those with their settings."""
+    begun = {runs[0].settings: configuration for configuration, runs in theirs.items()}
+    found: dict[str, list[RunSummary]] = defaultdict(list)
+    for configuration, runs in mine.items():
+        never_began = configuration == runs[0].settings
+        found[begun.get(configuration, configuration) if never_began else configuration] += runs
+    return found
 
 
 def _by_key(runs: Sequence[RunSummary]) -> Mapping[_Key, Mapping[str, list[RunSummary]]]:

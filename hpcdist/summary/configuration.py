@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcdist.summary.scaling import compared_conditions
 
@@ -19,17 +19,32 @@ _FREE = (
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""
 
+_DEVICE = "device"
 _DIGEST_BYTES = 6
 
 
-def configurations(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Digest, for each run's conditions, of all that must be equal, resources apart.
+class Digests(NamedTuple):
+    """What runs are told apart by, resources left aside."""
+
+    configuration: str
+    """Of all that must be equal."""
+    settings: str
+    """Of the same without the device, which is not known of a run that never began."""
+
+
+def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
+    """Those of each run's conditions.
 
     Equal conditions are mostly one object, which is looked at once.
     """
     known = {id(conditions): conditions for conditions in runs}
-    digests = {key: _digest(conditions) for key, conditions in known.items()}
+    digests = {key: _digests(conditions) for key, conditions in known.items()}
     return [digests[id(conditions)] for conditions in runs]
+
+
+def _digests(conditions: Mapping[str, Any]) -> Digests:
+    settings = _digest({key: value for key, value in conditions.items() if key != _DEVICE})
+    return Digests(_digest(conditions) if conditions.get(_DEVICE) else settings, settings)
 
 
 def _digest(conditions: Mapping[str, Any]) -> str:

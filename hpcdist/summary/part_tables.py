@@ -149,4 +149,12 @@ def _how_sure(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
     alike = {run.run for run in once if run.of_size and run.of_size.differs_from_baseline is False}
     numbers = format_ranges([row.number for row in rows if row.run.run in alike])
     is_same = f"not distinguishable from the baseline: #{numbers}\n" if numbers else ""
-    return f"{is_same}{_ONE_EACH}"
+    return f"{is_same}{_which(once, rows)}{_ONE_EACH}"
+
+
+def _which(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
+    """Of which runs it is said, where there are others that are compared."""
+    ids = {run.run for run in once}
+    if all(row.run.run in ids for row in rows if row.run.of_size):
+        return ""
+    return f"#{format_ranges([row.number for row in rows if row.run.run in ids])}: "

@@ -40,7 +40,7 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
     best = run_told_of(runs, groups)
     if best is None:
-        return f"{job}: {number_of(len(done), 'run')} done; no speed, as no steps were recorded."
+        return f"{job}: {number_of(len(done), 'run')} done; no speed, as {_why_no_speed(done)}."
     if best.speedup is not None:
         return f"{job}: {_scaling_sentence(best, runs)}"
     if is_benchmark(best):
@@ -75,6 +75,12 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
         return f" So far {rate} samples/s on {ranks}; hpcdist watch shows how far it is."
     told = [shown(run.verdict.message) for run in runs if run.verdict]
     return f" The newest: {told[-1]}." if told else ""
+
+
+def _why_no_speed(done: Sequence[RunSummary]) -> str:
+    """Of runs without samples/s: of some, not all ranks may have recorded steps."""
+    stepped = [run for run in done if run.step_time_s and run.not_compared_because]
+    return shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
 
 
 def is_benchmark(run: RunSummary) -> bool:

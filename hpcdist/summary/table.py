@@ -43,6 +43,7 @@ _STRAGGLING_NOTE = (
 )
 _MIB = 2**20
 _WHOLE_MIB = 100
+_HUGE_LOSS = 1e6
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
 _PHASE_HEADERS = {
     "data_wait": "data\nwait",
@@ -199,11 +200,17 @@ def _step_columns(runs: Sequence[RunSummary]) -> list[Column]:
         Column(f"median\n({unit})", quantile("p50")),
         Column(f"p95\n({unit})", quantile("p95")),
         Column("epochs", lambda row: format_integer(row.run.epochs)),
-        Column("test\nloss", lambda row: format_number(row.run.final.loss, 4)),
+        Column("test\nloss", lambda row: _loss(row.run.final.loss)),
         Column("accuracy\n(%)", lambda row: format_percent(row.run.final.accuracy, decimals=2)),
         Column("peak mem.\n(MiB)", _memory),
         Column("re-\nstarts", lambda row: str(row.run.restarts)),
     ]
+
+
+def _loss(loss: float | None) -> str:
+    """That of a training that diverged has any number of digits."""
+    is_huge = loss is not None and abs(loss) >= _HUGE_LOSS
+    return f"{loss:.3g}" if is_huge else format_number(loss, 4)
 
 
 def _phase_columns(runs: Sequence[RunSummary]) -> list[Column]:

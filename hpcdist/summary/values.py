@@ -289,6 +289,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     configuration: str | None = None
     """Digest of all settings but resources, seed and place: runs with equal ones, of one size,
     measure the same."""
+    settings: str | None = None
+    """Digest of the same without the device that it ran on: where the two are equal, the run never
+    began, and its device is not known."""
     all_reduce: AllReduceSummary | None = None
     """Of the job allreduce, and of check."""
     inference: InferenceSummary | None = None

@@ -245,6 +245,19 @@ def test_a_saved_summary_is_a_baseline_as_well_as_the_runs(here, capsys):
         assert len(change["before"]["runs"]) == 3
 
 
+def test_what_never_began_has_failed_though_nobody_knows_its_device(make_run, add):
+    slow, fast = {"lr": 0.01}, {"lr": 0.1}
+    before = [*add("a", 100.0, train=slow), *add("a", 200.0, train=fast)]
+    never = make_run("b/ddp-never", train=fast, verdict=FAILED)
+    now = [*add("b", 100.0, train=slow), never]
+    found = compared(before, now)
+    failed = [change for change in found.changes if change.outcome == "failed"]
+    assert [(change.now.runs, change.same_settings) for change in failed] == [([never.id], True)]
+    assert found.regression
+    again = [*now, *add("b", 200.0, train=fast)]
+    assert not compared(before, again).regression
+
+
 def test_without_names_runs_are_not_compared_with_themselves(here, capsys):
     assert main(["summary", "--against", "runs/before", "--json"]) == 0
     (change,) = json.loads(capsys.readouterr().out)["changes"]

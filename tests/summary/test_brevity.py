@@ -71,6 +71,19 @@ def test_repeated_sizes_have_theirs_in_the_table_of_sizes_alone(add_size):
     assert "speed-" in printed(runs, details=True).split("Speed of all ranks")[1]
 
 
+def test_beside_repeated_sizes_it_is_said_which_were_run_once(make_run, events):
+    runs = []
+    for number, (batch_size, gpus) in enumerate(
+        [(32, 1), (32, 1), (32, 2), (32, 2), (8, 1), (8, 2)]
+    ):
+        run = make_run(f"ddp-{number}", gpus=gpus, train={"batch_size": batch_size})
+        for rank in range(gpus):
+            windows = events.steady([100.0 + number] * 4)
+            events.write(run, rank, [events.start(rank, world_size=gpus), *windows])
+        runs.append(run)
+    assert "\n#5-6: each size was run once: only repeats" in printed(runs)
+
+
 def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(add_size):
     runs = [add_size(1), add_size(2)]
     last = printed(runs).split("Not shown: ")[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 
 import pytest
@@ -232,3 +233,11 @@ def test_a_hostile_log_stays_text_and_long_lines_are_cut(browser, make_run, tmp_
 def brightness(colour):
     numbers = colour[colour.index("(") + 1 : -1].split(",")
     return sum(map(float, numbers[:3])) / 3
+
+
+def test_sentences_below_a_table_stand_on_lines_of_their_own(browser, page):
+    show(browser, page)
+    notes = browser.execute_script(
+        "return [...document.querySelectorAll('.footnote')].map(note => note.innerText)"
+    )
+    assert any(re.search(r"^± is the 95 % .*\nNo forecast ", note) for note in notes), notes

@@ -98,6 +98,13 @@ def test_words_broken_for_terminals_are_whole_and_keep_their_own_hyphens():
     assert [one_line(header) for header in headers] == whole
 
 
+def test_sentences_below_a_table_are_not_run_together_in_markdown(summary):
+    found = to_markdown(summary).splitlines()
+    (place,) = [number for number, line in enumerate(found) if line.startswith("No forecast for")]
+    assert found[place - 2].startswith("± is the 95 % confidence interval")
+    assert found[place - 1] == ""
+
+
 def test_markdown_escapes_what_comes_from_runs(summary):
     text = to_markdown(summary)
     assert "<b>" not in text.replace("\\<b\\>", "")

@@ -209,6 +209,18 @@ def test_as_many_gpus_on_more_nodes_are_no_repeats_and_stand_beside_the_line():
     assert ([2], [1.2]) in lines
 
 
+def test_labels_of_what_is_far_below_the_ideal_stay_above_the_axis():
+    two_nodes = [run_of(4, 2600.0), run_of(2, 4700.0, nodes=2)]
+    figure = draw([run_of(1, 5100.0), run_of(2, 1700.0), *two_nodes, run_of(8, 3600.0)], "slow")
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert len(axes.texts) == 5
+        assert all(text.get_window_extent().y0 > axes.bbox.y0 for text in axes.texts)
+        lower, upper = sorted(text.xy[1] for text in axes.texts if text.xy[0] == 4)
+        places = {text.xy: text.get_window_extent().y0 for text in axes.texts}
+        assert places[4, upper] > places[4, lower]
+
+
 def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, events):
     run = make_run("alone")
     phases_s = {"data_wait": [0.03] * 10, "forward_backward": [0.06] * 10}

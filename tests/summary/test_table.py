@@ -171,6 +171,22 @@ def test_runs_without_steps_are_shown_with_dashes(make_run):
     assert row.split() == ["1", "silent", "done", "1", "x", "1"]
 
 
+def test_where_some_ranks_recorded_steps_that_is_why_there_is_no_speed(make_run, events):
+    run = make_run("half", gpus=2)
+    for rank in range(2):
+        windows = events.steady([100.0] * 4) if rank == 0 else []
+        events.write(run, rank, [events.start(rank, world_size=2), *windows])
+    text = printed(summarize([run], {}))
+    assert text.startswith("ddp: 1 run done; no speed, as only 1 of 2 ranks recorded steps.")
+
+
+def test_the_loss_of_a_training_that_diverged_leaves_the_table_legible(make_run, events):
+    run = make_run("diverged")
+    evaluation = {"event": "evaluate", "time_s": 1.0, "loss": 3.4e38, "accuracy": 0.1}
+    events.write(run, 0, [events.start(0, world_size=1), *events.steady([9.0] * 4), evaluation])
+    assert " 3.4e+38 " in printed(summarize([run], {}), width=80)
+
+
 def test_a_single_run_is_told_with_what_to_do_next(sweep):
     text = printed(summarize(sweep[2:3], {}), width=120)
     assert text.startswith(

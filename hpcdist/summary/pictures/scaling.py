@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _MOST_LINEAR = 16
 """Larger sizes are so many times the smallest that the small ones would lie on each other."""
+_LOW = 0.1
+"""Below this share of a linear axis there is no room for a label between point and axis."""
+_BELOW, _ABOVE = (6, -12), (6, 4)
+"""Where a label is, in points."""
 
 
 class Point(NamedTuple):
@@ -96,13 +100,16 @@ def _draw(
     for point, rate in zip(found, rates, strict=True):
         if fewest.setdefault(point.num_gpus, rate) is not rate:
             others.append((point.num_gpus, rate))
-    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"})
+    is_linear = drawn[-1] <= _MOST_LINEAR * drawn[0] and not to_come
+    is_low = is_linear and min(rate.mean for rate in rates) < _LOW * ideal[-1]
+    shift = _ABOVE if is_low else _BELOW  # of all alike, so that none comes between two others
+    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"}, shift)
     if others:
         style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
-        _draw_measured(axes, others, style)
+        _draw_measured(axes, others, style, shift)
     _draw_forecast(axes, to_come, unit)
     axes.margins(x=0.25, y=0.12)
-    if drawn[-1] > _MOST_LINEAR * drawn[0] or to_come:
+    if not is_linear:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)  # so that the ideal is a straight line
         axes.yaxis.set_major_formatter(PLAIN_NUMBERS)
@@ -111,7 +118,10 @@ def _draw(
     counts_axis(axes, drawn)
 
 
-def _draw_measured(axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any]) -> None:
+def _draw_measured(
+    axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any], shift: tuple[int, int]
+) -> None:
+    """`shift` is that of the labels from their points."""
     axes.errorbar(
         [size for size, _ in measured],
         [rate.mean for _, rate in measured],
@@ -121,7 +131,7 @@ def _draw_measured(axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict
     )
     for size, rate in measured:
         text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
-        axes.annotate(text, (size, rate.mean), xytext=(6, -12), textcoords="offset points")
+        axes.annotate(text, (size, rate.mean), xytext=shift, textcoords="offset points")
 
 
 def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
