@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.cli.options import json_option
-from hpcdist.cli.printing import note, one_line, print_columns, print_json
+from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile

@@ -14,8 +14,9 @@ import click
 from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
-from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.cli.printing import note, print_json
 from hpcdist.errors import EXIT_FAILED, UserError
+from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
     from hpcdist.data.images.checking import Report

@@ -14,8 +14,9 @@ from hpcdist.cli.options import (
     load_from_options,
     options_of_job,
 )
-from hpcdist.cli.printing import note, one_line, print_json
+from hpcdist.cli.printing import note, print_json
 from hpcdist.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.printable import one_line
 from hpcdist.shipped import shipped_folder
 
 _DEFAULT_NODES = 2

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import note, one_line, print_columns, print_json
+from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.errors import EXIT_FAILED, RunNotFoundError
+from hpcdist.printable import one_line
 from hpcdist.run import all_runs
 from hpcdist.units import show_bytes
 

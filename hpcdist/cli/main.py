@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import click
 
-from hpcdist.cli.printing import one_line
 from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.printable import one_line
 from hpcdist.version import __version__
 
 VERBS = {

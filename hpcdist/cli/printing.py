@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from hpcdist import files
+from hpcdist.printable import one_line
 
 
 def print_json(value: Any) -> None:
@@ -25,13 +26,6 @@ def print_columns(
     for line in lines:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
         print("  ".join([*cells, line[-1]]).rstrip(), file=file)
-
-
-def one_line(text: str) -> str:
-    """Text that prints as one line: newlines and other control characters are escaped."""
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )
 
 
 def note(text: str) -> None:

@@ -15,7 +15,8 @@ from hpcdist.cli.options import (
     load_from_options,
     snapshot_from_options,
 )
-from hpcdist.cli.printing import note, one_line, say
+from hpcdist.cli.printing import note, say
+from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
     from hpcdist.submission import PlannedSubmission

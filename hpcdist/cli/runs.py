@@ -10,7 +10,8 @@ import click
 
 from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, runs_option
-from hpcdist.cli.printing import local_time, note, one_line, print_columns, print_json
+from hpcdist.cli.printing import local_time, note, print_columns, print_json
+from hpcdist.printable import one_line
 from hpcdist.run import all_runs
 
 

@@ -12,7 +12,8 @@ import click
 
 from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
-from hpcdist.cli.printing import local_time, note, one_line, print_json
+from hpcdist.cli.printing import local_time, note, print_json
+from hpcdist.printable import one_line
 from hpcdist.run import Run
 from hpcdist.verdict import State
 

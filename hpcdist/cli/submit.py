@@ -22,8 +22,9 @@ from hpcdist.cli.options import (
     load_from_options,
     snapshot_from_options,
 )
-from hpcdist.cli.printing import note, one_line, print_json, say
+from hpcdist.cli.printing import note, print_json, say
 from hpcdist.errors import EXIT_INTERRUPTED
+from hpcdist.printable import one_line
 from hpcdist.run import Run
 
 if TYPE_CHECKING:

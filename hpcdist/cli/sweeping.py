@@ -20,8 +20,9 @@ from hpcdist.cli.options import (
     snapshot_from_options,
     sweep_points,
 )
-from hpcdist.cli.printing import note, one_line, print_columns, print_json, say
+from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.errors import EXIT_INTERRUPTED
+from hpcdist.printable import one_line
 from hpcdist.run import Run
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hpcdist.printable import one_line
 from hpcdist.summary.estimates import Estimate
 
 UNDEFINED = "-"
@@ -17,14 +18,7 @@ _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 def shown(text: str) -> str:
     """Text of others on one line, without codes that would act on the terminal."""
-    line = " ".join(text.split())
-    if line.isprintable():
-        return line
-    return "".join(char if char.isprintable() else _escaped(char) for char in line)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    return one_line(" ".join(text.split()))
 
 
 def number_of(number: int, noun: str) -> str:

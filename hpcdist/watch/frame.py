@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from hpcdist.follow.screen import clock
+from hpcdist.summary.text import shown
 from hpcdist.watch.board import RunView
 
 _HEADER = ("RUN", "STATE", "STEP", "EPOCH", "SAMPLES/S", "RANKS", "LEFT")
@@ -50,8 +51,8 @@ def make_frame(
     Of more runs than fit into `height` lines the last ones are counted. Where `width` is too
     little, the epoch goes, names lose their middle, and what is said is broken into lines.
     """
-    head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {_one_line(title)}", "dim")]]
-    head += [[Part(f"note: {_one_line(note)}", "yellow")] for note in notes]
+    head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {shown(title)}", "dim")]]
+    head += [[Part(f"note: {shown(note)}", "yellow")] for note in notes]
     if not views:
         return head
     ordered = sorted(views, key=lambda view: _place(view.state))
@@ -71,7 +72,7 @@ def _block(
     view: RunView, cells: Sequence[str], widths: Sequence[int], width: int | None
 ) -> list[Line]:
     style = _STYLES.get(view.state, _OTHER_STYLE)
-    details = [line for detail in view.details for line in _broken(_one_line(detail), width)]
+    details = [line for detail in view.details for line in _broken(shown(detail), width)]
     return [
         _row(cells, widths, "", state_style=style),
         *([Part(f"{_INDENT}{line}", "dim")] for line in details),
@@ -112,7 +113,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _cells(view: RunView) -> tuple[str, ...]:
-    name = _one_line(view.run)
+    name = shown(view.run)
     if view.ranks is None:
         return (name, view.state, "", "", "", "", "")
     is_running = view.state == "running"
@@ -153,13 +154,13 @@ def _fitting(blocks: Sequence[list[Line]], height: int | None) -> list[Line]:
     lines = [line for block in blocks for line in block]
     if height is None or len(lines) <= height:
         return lines
-    shown: list[Line] = []
+    fitting: list[Line] = []
     for number, block in enumerate(blocks):
-        if len(shown) + len(block) >= height:  # a line is kept for those left out
+        if len(fitting) + len(block) >= height:  # a line is kept for those left out
             left = len(blocks) - number
-            return [*shown, [Part(f"... and {left} more", "dim")]]
-        shown += block
-    return shown
+            return [*fitting, [Part(f"... and {left} more", "dim")]]
+        fitting += block
+    return fitting
 
 
 def _counts(views: Sequence[RunView]) -> str:
@@ -170,8 +171,3 @@ def _counts(views: Sequence[RunView]) -> str:
 
 def _place(state: str) -> tuple[int, str]:
     return (_ORDER.index(state) if state in _ORDER else len(_ORDER), state)
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)

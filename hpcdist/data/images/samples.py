@@ -23,6 +23,7 @@ from hpcdist.data.images.whole_batch.choice import Division, divide
 from hpcdist.data.images.whole_batch.transform import BatchTransform, make_batch_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.errors import HpcdistError
+from hpcdist.printable import one_line
 from hpcdist.spec import Data
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class BadFile:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} {self.reason}"
+        return f"{one_line(self.path)} {self.reason}"
 
 
 class _Filled(ABC):
