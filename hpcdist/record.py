@@ -195,7 +195,7 @@ def shield_worker(_worker: int = 0) -> None:
 def evaluate(
     *, loss: float | None = None, accuracy: float | None = None, samples: int | None = None
 ) -> None:
-    """An evaluation is done; `samples` over all ranks."""
+    """An evaluation is done; `accuracy` is a share from 0 to 1, `samples` are over all ranks."""
     context = rank.current()
     if context is None:
         return
@@ -205,11 +205,20 @@ def evaluate(
         "evaluate",
         step=_loop.num_steps if _loop is not None else None,
         loss=None if loss is None else float(loss),
-        accuracy=None if accuracy is None else float(accuracy),
+        accuracy=None if accuracy is None else _as_share(context, float(accuracy)),
         samples=None if samples is None else int(samples),
     )
     if _loop is not None:
         _loop.timer.begin()
+
+
+def _as_share(context: RankContext, accuracy: float) -> float | None:
+    """None for a percentage, which the user is told: a training must not end for that."""
+    if 0 <= accuracy <= 1:
+        return accuracy
+    print(f"warning: record.evaluate: accuracy is {accuracy:g}", file=sys.stderr)
+    context.note("record.evaluate: accuracy must be a share from 0 to 1; what is not is left out")
+    return None
 
 
 def finish() -> None:

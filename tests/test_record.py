@@ -57,6 +57,28 @@ record.evaluate(loss=torch.tensor(0.5), accuracy=torch.tensor(0.75), samples=kep
 """
 
 
+PERCENT = """
+from hpcdist import record
+
+record.start()
+for accuracy in (41.0, 0.5, 55.0):
+    record.step(samples=1)
+    record.evaluate(accuracy=accuracy)
+"""
+
+
+def test_a_percentage_is_no_accuracy_and_the_user_is_told_once(submit, write_script):
+    launched = submit(write_script(PERCENT))
+    assert launched.verdict().kind == "done"
+    (summary,) = summarize([launched.run], {}).runs
+    assert summary.final.accuracy is None
+    (told,) = summary.notes
+    assert "accuracy must be a share from 0 to 1" in told
+    assert "accuracy is 55" in launched.log(0)
+    found = [event["accuracy"] for event in launched.events(0) if event["event"] == "evaluate"]
+    assert found == [None, 0.5, None]
+
+
 def test_samples_may_be_counted_by_torch(submit, write_script):
     launched = submit(write_script(COUNTED))
     assert launched.verdict().kind == "done"

@@ -104,6 +104,8 @@ def load(path: Path) -> dict[str, Any]:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
         raise foreign(path, str(error).partition("\n")[0]) from None
+    if isinstance(state, dict) and "pytorch-lightning_version" in state:
+        raise foreign(path, "Lightning saved it, and the job lightning goes on from it")
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise foreign(path, f"it does not say that its format is {FORMAT}")
     return cast("dict[str, Any]", state)

@@ -136,6 +136,11 @@ class _Benchmark:
 
     def run(self) -> None:
         """All sizes, then all pairs."""
+        if self.context.world_size == 1:
+            self.context.note(
+                "one rank sends nothing, and what is measured is the cost of a call: "
+                "measure with more --nodes or --gpus"
+            )
         rounds = self._rounds()
         self._planned = len(self._sizes) + len(rounds)
         for size in self._sizes:

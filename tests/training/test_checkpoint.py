@@ -114,6 +114,9 @@ def test_a_foreign_checkpoint_is_refused_and_runs_no_code(tmp_path):
     torch.save({"weights": torch.ones(2)}, path)
     with pytest.raises(HpcdistError, match="it does not say that its format is 1"):
         checkpoint.load(path)
+    torch.save({"pytorch-lightning_version": "2.6.0", "epoch": 3}, path)
+    with pytest.raises(HpcdistError, match="Lightning saved it, and the job lightning goes on"):
+        checkpoint.load(path)
     torch.save(_RunsCode(), path)
     with pytest.raises(HpcdistError, match="is not a checkpoint"):
         checkpoint.load(path)

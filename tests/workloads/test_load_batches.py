@@ -152,14 +152,17 @@ def test_more_workers_than_cpus_are_measured_with_a_warning(submit_job, pictures
 def test_files_that_are_no_pictures_are_named_and_left_out(submit_job, pictures):
     (pictures / "cats" / "aa.jpg").write_bytes(b"")
     (pictures / "dogs" / "bb.jpg").write_text("no picture")
+    (pictures / "dogs" / "b\n\x1b[31m.jpg").write_text("no picture")
     launched = submit_pictures(
         submit_job, pictures, "data.workers=[0,1]", "data.repeats=2", "data.batches_to_check=10"
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     notes = [event["message"] for event in events_of(launched, "note")]
-    named = [note for note in notes if "aa.jpg" in note or "bb.jpg" in note]
-    assert len(named) == len(set(named)) <= 2
+    named = [note for note in notes if ".jpg" in note]
+    assert len(named) == len(set(named)) <= 3
     assert named
+    assert all(note.isprintable() for note in notes)
+    assert "\x1b" not in launched.log(0)
 
 
 def test_a_file_that_is_refused_is_told_in_words_with_what_to_do(submit_job, pictures):
