@@ -131,13 +131,16 @@ def test_a_warned_run_can_still_be_cancelled(launch, write_script):
     assert launched.verdict().kind == "cancelled"
 
 
-def test_a_rank_that_hangs_after_the_warning_is_told_from_its_victims(launch, write_script):
+def test_a_rank_that_hangs_before_it_could_stop_is_told_from_its_victims(launch, write_script):
     hangs = LOOP.replace(
         "    dist.all_reduce(total)\n",
-        "    if step == 5 and dist.get_rank() == 1: time.sleep(600)\n    dist.all_reduce(total)\n",
+        "    if step == 5 and dist.get_rank() == 1:\n"
+        "        print('hangs', flush=True)\n"
+        "        time.sleep(600)\n"
+        "    dist.all_reduce(total)\n",
     )
     launched = launch(write_script(hangs), ENDLESS, gpus=2, hang_timeout_s=4)
-    up(launched, 2)
+    launched.wait(lambda: "hangs" in launched.log(1))
     warn(launched, 0)
     verdict = launched.verdict()
     assert (verdict.kind, verdict.rank) == ("hang", 1)
