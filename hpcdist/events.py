@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.printable import as_utf8
+
 SCHEMA_VERSION = 2
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -66,7 +68,7 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 def _escaped(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
+        return as_utf8(value)
     if isinstance(value, dict):
         return {_escaped(key): _escaped(each) for key, each in value.items()}
     return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value

@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from hpcdist.printable import as_utf8
+
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 USUAL_FILE = 0o666
@@ -72,7 +74,7 @@ def to_json(value: Any) -> str:
     Bytes of file names that are not UTF-8 are escaped, so that the text always is UTF-8.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    return text.encode(errors="backslashreplace").decode()
+    return as_utf8(text)
 
 
 def read_json(path: Path) -> Any | None:

@@ -2,24 +2,22 @@
 
 import json
 
+from trainings import CPU
+
+_DIGITS = ("--set", "data.name=digits")
 _JOBS = {
-    "lightning": ("--nodes", 2, "--set", "train.epochs=1"),
-    "fsdp": ("--nodes", 2, "--set", "train.epochs=1"),
-    "data_parallel": ("--set", "train.epochs=1"),
-    "inference": ("--gpus", 2, "--set", "inference.batch_sizes=[1,8]"),
+    "lightning": ("--nodes", 2, "--set", "train.epochs=1", *_DIGITS),
+    "fsdp": ("--nodes", 2, "--set", "train.epochs=1", *_DIGITS),
+    "data_parallel": ("--set", "train.epochs=1", *_DIGITS),
+    "inference": ("--gpus", 2, "--set", "inference.batch_sizes=[1,8]", *_DIGITS),
     "allreduce": ("--nodes", 2, "--set", "allreduce.sizes=[1024]"),
-    "dataload": ("--set", "data.workers=[0,1]", "--set", "data.batches_to_check=2"),
+    "dataload": ("--set", "data.workers=[0,1]", "--set", "data.batches_to_check=2", *_DIGITS),
 }
-_ALL = ("--set", "launch.device=cpu", "--set", "data.name=digits")
-_WITHOUT_DATA = {"allreduce"}
 
 
 def run_and_sum_up(user):
     """Submit all of them at once; what one summary says of each."""
-    runs = [
-        user.submit(job, *words, *_ALL[: 2 if job in _WITHOUT_DATA else 4])
-        for job, words in _JOBS.items()
-    ]
+    runs = [user.submit(job, *words, *CPU) for job, words in _JOBS.items()]
     for run in runs:
         user.done(run)
     summaries = json.loads(user("summary", *(run.id for run in runs), "--json").stdout)

@@ -30,6 +30,7 @@ from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
 from hpcdist.launch.shortage import tells_of_shortage
+from hpcdist.printable import as_utf8
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
@@ -265,7 +266,7 @@ def _clean(text: str, most_letters: int) -> str:
     if len(text) > most_letters:
         half = most_letters // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
-    return text.encode(errors="backslashreplace").decode()
+    return as_utf8(text)
 
 
 def _show(error: BaseException, *, is_of_user: bool) -> None:

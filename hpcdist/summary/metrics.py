@@ -346,8 +346,11 @@ def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
     cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
     if bound:
         return len(cpus) / len(bound)
-    free = [start for start in starts if start.num_cpus and start.local_world_size]
-    shares = [(start.num_cpus or 0) / (start.local_world_size or 1) for start in free]
+    shares = [
+        start.num_cpus / start.local_world_size
+        for start in starts
+        if start.num_cpus and start.local_world_size
+    ]
     return fmean(shares) if shares else None
 
 

@@ -26,16 +26,13 @@ _WH_J = 3600.0
 Cell = Callable[["Row"], str]
 
 
-def resource_columns(runs: Sequence[RunSummary]) -> list[tuple[str, Cell]]:
-    """Header and cells of every column that says something of one of the runs."""
-    columns = [*_times(runs), *_costs(runs), *_gpus(runs), *_cpus(runs), *_books(runs)]
-    return [(header, cell) for header, cell, is_known in columns if is_known]
-
-
-def resources_caption(runs: Sequence[RunSummary]) -> str:
-    """What the columns' numbers are of."""
-    has_gpus = any(is_known for _, _, is_known in _gpus(runs))
-    return _CAPTION_OF_GPUS if has_gpus else _CAPTION
+def resource_columns(runs: Sequence[RunSummary]) -> tuple[str, list[tuple[str, Cell]]]:
+    """Caption, then header and cells of every column that says something of one of the runs."""
+    gpus = list(_gpus(runs))
+    columns = [*_times(runs), *_costs(runs), *gpus, *_cpus(runs), *_books(runs)]
+    has_gpus = any(is_known for _, _, is_known in gpus)
+    known = [(header, cell) for header, cell, is_known in columns if is_known]
+    return _CAPTION_OF_GPUS if has_gpus else _CAPTION, known
 
 
 _Column = tuple[str, Cell, bool]

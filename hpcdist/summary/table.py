@@ -18,7 +18,7 @@ from hpcdist.summary.grid import Grid
 from hpcdist.summary.metrics import OTHER
 from hpcdist.summary.plain_table import PlainTable
 from hpcdist.summary.remarks import is_baseline, is_benchmark, remarks
-from hpcdist.summary.resources_table import resource_columns, resources_caption
+from hpcdist.summary.resources_table import resource_columns
 from hpcdist.summary.text import (
     UNDEFINED,
     decimals_for,
@@ -118,11 +118,11 @@ def memory_tables(rows: Sequence[Row]) -> Iterator[Titled]:
 
 def resource_tables(rows: Sequence[Row]) -> Iterator[Titled]:
     """What the runs held, used and cost."""
-    runs = [row.run for row in rows]
-    if found := resource_columns(runs):
+    caption, found = resource_columns([row.run for row in rows])
+    if found:
         number = Column("#", lambda row: str(row.number))
         columns = [number, *(Column(header, cell) for header, cell in found)]
-        yield Titled(resources_caption(runs), rows, columns)
+        yield Titled(caption, rows, columns)
 
 
 def _stepped(rows: Sequence[Row]) -> list[Row]:
