@@ -73,8 +73,8 @@ class RankContext:
 _current: RankContext | None = None
 
 
-def set_current(context: RankContext) -> None:
-    """Called once in each rank, before its workload runs."""
+def set_current(context: RankContext | None) -> None:
+    """Called once in each rank, before its workload runs; with None in what a rank forks."""
     global _current  # noqa: PLW0603 - a process is one rank, or none
     _current = context
 

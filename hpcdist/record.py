@@ -221,6 +221,12 @@ def _as_share(context: RankContext, accuracy: float) -> float | None:
     return None
 
 
+def forget() -> None:
+    """Forget the loop, in a process that a rank has forked: its steps are not the rank's."""
+    global _loop  # noqa: PLW0603 - as above
+    _loop = None
+
+
 def finish() -> None:
     """Write what has not been written; called when the script has ended, well or not."""
     if _loop is None:

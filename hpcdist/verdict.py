@@ -50,7 +50,12 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
     step: int | None = None
     """Last finished step; None where none was recorded."""
     finished: bool = False
-    """The workload returned by itself."""
+    """The workload returned by itself; of the user's own code, it left with 0, however it did."""
+    left_early: bool = False
+    """It left with 0 before its workload returned: by os._exit, or as another program."""
+    teardown: str | None = None
+    """Signal that ended it after its workload, while it took down what that had left; SIGKILL where
+    it hung then."""
     out_of_memory: bool = False
     """The kernel or the agent ended it for its memory."""
     free_bytes: int | None = None
@@ -91,6 +96,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Unix time of the first failure, or of the end."""
     log: str | None = None
     """Log of the rank that failed first, relative to the run directory."""
+    remark: str | None = None
+    """What went wrong without failing the run."""
 
 
 def cancelled_verdict() -> Verdict:

@@ -58,7 +58,8 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
 def end_sentence(run: Run, verdict: Verdict) -> str:
     """How a run ended, in one sentence."""
     if verdict.state == "done":
-        return f"run {run.id}: done{_duration(run, verdict)}"
+        remark = f"; {verdict.remark}" if verdict.remark else ""
+        return f"run {run.id}: done{_duration(run, verdict)}{remark}"
     return f"run {run.id} {verdict.state}: {verdict.message}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from hpcdist import files
+from hpcdist.errors import EXIT_STOPPED
 from hpcdist.events import EventWriter, read_events
 from hpcdist.launch.failure import is_out_of_memory
 from hpcdist.launch.node import RankOrder
@@ -17,7 +18,7 @@ from hpcdist.launch.rank_process import ErrorReport
 from hpcdist.launch.shortage import parse_shortage
 from hpcdist.progress import RankProgress
 from hpcdist.run import Run
-from hpcdist.spec import JobSpec, TrainingJob
+from hpcdist.spec import JobSpec, OwnCodeJob, TrainingJob
 from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
 from hpcdist.verdict import RankEnd
 
@@ -38,17 +39,19 @@ def rank_end(
     clock_offset_s: float,
     stopped_s: float | None,
     out_of_memory: str | None,
+    teardown: str | None = None,
 ) -> RankEnd:
     """How a rank ended.
 
     `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
     node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
-    whoever killed it for its memory.
+    whoever killed it for its memory; `teardown` the signal that ended it after its workload.
     """
     report = read_error_report(run.error_file(order.rank, order.attempt))
     killed = os.WIFSIGNALED(status)
     if killed:
         report = None  # what it raised was not what ended it
+    left_early = status == 0 and not progress.finished and report is None
     end_s = report.time_s if report else time_s
     signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
     last_words, crash_report = _from_log(run, order) if killed else (None, None)
@@ -66,7 +69,9 @@ def rank_end(
         traceback=report.traceback if report else crash_report,
         free_bytes=report.free_bytes if report else None,
         step=progress.step,
-        finished=progress.finished,
+        finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
+        left_early=left_early,
+        teardown=teardown,
         out_of_memory=out_of_memory is not None,
         stopped=stopped_s is not None and end_s >= stopped_s,
     )
@@ -133,7 +138,7 @@ def close_event_file(
             file.write(b"\n")
     writer.write(
         "end",
-        status="killed" if end.signal else "failed",
+        status=_status(end),
         exit_code=end.exit_code,
         signal=end.signal,
         exception=None,
@@ -144,6 +149,14 @@ def close_event_file(
         by="agent",
     )
     writer.close()
+
+
+def _status(end: RankEnd) -> str:
+    if end.signal is not None:
+        return "killed"
+    if end.exit_code == EXIT_STOPPED:
+        return "stopped"
+    return "done" if end.exit_code == 0 and end.finished else "failed"
 
 
 def remove_if_empty(path: Path) -> None:

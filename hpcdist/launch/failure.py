@@ -127,8 +127,15 @@ def decide(
             return stopped(ends, notice, attempt=attempt, restarts=restarts, saves=saves)
         failures = [end for end in failures if not is_stop(end, notice)]
     if not failures:
-        return done(attempt=attempt, restarts=restarts, time_s=max(end.time_s for end in ends))
+        return done(
+            attempt=attempt,
+            restarts=restarts,
+            time_s=max(end.time_s for end in ends),
+            remark=_teardown_remark(ends),
+        )
     causes = [end for end in failures if not is_victim(end)]
+    if not causes and (leaver := _early_leaver(ends)) is not None:
+        causes, failures = [leaver], [leaver, *failures]
     first = (causes or failures)[0]
     also_failed = [end.rank for end in causes[1:]]
     victims = sorted(end.rank for end in failures if end is not first and end not in causes[1:])
@@ -179,13 +186,14 @@ def verdict_on(
     )
 
 
-def done(*, attempt: int, restarts: int, time_s: float) -> Verdict:
+def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = None) -> Verdict:
     """The verdict on a run whose ranks all ended well."""
     again = f" after {count(restarts, 'restart')}" if restarts else ""
     return Verdict(
         kind="done",
         state="done",
-        message=f"every rank ended well{again}",
+        message=f"every rank ended well{again}" + (f"; {remark}" if remark else ""),
+        remark=remark,
         exit_code_of_run=EXIT_DONE,
         exit_code=0,
         attempt=attempt,
@@ -328,6 +336,25 @@ def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
     """Some ranks stopped, and no other failed by itself."""
     stops = [end for end in failures if is_stop(end, notice)]
     return bool(stops) and all(is_victim(end) for end in failures if end not in stops)
+
+
+def _early_leaver(ends: Sequence[RankEnd]) -> RankEnd | None:
+    """The first of those that others miss, although they left with 0."""
+    leavers = [end for end in ends if end.left_early and not end.stopped]
+    return min(leavers, key=lambda end: end.time_s, default=None)
+
+
+def _teardown_remark(ends: Sequence[RankEnd]) -> str | None:
+    """What happened to ranks after their workload had ended well."""
+    hung = sorted(end.rank for end in ends if end.teardown == "SIGKILL")
+    crashed = [end for end in ends if end.teardown not in {None, "SIGKILL"}]
+    remarks = []
+    if hung:
+        remarks.append(f"{listed(hung)} hung at the end, after the work was done")
+    if crashed:
+        who = listed(sorted(end.rank for end in crashed))
+        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+    return ", and ".join(remarks) or None
 
 
 def is_out_of_memory(end: RankEnd) -> bool:

@@ -10,7 +10,8 @@ Messages to it:      fork {orders}, store {bind_to, address, port_range}, end {g
                      signal {signal}
 Messages from it:    ready {threads, not_imported}, store_opened {port} or {error},
                      started {local_rank, pid}, failed {message}, gone, store_lost,
-                     checked {attempt, check}, exited {local_rank, status, time_s, max_rss_bytes}
+                     checked {attempt, check},
+                     exited {local_rank, status, time_s, max_rss_bytes, teardown}
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -77,6 +78,15 @@ def start_forkserver(
         os._exit(code)
 
 
+class Leaving(NamedTuple):
+    """A rank whose workload is over, and which is on its way out."""
+
+    code: int
+    """The exit code that it goes for."""
+    deadline_s: float
+    """When it is taken for hung, by the monotonic clock."""
+
+
 class Forkserver:
     """The state of the forkserver: which child is which rank, and what is being ended."""
 
@@ -89,7 +99,9 @@ class Forkserver:
         self._kill_at: float | None = None  # when SIGTERM was not enough
         self._strays_at: float | None = None  # when what ranks left behind is killed
         self._ending = False
-        self._reading, self._writing = os.pipe()  # what ranks say of their place
+        self._leaving: dict[int, Leaving] = {}  # by pid
+        self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
+        os.set_blocking(self._reading, False)
         self._said = b""
 
     def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
@@ -98,13 +110,14 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            timeout = _BUSY_S if self._ending else _IDLE_S
-            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout)
+            waiting_for = [channel, wake_up, self._reading]
+            ready, _, _ = select.select(waiting_for, [], [], self._timeout_s())
             if wake_up in ready:
                 os.read(wake_up, 4096)
             if self._reading in ready:
-                self._pass_on_checks()
+                self._hear_ranks()
             self._reap()
+            self._kill_hung()
             if channel in ready:
                 for message in self._channel.receive():
                     self._handle(message)
@@ -150,11 +163,33 @@ class Forkserver:
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send({"type": "failed", "message": sentence})
 
-    def _pass_on_checks(self) -> None:
+    def _timeout_s(self) -> float:
+        if self._ending:
+            return _BUSY_S
+        deadline_s = min((leaving.deadline_s for leaving in self._leaving.values()), default=None)
+        return _IDLE_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+    def _hear_ranks(self) -> None:
         """A rank writes its line with one call, shorter than what a pipe takes at once."""
-        *lines, self._said = (self._said + os.read(self._reading, 1 << 16)).split(b"\n")
+        try:
+            said = os.read(self._reading, 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, self._said = (self._said + said).split(b"\n")
         for line in lines:
-            self._channel.send(msgspec.json.decode(line, type=dict[str, Any]))
+            message = msgspec.json.decode(line, type=dict[str, Any])
+            if message["type"] == "leaving":
+                deadline_s = time.monotonic() + message["limit_s"]
+                self._leaving[message["pid"]] = Leaving(message["code"], deadline_s)
+            else:
+                self._channel.send(message)
+
+    def _kill_hung(self) -> None:
+        """End the ranks that do not come to their end."""
+        now = time.monotonic()
+        for pid, leaving in self._leaving.items():
+            if now >= leaving.deadline_s:
+                send_signal(pid, signal.SIGKILL)
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
@@ -203,6 +238,8 @@ class Forkserver:
             if pid == 0:
                 return
             now_s = time.time()
+            self._hear_ranks()  # what this one said last
+            status, teardown = _end_of_workload(status, self._leaving.pop(pid, None))
             if pid == self._store_pid:
                 self._store_pid = None
                 if not self._ending:
@@ -216,6 +253,7 @@ class Forkserver:
                         "status": status,
                         "time_s": now_s,
                         "max_rss_bytes": usage.ru_maxrss * 1024,
+                        "teardown": teardown,
                     }
                 )
 
@@ -272,6 +310,14 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     while store is not None:
         signal.pause()
     os._exit(0)
+
+
+def _end_of_workload(status: int, leaving: Leaving | None) -> tuple[int, str | None]:
+    """The status, in the form of waitpid, with which a rank's workload ended, and the signal that
+    ended the rank after that, while it took down what the workload had left."""
+    if leaving is None or not os.WIFSIGNALED(status):
+        return status, None
+    return leaving.code << 8, signal.Signals(os.WTERMSIG(status)).name
 
 
 def _wake_on_child() -> int:

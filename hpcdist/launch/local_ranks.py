@@ -187,7 +187,11 @@ class LocalRanks:
 
     def _on_exited(self, message: Message) -> None:
         self._close_rank(
-            message["local_rank"], message["status"], message["time_s"], message["max_rss_bytes"]
+            message["local_rank"],
+            message["status"],
+            message["time_s"],
+            message["max_rss_bytes"],
+            teardown=message["teardown"],
         )
 
     def _on_gone(self, _message: Message) -> None:
@@ -206,7 +210,13 @@ class LocalRanks:
         self._tell({"type": "failed", "sentence": sentence})
 
     def _close_rank(
-        self, local_rank: int, status: int, time_s: float, max_rss_bytes: int | None
+        self,
+        local_rank: int,
+        status: int,
+        time_s: float,
+        max_rss_bytes: int | None,
+        *,
+        teardown: str | None = None,
     ) -> None:
         """Put together how a rank ended, complete what it recorded, and tell."""
         order = self._watch.remove(local_rank)
@@ -222,6 +232,7 @@ class LocalRanks:
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
             out_of_memory=self._watch.out_of_memory(local_rank, status),
+            teardown=teardown,
         )
         try:
             close_event_file(self._run, order, end, max_rss_bytes=max_rss_bytes)

@@ -6,15 +6,14 @@ The child begins as a copy of the forkserver. It gives itself what a fresh proce
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import faulthandler
+import io
 import os
 import random
 import resource
 import signal
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -23,25 +22,28 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from hpcdist import files, rank, workloads
+from hpcdist import files, rank, record, workloads
 from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
+from hpcdist.launch.rank_exit import leave
 from hpcdist.launch.shortage import tells_of_shortage
 from hpcdist.printable import as_utf8
 from hpcdist.progress import ProgressSlot
 from hpcdist.rank import RankContext
 from hpcdist.run import Run
-from hpcdist.shield import RANK_VARIABLE, WARNING_SIGNALS, kill_workers_at_exit
+from hpcdist.shield import RANK_VARIABLE, WARNING_SIGNALS
 from hpcdist.spec import JobSpec, OwnCodeJob
 
 STACKS_SIGNAL = signal.SIGQUIT
 """Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
 
 _EXIT_EXCEPTION = 1
-_STOP_LIMIT_S = 60.0
+_FRAMES_OF_WORKLOAD = 10
+"""Between that of `become_rank` and those of a script, and of C, which some versions of Python
+count."""
 _MOST_MESSAGE_LETTERS = 10_000
 _MOST_TRACEBACK_LETTERS = 100_000
 
@@ -69,8 +71,11 @@ def become_rank(
 ) -> NoReturn:
     """Turn the calling process, just forked, into the rank; never returns.
 
-    `say_to` is a pipe that takes one line about the rank's place.
+    `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
+    rank leaves.
     """
+    modules = dict(sys.modules)
+    pid = os.getpid()
     die_with_parent(parent_pid)
     os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
     _reset_signals(job)
@@ -82,27 +87,47 @@ def become_rank(
         TORCHELASTIC_ERROR_FILE=str(error_file),
         HPCDIST_RUN_DIR=order.run_path,
     )
-    os.environ[RANK_VARIABLE] = str(os.getpid())
+    os.environ[RANK_VARIABLE] = str(pid)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
     _renew_import_state(order)
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
-    code = run_workload(make_context(order, run, job, events, slot), error_file)
-    _leave(code, limit_s={0: None, EXIT_STOPPED: _STOP_LIMIT_S}.get(code, job.launch.grace_s))
+    _give_whole_stack()
+    context = make_context(order, run, job, events, slot)
+    os.register_at_fork(after_in_child=lambda: _be_no_rank(context))
+    code = run_workload(context, error_file)
+
+    def tell(limit_s: float) -> None:
+        if os.getpid() == pid:
+            _say({"type": "leaving", "pid": pid, "code": code, "limit_s": limit_s}, say_to)
+
+    leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
+
+
+def _give_whole_stack() -> None:
+    """Let the program call itself as deeply as one that Python starts: the agent's frames do not
+    count."""
+    num_frames = sum(1 for _ in traceback.walk_stack(None))
+    sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
+
+
+def _be_no_rank(context: RankContext) -> None:
+    """In a process that the rank's code has forked: what it does is not the rank's doing."""
+    rank.set_current(None)
+    record.forget()
+    context.events.close()
 
 
 def _say_place(order: RankOrder, say_to: int) -> None:
     check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
-    line = {
-        "type": "checked",
-        "attempt": order.attempt,
-        "check": msgspec.to_builtins(check),
-    }
+    _say({"type": "checked", "attempt": order.attempt, "check": msgspec.to_builtins(check)}, say_to)
+
+
+def _say(line: dict[str, Any], say_to: int) -> None:
     with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
         os.write(say_to, msgspec.json.encode(line) + b"\n")
-    os.close(say_to)
 
 
 def make_context(
@@ -133,7 +158,11 @@ def make_context(
 
 
 def run_workload(context: RankContext, error_file: Path) -> int:
-    """Run the workload between its first and its last event; returns the exit code."""
+    """Run the workload between its first and its last event; returns the exit code.
+
+    A process that the workload forks may return from here, too: its exit code is all that counts.
+    """
+    pid = os.getpid()
     _write_start(context)
     slot = context.progress
     if slot is not None:
@@ -146,7 +175,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     except SystemExit as leaving:
         code = exit_code(leaving)
         last_words = _last_words(leaving)
-        if last_words is not None:
+        if last_words is not None and os.getpid() == pid:
             _write_report(last_words, error_file)
         _write_end(context, code, last_words)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
@@ -156,12 +185,13 @@ def run_workload(context: RankContext, error_file: Path) -> int:
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
         report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
         _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
-        _write_report(report, error_file)
+        if os.getpid() == pid:
+            _write_report(report, error_file)
         _write_end(context, code, report)
     else:
         code = 0
         _write_end(context, code)
-    if slot is not None and code == 0:
+    if slot is not None and code == 0 and os.getpid() == pid:
         slot.finish()
     context.events.close()
     return code
@@ -351,17 +381,28 @@ def _redirect_output(log_file: Path) -> None:
     os.dup2(log, 2)
     os.close(log)
     os.close(nothing)
-    # A line reaches the log as it is printed: whoever follows the run, or looks after a SIGKILL,
-    # sees it.
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = _line_writer(1)
-    sys.stderr = _line_writer(2)
+    python: Any = sys  # for whom __stdin__ and its like are final
+    python.stdin = python.__stdin__ = _empty_input()
+    python.stdout = python.__stdout__ = _unbuffered(1, "<stdout>")
+    python.stderr = python.__stderr__ = _unbuffered(2, "<stderr>")
 
 
-def _line_writer(descriptor: int) -> Any:
-    return open(
-        descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+def _empty_input() -> Any:
+    stream: Any = open(0, closefd=False)  # noqa: SIM115
+    stream.buffer.raw.name = "<stdin>"
+    return stream
+
+
+def _unbuffered(descriptor: int, name: str) -> Any:
+    """As `python -u` makes it, which is how torchrun starts its workers: what was printed last is
+    in the log whatever ends the rank."""
+    file: Any = io.FileIO(descriptor, "w", closefd=False)
+    file.name = name
+    stream: Any = io.TextIOWrapper(
+        file, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
     )
+    stream.mode = "w"
+    return stream
 
 
 def _renew_import_state(order: RankOrder) -> None:
@@ -378,27 +419,3 @@ def _watch_for_stacks(stacks_file: Path) -> None:
     faulthandler.enable(file=2)
     stacks = os.open(stacks_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
-
-
-def _leave(code: int, *, limit_s: float | None) -> NoReturn:
-    """Do what the interpreter does at its end, but for destroying objects, and exit.
-
-    Destructors of process groups and CUDA contexts are what hangs and crashes at the end of
-    training; the kernel frees all of it. A rank that failed has only so long for its threads and
-    exit handlers: they may wait for other ranks, which wait for this one.
-    """
-    if limit_s is not None:
-        deadline = threading.Timer(limit_s, os._exit, (code,))
-        deadline.daemon = True
-        with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
-            deadline.start()
-    kill_workers_at_exit()
-    try:
-        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
-        atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too
-    except BaseException:  # noqa: BLE001 - the interpreter prints these and goes on
-        traceback.print_exc()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)

@@ -32,9 +32,11 @@ def launch_from(tmp_path, script_job, launched_run):
     """Call it with a process that forks agents; see `launch`."""
     started = []
 
-    def start(zygote, script, *args, agents=None, scheduler="local", **options):
+    def start(zygote, script, *args, agents=None, scheduler="local", change="", **options):
         loaded = LoadedJob(job=script_job(script, *args, **options), source=str(script))
-        found = start_run(zygote, loaded, tmp_path / "runs", agents=agents, scheduler=scheduler)
+        found = start_run(
+            zygote, loaded, tmp_path / "runs", agents=agents, scheduler=scheduler, change=change
+        )
         started.append(launched_run(*found))
         return started[-1]
 
