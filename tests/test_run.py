@@ -89,7 +89,9 @@ def test_a_run_with_a_torn_spec_still_counts(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param('{"id": "CartPole-v1", "version": 1, "job": {"name": "agent"}}', id="an object"),
+        pytest.param(
+            '{"id": "CartPole-v1", "version": 1, "job": {"name": "agent"}}', id="an object"
+        ),
         pytest.param("{}", id="empty object"),
         pytest.param("[1, 2]", id="list"),
         pytest.param('{"apiVersion": ', id="torn"),
