@@ -142,12 +142,11 @@ class SubmittedRun:
         return summary.runs[0]
 
     def logs(self, rank: int = 0) -> str:
-        """What one rank printed, over all attempts."""
-        from hpcdist.follow.tail import TailedFile
+        """What one rank printed, over all attempts, as a terminal shows it."""
+        from hpcdist.follow.tail import whole_log
 
         files = [path for found, _, path in self._run.log_files() if found == rank]
-        lines = [line for path in files for line in TailedFile(path).lines(finish=True)]
-        return "".join(line.decode(errors="replace") + "\n" for line in lines)
+        return "".join(f"{line}\n" for path in files for line in whole_log(path))
 
 
 def submit(

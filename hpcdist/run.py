@@ -43,10 +43,15 @@ DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
 
 _FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
+_OWN_FOLDERS = ("attempts", "events")
+"""By which a run's folder is known where its spec.json is damaged."""
 _EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
 _USAGE_FILE = re.compile(r"node-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
 _LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
 _ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
+_ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+_SPEC_KEYS = frozenset({"created_s", "job"})
+"""Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
 _SLUG_LENGTH = 40
 _RESERVE_BYTES = 1 << 17
 _REPORT = "_lsf.out"
@@ -302,13 +307,33 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}",
             hint="name another folder with --runs or HPCDIST_RUNS",
         ) from None
-    found = [Run(Path(entry.path)) for entry in entries if entry.is_dir() and _is_run(entry)]
+    found = [Run(Path(entry.path)) for entry in entries if entry.is_dir() and is_run(entry.path)]
     return sorted(found, key=created_ns)
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a folder is a run's: its spec.json is one that hpcdist wrote.
+
+    One that is damaged counts where the folder itself is as hpcdist makes it: by its name, or by
+    what is in it.
+    """
+    file = os.path.join(path, "spec.json")
+    if not os.path.isfile(file):
+        return False
+    if is_own_spec(files.read_json(Path(file))):
+        return True
+    is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
+    return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
+
+
+def is_own_spec(content: object) -> bool:
+    """Whether the content of a spec.json is hpcdist's, by its form."""
+    return isinstance(content, dict) and content.keys() >= _SPEC_KEYS
 
 
 def find_run(runs: Path, name: str) -> Run:
     """The run that a run id, an unambiguous prefix of one, a path, or `last` names."""
-    if "/" in name and Path(name, "spec.json").is_file():
+    if "/" in name and is_run(name):
         return Run(Path(name).absolute())
     found = all_runs(runs)
     if not found:
@@ -397,10 +422,6 @@ def _read_verdict(path: Path) -> Verdict | None:
 
 def _attempt_part(attempt: int) -> str:
     return f".attempt-{attempt}" if attempt else ""
-
-
-def _is_run(entry: os.DirEntry[str]) -> bool:
-    return os.path.isfile(os.path.join(entry.path, "spec.json"))
 
 
 def _object(value: Any) -> dict[str, Any] | None:

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hpcdist.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.run import Run, all_runs, find_run, runs_folder, slug
+from hpcdist.run import Run, all_runs, find_run, is_run, runs_folder, slug
 from hpcdist.verdict import Verdict
 
 
 def make_run(runs, name, created_s):
     run = Run.create(runs, name)
-    run.spec_file.write_text(f'{{"created_s": {created_s}}}')
+    run.spec_file.write_text(f'{{"created_s": {created_s}, "job": {{}}}}')
     return run
 
 
@@ -84,6 +84,42 @@ def test_a_run_with_a_torn_spec_still_counts(tmp_path):
     run.spec_file.write_text('{"created_s": 1')
     assert [found.id for found in all_runs(tmp_path)] == [run.id]
     assert run.read_spec() is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(
+            '{"id": "CartPole-v1", "version": 1, "job": {"name": "agent"}}', id="an object"
+        ),
+        pytest.param("{}", id="empty object"),
+        pytest.param("[1, 2]", id="list"),
+        pytest.param('{"apiVersion": ', id="torn"),
+        pytest.param("", id="empty"),
+    ],
+)
+def test_a_folder_with_the_spec_of_another_program_is_no_run(tmp_path, content):
+    run = make_run(tmp_path, "ddp", 1.0)
+    foreign = tmp_path / "experiment"
+    (foreign / "checkpoints").mkdir(parents=True)
+    (foreign / "spec.json").write_text(content)
+    assert [found.id for found in all_runs(tmp_path)] == [run.id]
+    assert find_run(tmp_path, "last").path == run.path
+    for name in ("experiment", str(foreign)):
+        with pytest.raises(RunNotFoundError):
+            find_run(tmp_path, name)
+
+
+def test_a_run_is_known_by_its_spec_under_any_name_and_by_its_folders_where_that_is_damaged(
+    tmp_path,
+):
+    run = make_run(tmp_path, "ddp", 1.0)
+    renamed = run.path.rename(tmp_path / "best so far")
+    assert is_run(renamed)
+    (renamed / "spec.json").write_text("{")
+    assert is_run(renamed)
+    (renamed / "attempts").rmdir()
+    assert not is_run(renamed)
 
 
 def test_a_file_in_place_of_the_runs_folder_is_refused(tmp_path):

@@ -35,7 +35,7 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
 
 def _print(run: Run, rank: int | None) -> None:
     from hpcdist.follow.screen import Screen
-    from hpcdist.follow.tail import TailedFile, shown_line
+    from hpcdist.follow.tail import whole_log
 
     files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
     if not files:
@@ -43,13 +43,12 @@ def _print(run: Run, rank: int | None) -> None:
         return
     with closing(Screen(prefixed=len({found for found, _ in files}) > 1)) as screen:
         for found, path in files:
-            lines = TailedFile(path).lines(finish=True)
-            screen.lines((found, shown_line(line)) for line in lines)
+            screen.lines((found, line) for line in whole_log(path))
 
 
 def _follow(run: Run, rank: int | None) -> None:
     from hpcdist.follow.beginning import Beginning
-    from hpcdist.follow.run import POLL_S, end_sentence, show_lost_agents
+    from hpcdist.follow.run import POLL_S, end_sentence, show_lost_agents, show_new
     from hpcdist.follow.screen import Screen
     from hpcdist.follow.tail import LogTail
     from hpcdist.states import EndWatch
@@ -57,11 +56,14 @@ def _follow(run: Run, rank: int | None) -> None:
     end = EndWatch(run)
     tail = LogTail(run, lambda found: rank in {None, found})
     beginning = Beginning(run)
-    with closing(Screen(prefixed=rank is None)) as screen:
+    with closing(Screen(prefixed=rank is None, with_progress=False)) as screen:
         while (verdict := end.poll()) is None:
             beginning.show(screen, end.condition)
-            screen.lines(tail.lines())
+            show_new(tail, screen)
+            if screen.has_log:
+                screen.draw(tail.open_lines())
             time.sleep(POLL_S)
+        screen.close()
         screen.lines(tail.lines(finish=True))
         if verdict.kind == "agent_lost":
             show_lost_agents(run, screen)

@@ -13,12 +13,12 @@ from hpcdist import submission
 from hpcdist.errors import HpcdistError
 from hpcdist.events import read_events
 from hpcdist.follow.beginning import waiting_sentence
-from hpcdist.follow.tail import last_lines
 from hpcdist.nodes import NodeSeen, seen_nodes
 from hpcdist.run import Run
 from hpcdist.schedulers import Condition
 from hpcdist.states import OPEN_STATES, EndWatch
 from hpcdist.submission import PlannedSubmission
+from hpcdist.terminal_lines import last_lines
 from hpcdist.verdict import Verdict
 
 _POLL_S = 0.2

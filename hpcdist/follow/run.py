@@ -13,17 +13,20 @@ from pathlib import Path
 from hpcdist.follow.beginning import Beginning
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.screen import Screen
-from hpcdist.follow.tail import LogTail, last_lines
+from hpcdist.follow.tail import LogTail
 from hpcdist.launch.failure import is_own_error
 from hpcdist.run import Run
 from hpcdist.states import EndWatch, wait_until_gone
 from hpcdist.submitted import job_section
+from hpcdist.terminal_lines import last_lines
 from hpcdist.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
 
 _ALL_RANKS_UP_TO = 8
 _TAIL_LINES = 20
+_CRASHED_THREAD = "Current thread "
+_CRASH_LINES = 10
 _ENDED = {"preempted": "ended early"}
 
 
@@ -41,18 +44,26 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     while (verdict := end.poll()) is None:
         check()
         beginning.show(screen, end.condition)
-        screen.lines(logs.lines())
+        show_new(logs, screen)
         restarts.show(screen)
         if progress is not None:
-            screen.show_progress(progress.read())
+            screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
         time.sleep(POLL_S)
     wait_until_gone(run)
+    screen.close()  # what was drawn as unfinished becomes a part of the log
     beginning.show(screen, end.condition)
     screen.lines(logs.lines(finish=True))
     restarts.show(screen)
-    screen.close()
     _show_unseen(run, verdict, shown, screen)
     return verdict
+
+
+def show_new(logs: LogTail, screen: Screen) -> None:
+    """Show what the ranks have printed since the last call; lines that are not finished only where
+    they cannot be drawn, and only now and then."""
+    screen.lines(logs.lines())
+    if not screen.has_log:
+        screen.lines(logs.overdue_lines())
 
 
 def end_sentence(run: Run, verdict: Verdict) -> str:
@@ -108,9 +119,21 @@ def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> No
             _show_tail(run, log, screen)
         elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):
             screen.say(f"rank {verdict.rank} failed first:")
-            for line in verdict.traceback.splitlines()[-_TAIL_LINES:]:
+            for line in _telling_lines(verdict.traceback):
                 screen.say(f"  {line}")
         screen.say(f"log of rank {verdict.rank}: {log}")
+
+
+def _telling_lines(trace: str) -> list[str]:
+    """The lines of a traceback that are nearest to the failure; in faulthandler's report on a crash
+    these are the first of the thread that crashed."""
+    lines = trace.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith(_CRASHED_THREAD)]
+    if not starts:
+        return lines[-_TAIL_LINES:]
+    begin = starts[-1]
+    end = lines.index("", begin) if "" in lines[begin:] else len(lines)
+    return [lines[0], *lines[begin : min(end, begin + _CRASH_LINES)]]
 
 
 def _show_tail(run: Run, path: Path, screen: Screen) -> None:

@@ -1,7 +1,8 @@
 """Where a followed run is shown: log lines on stdout, all else on stderr.
 
-On a terminal the ranks' names have colours, and a line of progress stays beneath the log; anywhere
-else there are plain lines only. NO_COLOR is honoured.
+On a terminal the ranks' names have colours, and beneath the log stay the lines that the ranks have
+not finished, such as progress bars, and a line of progress; anywhere else there are plain lines
+only. NO_COLOR is honoured.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
@@ -28,23 +29,31 @@ _BAR_WIDTH = 16
 class Screen:
     """Shows log lines and progress; `close` leaves the terminal as it was."""
 
-    def __init__(self, *, log: TextIO | None = None, prefixed: bool = True) -> None:
-        """`log` takes the ranks' lines (stdout if None); `prefixed` puts the rank before each."""
+    def __init__(
+        self, *, log: TextIO | None = None, prefixed: bool = True, with_progress: bool = True
+    ) -> None:
+        """`log` takes the ranks' lines (stdout if None); `prefixed` puts the rank before each;
+        `with_progress` draws how far the run is."""
         self._log = sys.stdout if log is None else log
         self._prefixed = prefixed
+        self._with_progress = with_progress
         self._started_s = time.monotonic()
         self.is_live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         """Whether progress can be drawn."""
+        self.has_log = self.is_live and self._log.isatty()
+        """Whether the log is on the same terminal, so that its unfinished lines can be drawn."""
         self._console: Console | None = None
         self._live: Live | None = None
         self._drawn_s = 0.0
+        self._is_stale = False
+        """Lines have been shown that were drawn as unfinished ones before."""
 
     def lines(self, lines: Iterable[tuple[int, str]]) -> None:
         """Lines of the ranks' logs, each with its rank."""
         remaining = iter(lines)
-        is_terminal = self.is_live and self._log.isatty()
         while batch := list(islice(remaining, _BATCH_LINES)):
-            if is_terminal:
+            self._is_stale = True
+            if self.has_log:
                 self._draw_lines(batch)
             else:
                 self._log.write("".join(self._plain(rank, text) for rank, text in batch))
@@ -57,24 +66,44 @@ class Screen:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def show_progress(self, progress: Progress | None) -> None:
-        """Draw how far the run is, beneath the log."""
-        from rich.live import Live
-
+    def draw(self, unfinished: Sequence[tuple[int, str]], progress: Progress | None = None) -> None:
+        """Draw beneath the log the lines that the ranks have not finished, and how far the run
+        is."""
         now = time.monotonic()
-        if now - self._drawn_s < _REFRESH_S:
+        if not self.is_live or (now - self._drawn_s < _REFRESH_S and not self._is_stale):
             return
-        self._drawn_s = now
-        if self._live is None:
-            self._live = Live(console=self._terminal(), auto_refresh=False, transient=True)
-            self._live.start()
-        self._live.update(_drawing(progress, elapsed_s=now - self._started_s), refresh=True)
+        if self._live is None and not unfinished and not self._with_progress:
+            return
+        from rich.console import Group
+
+        self._drawn_s, self._is_stale = now, False
+        room = max(1, self._terminal().height // 2)
+        rows = [self._row(rank, text) for rank, text in _chosen(unfinished, room)]
+        if self._with_progress:
+            rows.append(_drawing(progress, elapsed_s=now - self._started_s))
+        self._start_live().update(Group(*rows), refresh=True)
 
     def close(self) -> None:
         """Take the progress off the screen."""
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _start_live(self) -> Live:
+        from rich.live import Live
+
+        if self._live is None:
+            self._live = Live(console=self._terminal(), auto_refresh=False, transient=True)
+            self._live.start()
+        return self._live
+
+    def _row(self, rank: int, text: str) -> RenderableType:
+        """A line that is cut to the width of the terminal."""
+        from rich.text import Text
+
+        row = Text.from_ansi(self._coloured(rank, text) if self._prefixed else text)
+        row.no_wrap, row.overflow = True, "ellipsis"
+        return row
 
     def _plain(self, rank: int, text: str) -> str:
         return f"[rank {rank}] {text}\n" if self._prefixed else f"{text}\n"
@@ -118,6 +147,15 @@ def progress_figures(progress: Progress) -> str:
     if progress.remaining_s is not None:
         parts.append(f"{clock(progress.remaining_s)} left")
     return ", ".join(parts)
+
+
+def _chosen(unfinished: Sequence[tuple[int, str]], room: int) -> list[tuple[int, str]]:
+    """As many as there is room for, equally many of each rank: of nested bars the outer ones."""
+    by_rank: dict[int, list[str]] = {}
+    for rank, text in unfinished:
+        by_rank.setdefault(rank, []).append(text)
+    each = max(1, room // max(1, len(by_rank)))
+    return [(rank, text) for rank, texts in sorted(by_rank.items()) for text in texts[:each]][:room]
 
 
 def _drawing(progress: Progress | None, *, elapsed_s: float) -> RenderableType:

@@ -19,13 +19,17 @@ from hpcdist.launch.shortage import parse_shortage
 from hpcdist.progress import RankProgress
 from hpcdist.run import Run
 from hpcdist.spec import JobSpec, OwnCodeJob, TrainingJob
+from hpcdist.terminal_lines import end_of_log
 from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
 from hpcdist.verdict import RankEnd
 
 _CRASH_MARK = "Fatal Python error:"
-_LOG_TAIL_BYTES = 1 << 16
 _LAST_LINES = 60
 """NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
+_CRASH_LINES = 500
+"""With what faulthandler writes of all threads."""
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
+"""A rank that ends by these says nothing about it."""
 
 
 def rank_end(
@@ -54,7 +58,8 @@ def rank_end(
     left_early = status == 0 and not progress.finished and report is None
     end_s = report.time_s if report else time_s
     signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
-    last_words, crash_report = _from_log(run, order) if killed else (None, None)
+    has_crashed = killed and signal_name not in _FROM_OUTSIDE
+    last_words, crash_report = _from_log(run, order) if has_crashed else (None, None)
     message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
     end = RankEnd(
         rank=order.rank,
@@ -179,10 +184,7 @@ def read_error_report(path: Path) -> ErrorReport | None:
 
 def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:
     """What the log of a killed rank ends with, and what faulthandler wrote into it at a crash."""
-    try:
-        text = _tail(run.log_file(order.rank, order.attempt)).decode(errors="replace")
-    except OSError:
-        return None, None
+    text = "\n".join(end_of_log(run.log_file(order.rank, order.attempt), _CRASH_LINES))
     start = text.rfind(_CRASH_MARK)
     crash_report = text[start:] if start >= 0 else None
     said = text[:start] if start >= 0 else text
@@ -198,13 +200,9 @@ def _is_closed(path: Path) -> bool:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    return _tail(path)[-1:] in {b"", b"\n"}
-
-
-def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-        return file.read()
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
+        return file.read() in {b"", b"\n"}
 
 
 def _signal_name(number: int) -> str:

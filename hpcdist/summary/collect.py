@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.events import SCHEMA_VERSION
-from hpcdist.run import Run, is_event_file
+from hpcdist.run import Run, is_event_file, is_own_spec, is_run
 from hpcdist.summary.event_file import DecodedFile, decode_file
 from hpcdist.summary.records import (
     EVENT_TYPES,
@@ -30,7 +30,7 @@ from hpcdist.summary.records import (
 def read_run(run: Run) -> RunRecord | Fault:
     """What a run directory says of itself; a fault where it is none."""
     spec = run.read_spec()
-    if spec is None:
+    if spec is None or not (is_own_spec(spec) or is_run(run.path)):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
         facts = msgspec.convert(spec.get("job"), JobFacts)
@@ -154,6 +154,8 @@ def _why_no_spec(run: Run) -> str:
         return "there is nothing"
     if not os.path.exists(run.spec_file):
         return "not a run: it has no spec.json"
+    if not is_run(run.path):
+        return "not a run: its spec.json is another program's"
     return "spec.json is torn or cannot be read"
 
 

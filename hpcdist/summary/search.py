@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.errors import RunNotFoundError
-from hpcdist.run import Run, all_runs, created_ns
+from hpcdist.run import Run, all_runs, created_ns, is_run
 from hpcdist.sweeps.folder import find_runs, is_sweep
 
 _DEEPEST = 5
@@ -31,7 +31,7 @@ def search_runs(folder: Path) -> Found:
 
     Raises RunDirectoryError where the folder cannot be read.
     """
-    if _is_run(str(folder)):
+    if is_run(str(folder)):
         return Found([Run(folder)], [])
     runs = all_runs(folder)
     nested: list[Run] = []
@@ -79,7 +79,7 @@ def _other_entries(folder: Path) -> list[str]:
     except OSError:
         return []
     paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
-    return [path for path in paths if not _is_run(path) and not is_sweep(Path(path))]
+    return [path for path in paths if not is_run(path) and not is_sweep(Path(path))]
 
 
 def _walk(folder: str, depth: int, seen: set[_Identity]) -> Iterator[str]:
@@ -94,7 +94,7 @@ def _walk(folder: str, depth: int, seen: set[_Identity]) -> Iterator[str]:
         return
     for name in names:
         path = os.path.join(folder, name)
-        if _is_run(path):
+        if is_run(path):
             yield path
         elif depth > 1 and not name.startswith(".") and not is_sweep(Path(path)):
             yield from _walk(path, depth - 1, seen)
@@ -106,7 +106,3 @@ def _identity(path: str) -> _Identity:
     except OSError:
         return path
     return stat.st_dev, stat.st_ino
-
-
-def _is_run(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, "spec.json"))

@@ -287,3 +287,24 @@ def test_a_run_of_another_folder_is_refused(hpcdist, make_run, tmp_path):
     assert done.returncode == 2
     assert "is not among the runs in" in done.stderr
     assert checkpoints_of(run)
+
+
+def test_what_another_program_keeps_among_the_runs_is_neither_listed_nor_removed(hpcdist, tree):
+    foreign = tree / "runs" / "CartPole"
+    (foreign / "checkpoints").mkdir(parents=True)
+    (foreign / "spec.json").write_text('{"id": "CartPole-v1", "job": {"name": "agent"}}')
+    (foreign / "checkpoints" / "best.pt").write_bytes(CHECKPOINT)
+    old = 1.0e9
+    os.utime(foreign, (old, old))
+    assert json.loads(hpcdist("runs", "--json").stdout) == []
+    assert json.loads(hpcdist("status", "--json").stdout) == []
+    assert "CartPole" not in hpcdist("watch").stdout
+    done = hpcdist("gc", "--yes", "--json")
+    assert (done.returncode, items(done)) == (0, {}), done.stderr
+    named = hpcdist("gc", "CartPole", "--yes")
+    assert named.returncode != 0
+    assert (foreign / "checkpoints" / "best.pt").read_bytes() == CHECKPOINT
+    summary = hpcdist("summary")
+    assert "CartPole: skipped, not a run: its spec.json is another program's" in " ".join(
+        (summary.stdout + summary.stderr).split()
+    )

@@ -11,6 +11,7 @@ from held_model import HELD_MODEL
 from terminals import LIMIT_S, Terminal
 
 from hpcdist.run import Run
+from hpcdist.terminal_lines import terminal_lines
 
 GONE_S = 60.0
 
@@ -19,6 +20,29 @@ import time
 print("ticking", flush=True)
 while True:
     time.sleep(0.05)
+"""
+
+BARS = """
+import os, time
+from pathlib import Path
+from tqdm import tqdm
+
+rank = os.environ["RANK"]
+
+def wait_for(name):
+    while not Path(name).exists():
+        time.sleep(0.02)
+
+for epoch in tqdm(range(2), desc=f"outer of {rank}", mininterval=0):
+    for step in tqdm(range(10), desc=f"inner of {rank}", leave=False, mininterval=0):
+        if step == 5:
+            wait_for("released")
+    tqdm.write(f"epoch {epoch} of {rank}")
+print(f"\\rlast words of {rank}", end="", flush=True)
+wait_for("over")
+if rank == "1":
+    os.kill(os.getpid(), 9)
+time.sleep(600)
 """
 
 
@@ -103,6 +127,57 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(hpcdist):
     assert plain.returncode == 0
     assert "\x1b" not in plain.stdout + plain.stderr
     assert plain.stdout.startswith("[rank 0] epoch 1/")
+
+
+def assert_each_line_of_the_bars_is_there_once(lines):
+    """Finished lines, and what was open when the ranks were killed."""
+    for rank in (0, 1):
+        of_rank = [line for line in lines if line.startswith(f"[rank {rank}] ")]
+        first, second, bar, last = (line.removeprefix(f"[rank {rank}] ") for line in of_rank)
+        assert (first, second) == (f"epoch 0 of {rank}", f"epoch 1 of {rank}")
+        assert bar.startswith(f"outer of {rank}: 100%|")
+        assert last == f"last words of {rank}"
+
+
+def test_bars_are_drawn_while_they_go_on_and_are_a_line_each_in_the_end(hpcdist):
+    hpcdist.write("bars.py", BARS)
+    terminal = Terminal(hpcdist, "submit", "bars.py", "--gpus", "2", "--local")
+    terminal.resize(rows=40, columns=120)
+    for rank in (0, 1):
+        terminal.wait_for(f"outer of {rank}:   0%|")
+        terminal.wait_for(f"inner of {rank}:  50%|")
+    hpcdist.write("released", "")
+    for rank in (0, 1):
+        terminal.wait_for(f"last words of {rank}")
+    hpcdist.write("over", "")
+    assert terminal.finish() == 1
+    assert_each_line_of_the_bars_is_there_once(
+        terminal_lines(terminal.shown.encode(), styled=False)
+    )
+
+    for arguments in (("submit", "bars.py", "--gpus", "2", "--local"), ("logs", "last")):
+        plain = hpcdist(*arguments)
+        assert_each_line_of_the_bars_is_there_once(plain.stdout.splitlines())
+        assert "\x1b" not in plain.stdout + plain.stderr
+        assert "\r" not in plain.stdout + plain.stderr
+    log = Run(hpcdist.runs[-1]).log_file(0).read_bytes()
+    assert log.count(b"\r") > 20  # as it was written
+
+
+def test_following_the_logs_of_a_run_draws_its_bars_too(hpcdist):
+    hpcdist.write("bars.py", BARS)
+    hpcdist("submit", "bars.py", "--gpus", "2", "--scheduler", "local")
+    terminal = Terminal(hpcdist, "logs", "last", "--follow", "--rank", "1")
+    terminal.resize(rows=40, columns=120)
+    terminal.wait_for("inner of 1:  50%|")
+    hpcdist.write("released", "")
+    terminal.wait_for("last words of 1")
+    hpcdist.write("over", "")
+    assert terminal.finish() == 0
+    lines = terminal_lines(terminal.shown.encode(), styled=False)
+    assert lines[:2] == ["epoch 0 of 1", "epoch 1 of 1"]
+    assert [line[:15] for line in lines[2:4]] == ["outer of 1: 100", "last words of 1"]
+    assert "[rank" not in terminal.shown
 
 
 def test_no_color_is_honoured(hpcdist):

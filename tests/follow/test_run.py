@@ -11,7 +11,7 @@ from hpcdist.events import EventWriter
 from hpcdist.follow.live import LiveProgress
 from hpcdist.follow.run import end_sentence, follow
 from hpcdist.follow.screen import Screen
-from hpcdist.follow.tail import LogTail, TailedFile, last_lines, shown_line
+from hpcdist.follow.tail import OVERDUE_S, LogTail, TailedFile, whole_log
 from hpcdist.run import Run
 from hpcdist.states import EndWatch, run_states
 from hpcdist.verdict import Verdict
@@ -56,18 +56,6 @@ def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path):
     assert max(map(len, pieces)) < 1_000_000
 
 
-def test_a_line_is_shown_as_a_terminal_would_have_left_it():
-    assert shown_line(b" 10%\r 20%\r100% done\r") == "100% done"
-    assert shown_line(b"\xff\xe9") == "\ufffd\ufffd"
-
-
-def test_the_last_lines_of_a_file_are_few_and_a_missing_file_has_none(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_text("".join(f"line {number}\n" for number in range(100_000)))
-    assert last_lines(path, 2) == ["line 99998", "line 99999"]
-    assert last_lines(tmp_path / "missing", 2) == []
-
-
 def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
     tail = LogTail(run, lambda rank: rank != 1)
     run.log_file(0).write_text("first\n")
@@ -76,6 +64,63 @@ def test_logs_of_restarted_ranks_are_found_as_they_appear(run):
     run.log_file(0, attempt=1).write_text("second\n")
     run.log_file(2, attempt=1).write_text("third\n")
     assert sorted(tail.lines()) == [(0, "second"), (2, "third")]
+
+
+def test_a_line_is_shown_with_its_newline_and_is_open_until_then(run):
+    tail = LogTail(run)
+    with run.log_file(0).open("wb", buffering=0) as file:
+        file.write(b"begins\n\r 10%|#  |")
+        assert list(tail.lines()) == [(0, "begins")]
+        assert tail.open_lines() == [(0, " 10%|#  |")]
+        file.write(b"\r 90%|## |\r100%|###|\n\r 5%|")
+        assert list(tail.lines()) == [(0, "100%|###|")]
+        assert list(tail.lines(finish=True)) == [(0, " 5%|")]
+        assert tail.open_lines() == []
+
+
+def test_an_open_line_of_a_rank_ends_where_its_next_attempt_begins(run):
+    tail = LogTail(run)
+    run.log_file(0).write_text("first\n\r 50%|")
+    run.log_file(1).write_text("\r 60%|")
+    assert list(tail.lines()) == [(0, "first")]
+    run.log_file(0, attempt=1).write_text("second\n")
+    assert list(tail.lines()) == [(0, " 50%|"), (0, "second")]
+    assert tail.open_lines() == [(1, " 60%|")]
+
+
+def test_where_nothing_can_be_drawn_a_bar_is_a_line_now_and_then_and_a_prompt_is_one_once(run):
+    now_s = 0.0
+    tail = LogTail(run, clock_s=lambda: now_s)
+    seen = []
+    with run.log_file(0).open("wb", buffering=0) as file:
+        file.write(b"Continue? ")
+        for tenth in range(600):
+            now_s = tenth / 10
+            if tenth >= 300:
+                file.write(b"\r %d of 600 " % tenth)
+            seen += [*tail.lines(), *tail.overdue_lines()]
+    assert seen.pop(0) == (0, "Continue? ")
+    assert 2 <= len(seen) <= 30 / OVERDUE_S
+    (last,) = tail.lines(finish=True)
+    assert last == (0, " 599 of 600")
+
+
+def test_a_log_that_is_written_all_the_time_is_read_up_to_where_it_was(run):
+    """Whoever writes faster than it is read must not keep the reader from the other ranks."""
+    tail = LogTail(run)
+    with run.log_file(0).open("wb", buffering=0) as file:
+        file.write(b"line\n" * 1000)
+        num_lines = 0
+        for _ in tail.lines():
+            file.write(b"another\n")
+            num_lines += 1
+    assert num_lines == 1000
+
+
+def test_a_whole_log_is_read_as_a_terminal_shows_it(run):
+    run.log_file(0).write_bytes(b"begins\r\n" + b"\r 10%|" * 50_000 + b"\r100%|\nunfinished")
+    assert list(whole_log(run.log_file(0))) == ["begins", "100%|", "unfinished"]
+    assert list(whole_log(run.log_file(7))) == []
 
 
 # Progress.
@@ -213,6 +258,22 @@ def test_frames_are_not_shown_of_an_error_that_says_all_in_words(
     run.write_verdict(Verdict(**failed, **told, victims=[1]))
     follow(run, Screen(log=io.StringIO()))
     assert ("Traceback" in capsys.readouterr().err) == is_shown
+
+
+def test_of_a_crash_the_frames_nearest_to_it_are_shown(tmp_path, capsys):
+    run = make_run(tmp_path, gpus=2)
+    frames = [f'  File "a.py", line {number} in f' for number in range(30)]
+    others = ["Thread 0x1 (most recent call first):", *frames, ""]
+    crashed = ["Current thread 0x2 (most recent call first):", '  File "mine.py", line 7 in g']
+    trace = ["Fatal Python error: Aborted", "", *others, *crashed, *frames, "", "Extension modules"]
+    failed = {"kind": "signal", "state": "failed", "exit_code_of_run": 1, "rank": 0}
+    told = {"message": "", "signal": "SIGABRT", "traceback": "\n".join(trace)}
+    run.write_verdict(Verdict(**failed, **told, victims=[1]))
+    follow(run, Screen(log=io.StringIO()))
+    shown = [line.strip() for line in capsys.readouterr().err.splitlines()]
+    assert shown[1:4] == ["Fatal Python error: Aborted", *(line.strip() for line in crashed)]
+    assert not any("Extension modules" in line for line in shown)
+    assert len(shown) < 20
 
 
 def test_the_last_sentence_has_the_time_from_submission(run):

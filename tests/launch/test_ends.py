@@ -112,3 +112,15 @@ def test_an_end_that_the_rank_wrote_itself_stays_the_last_line(order):
     writer.close()
     close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
     assert len(read_events(run.event_file(1)).events) == 1
+
+
+def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_bar(order):
+    run, _ = order
+    bar = b"".join(b"\r %d%%|%s|" % (number % 100, b"#" * 60) for number in range(4000))
+    crash = b"Fatal Python error: Aborted\n\nCurrent thread 0x1:\n  File a, line 1\n"
+    run.log_file(1).write_bytes(b"the reason\n" + bar + b"\nterminate called\n" + crash)
+    end = ended(order, status=signal.SIGABRT)
+    assert end.message.splitlines() == ["the reason", f" 99%|{'#' * 60}|", "terminate called"]
+    assert end.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
+    crashed = ended(order, status=signal.SIGSEGV)
+    assert (crashed.message, crashed.traceback) == (None, end.traceback)

@@ -1,6 +1,6 @@
 """LSF for submitit: `submitit.AutoExecutor(folder, cluster="lsf")`, and what hpcdist submits by.
 
-submitit finds the executor and the job environment by the entry points of the group `submitit`. Its
+submitit finds the executor and the job environment by `entry_points`, where there is LSF. Its
 generic parameters (nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb, timeout_min, name,
 stderr_to_stdout) mean what they mean with Slurm; lsf_* parameters are the keys of a cluster profile
 (lsf_partition, lsf_setup, ...), lsf_profile is the name of one in hpcdist.yaml, and

@@ -7,7 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.follow.tail import last_lines
 from hpcdist.run import Run
 from hpcdist.summary.page.again import command_again
 from hpcdist.summary.page.inline_svg import draw_inline
@@ -16,6 +15,7 @@ from hpcdist.summary.sections import Section, TextTable, make_sections
 from hpcdist.summary.table import Row
 from hpcdist.summary.text import UNDEFINED, shown
 from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.terminal_lines import last_lines
 
 LOG_LINES = 40
 _LONGEST_LINE = 2_000
@@ -24,9 +24,6 @@ _LONGEST_LINE = 2_000
 _NUMBER = re.compile(r"(-?[\d,]*\.?\d+)(?:\s*(?:([KMGTP])iB|B)\b)?")
 _SIZE = re.compile(r"(\d+) x (\d+)")
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
-_ESCAPES = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]"
-)
 
 
 class Cell(NamedTuple):
@@ -143,7 +140,7 @@ def _log_file(run: RunSummary) -> Path | None:
 
 
 def _tail(file: Path) -> str:
-    return "\n".join(_cut(_ESCAPES.sub("", line)) for line in last_lines(file, LOG_LINES))
+    return "\n".join(_cut(line) for line in last_lines(file, LOG_LINES))
 
 
 def _cut(line: str) -> str:

@@ -3,9 +3,9 @@
 import pickle
 
 import pytest
-import submitit
 
 from hpcdist.errors import SchedulerError
+from hpcdist.schedulers.lsf.plugin import LsfExecutor
 
 SUBMITTED = "Job <9> is submitted to queue <normal>."
 
@@ -13,7 +13,7 @@ SUBMITTED = "Job <9> is submitted to queue <normal>."
 @pytest.fixture
 def executor(tmp_path, monkeypatch, commands):
     monkeypatch.chdir(tmp_path)
-    executor = submitit.AutoExecutor(folder=tmp_path / "jobs", cluster="lsf")
+    executor = LsfExecutor(folder=tmp_path / "jobs")
     executor.update_parameters(timeout_min=1, name="evaluate")
     return executor
 

@@ -1,0 +1,202 @@
+"""What programs print, progress bars above all, as the lines that a terminal would show."""
+
+import io
+
+import pytest
+from tqdm import tqdm
+
+from hpcdist.terminal_lines import TerminalLines, end_of_log, last_lines, terminal_lines
+
+UP = "\x1b[A"
+
+
+def lines_of(text, **options):
+    return terminal_lines(text if isinstance(text, bytes) else text.encode(), **options)
+
+
+class Written(io.StringIO):
+    """A log that tqdm writes to, which is no terminal."""
+
+    def lines(self):
+        return lines_of(self.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        pytest.param("one\n\ntwo", ["one", "", "two"], id="lines"),
+        pytest.param("", [], id="nothing"),
+        pytest.param("one\r\ntwo\r\n", ["one", "two"], id="carriage return before newline"),
+        pytest.param(" 10%\r 20%\r100% done\r", ["100% done"], id="segments"),
+        pytest.param("\r 10%\r 20%\n", [" 20%"], id="segments that begin with it"),
+        pytest.param("Downloading\rDone", ["Doneloading"], id="a shorter one leaves the rest"),
+        pytest.param("a long line\rabc\rxy", ["xycong line"], id="of each what is longest"),
+        pytest.param("\r 50%|####|\r          \rdone\n", ["done"], id="cleared by blanks"),
+        pytest.param("\r 50%|####|\r\x1b[Kdone\n", ["done"], id="cleared by an escape"),
+        pytest.param("\r 50%|####|\x1b[2K\rdone\n", ["done"], id="whole line cleared"),
+        pytest.param("blanks  \n", ["blanks  "], id="blanks that nothing was written over"),
+        pytest.param("12%\b\b\b13%\b\b\b14%\n", ["14%"], id="backspaces"),
+        pytest.param("\x1b[3Dab\x1b[2Cc\x1b[1Gx\n", ["xb  c"], id="moves in the line"),
+        pytest.param(f"a\nb\nc\n{UP}{UP}\rX\n\nd\n", ["a", "X", "c", "d"], id="two up"),
+        pytest.param(f"a\nb\n{UP}{UP}\x1b[J", [], id="cleared below"),
+        pytest.param("\x1b[9Atop\n", ["top"], id="above the top"),
+        pytest.param("a\x1b]0;title\x07b\x1b[?25lc\x07\x00\x9bd\n", ["abcd"], id="what is unseen"),
+        pytest.param("torn \x1b[3", ["torn "], id="unfinished escape"),
+        pytest.param(b"\xff\xe9\n", ["\ufffd\ufffd"], id="not UTF-8"),
+        pytest.param("a\tb\n", ["a\tb"], id="tab"),
+    ],
+)
+def test_lines_are_those_that_a_terminal_shows_in_the_end(written, shown):
+    assert lines_of(written) == shown
+    data = written if isinstance(written, bytes) else written.encode()
+    live = TerminalLines(hold=9)
+    pieces = [line for byte in data for line in live.feed(bytes([byte]))]
+    assert [*pieces, *live.finish()] == shown
+
+
+def test_colours_stay_with_their_letters_and_end_with_the_line():
+    red = "\x1b[31mred\x1b[0m plain\n"
+    assert lines_of(red) == ["\x1b[31mred\x1b[0m plain"]
+    assert lines_of(red, styled=False) == ["red plain"]
+    assert lines_of("\x1b[31ma\nb\x1b[m\n") == ["\x1b[31ma\x1b[0m", "\x1b[31mb\x1b[0m"]
+    assert lines_of("\x1b[31mlong\x1b[0m\rshort\n") == ["short"]
+    endless = lines_of("".join(f"\x1b[{code % 8 + 30}m#" for code in range(10_000)))
+    assert len(endless[0]) < 1_000_000
+
+
+def test_a_character_that_is_not_read_whole_waits_for_its_rest():
+    live = TerminalLines()
+    first, second = "\u2588".encode()[:1], "\u2588".encode()[1:]
+    assert live.feed(b"\r 10%|" + first) == []
+    assert live.open_lines() == [" 10%|"]
+    assert live.feed(second + b"|\n") == [" 10%|\u2588|"]
+
+
+def test_a_line_is_given_with_its_newline_and_open_until_then():
+    live = TerminalLines()
+    assert live.feed(b"loading\r 10%") == []
+    assert live.open_lines() == [" 10%ing"]
+    assert live.feed(b"\x1b[K\r 20%\nnext") == [" 20%"]
+    assert live.open_lines() == ["next"]
+    assert live.finish() == ["next"]
+    assert (live.open_lines(), live.finish()) == ([], [])
+
+
+def test_a_line_that_was_given_while_it_was_open_comes_again_only_if_it_has_changed():
+    live = TerminalLines()
+    live.feed(b"Continue? ")
+    assert live.give_open() == ["Continue? "]
+    assert (live.open_lines(), live.give_open()) == ([], [])
+    assert live.feed(b"\nloading") == []
+    assert live.give_open() == ["loading"]
+    assert live.feed(b" done\n") == ["loading done"]
+
+
+def test_nested_bars_of_tqdm_leave_a_line_each():
+    log = Written()
+    for _ in tqdm(range(3), desc="outer", file=log, mininterval=0):
+        for _ in tqdm(range(20), desc="inner", leave=False, file=log, mininterval=0):
+            pass
+    assert len(log.getvalue()) > 60 * 30
+    (outer,) = log.lines()
+    assert outer.startswith("outer: 100%|")
+    assert "3/3 [" in outer
+
+
+def test_lines_beside_a_bar_of_tqdm_are_whole_and_the_bar_ends_below():
+    log = Written()
+    with tqdm(total=30, file=log, mininterval=0) as bar:
+        for step in range(30):
+            bar.update()
+            if step % 10 == 0:
+                tqdm.write(f"step {step}", file=log)
+    *written, last = log.lines()
+    assert written == ["step 0", "step 10", "step 20"]
+    assert last.startswith("100%|")
+
+
+def test_while_nested_bars_go_on_both_are_open_and_nothing_is_given_twice():
+    log = Written()
+    live = TerminalLines()
+    given = []
+    outer = tqdm(total=3, desc="outer", file=log, mininterval=0)
+    for epoch in range(3):
+        inner = tqdm(total=50, desc="inner", leave=False, file=log, mininterval=0)
+        for step in range(50):
+            inner.update()
+            given += live.feed(log.getvalue().encode())
+            log.seek(0)
+            log.truncate()
+            shown = live.open_lines()
+            assert f"{step + 1}/50" in shown[-1]
+            assert f"{epoch}/3" in shown[0]
+            assert [line.split(":")[0] for line in shown] == ["outer", "inner"]
+        inner.close()
+        outer.update()
+    outer.close()
+    given += [*live.feed(log.getvalue().encode()), *live.finish()]
+    (line,) = given
+    assert line.startswith("outer: 100%")
+
+
+def test_a_flood_of_segments_takes_little_memory_and_ends_in_one_line():
+    live = TerminalLines()
+    segments = b"".join(b"\r %5d/100000 %s" % (number, b"#" * 60) for number in range(4000))
+    for _ in range(40):
+        assert live.feed(segments) == []
+    assert live.open_lines() == [f"  3999/100000 {'#' * 60}"]
+    assert len(live.finish()) == 1
+
+
+@pytest.mark.parametrize("command", list("ABCDEFGHJKLMPSTXfhlmnrsu"))
+def test_no_escape_sequence_takes_much_memory_or_fails(command):
+    numbers = ["", "0", "1", "2", "99", "9" * 5000, "1;2;3", "?25", ">c"]
+    for number in numbers:
+        shown = lines_of(f"begin\x1b[{number}{command}end\n" * 50)
+        assert sum(map(len, shown)) < 100 * 2000
+        assert any("end" in line for line in shown)
+
+
+def test_a_line_without_an_end_is_cut_so_that_memory_stays_bounded():
+    live = TerminalLines()
+    given = [line for _ in range(30) for line in live.feed(b"x" * 100_000)] + live.finish()
+    assert sum(map(len, given)) == 3_000_000
+    assert max(map(len, given)) < 1_000_000
+
+
+def test_many_lines_at_once_are_all_there_in_order_whatever_the_bars_between_them():
+    numbers = [f"line {number}" for number in range(5000)]
+    text = "\n".join(numbers)
+    assert lines_of(text) == numbers
+    live = TerminalLines()
+    given = live.feed(f"begin\n 50%{UP}\rBEGIN\n\n{text}".encode())
+    given += live.feed(f"\n{text}".encode())
+    assert [*given, *live.finish()] == ["BEGIN", " 50%", *numbers, *numbers]
+
+
+def test_the_last_lines_of_a_log_are_few_and_a_missing_one_has_none(tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    assert last_lines(log, 2) == ["line 99998", "line 99999"]
+    assert last_lines(log, 0) == []
+    assert last_lines(tmp_path / "missing", 2) == []
+
+
+def test_what_stands_before_a_long_bar_is_among_the_last_lines(tmp_path):
+    log = tmp_path / "a.log"
+    bar = b"".join(b"\r %d%%|%s|" % (number % 100, b"#" * 60) for number in range(8000))
+    log.write_bytes(b"\x1b[31mthe reason\x1b[0m\n" + bar + b"terminate called\n")
+    assert log.stat().st_size > 1 << 19
+    reason, end = last_lines(log, 20)
+    assert reason == "the reason"
+    assert end.endswith("|terminate called")
+    assert end_of_log(log, 1)[-1] == end
+
+
+def test_a_huge_log_that_is_one_bar_has_one_last_line(tmp_path):
+    log = tmp_path / "a.log"
+    with log.open("wb") as file:
+        for _ in range(100):
+            file.write(b"\r 10%|####      | 10/100" * 40_000)
+    (line,) = last_lines(log, 20)
+    assert line == " 10%|####      | 10/100"
