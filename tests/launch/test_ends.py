@@ -112,3 +112,35 @@ def test_an_end_that_the_rank_wrote_itself_stays_the_last_line(order):
     writer.close()
     close_event_file(run, rank_order, ended(order), max_rss_bytes=None)
     assert len(read_events(run.event_file(1)).events) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "exception", "text"),
+    [
+        (
+            {
+                "message": "OddError: no: luck",
+                "extraInfo": {"py_callstack": "Traceback\n\npkg.mod.OddError: no: luck\n"},
+            },
+            "pkg.mod.OddError",
+            "no: luck",
+        ),
+        ({"message": "KeyError: 'a'", "errorCode": 4}, "KeyError", "'a'"),
+        ({"message": "KeyboardInterrupt: "}, "KeyboardInterrupt", ""),
+        ({"message": "two words: and more"}, None, "two words: and more"),
+        ("a text", None, "a text"),
+        ({"message": "ValueError: " + "x" * 20_000}, "ValueError", None),
+        ({"message": 3}, None, None),
+        (None, None, None),
+    ],
+    ids=["traceback", "code", "no text", "no type", "text", "long", "wrong", "nothing"],
+)
+def test_what_torchelastic_recorded_of_an_exception_is_read(order, message, exception, text):
+    run, _ = order
+    run.error_file(1).write_text(json.dumps({"message": message}))
+    end = ended(order, status=4 << 8, stopped_s=45.0)
+    assert (end.exit_code, end.exception, end.time_s) == (4, exception, 50.0)
+    assert len(end.message or "") < 11_000
+    if text is not None:
+        assert end.message == text
+    assert ended(order, status=signal.SIGKILL).exception is None  # it had been caught
