@@ -12,6 +12,7 @@ from types import ModuleType
 
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec
+from hpcdist.workloads.main_module import set_main
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
@@ -28,7 +29,8 @@ WORKLOADS = {
 
 
 def run(context: RankContext) -> None:
-    """Run the job's workload in this rank."""
+    """Run the job's workload in this rank, which has nothing of its agent's main program."""
+    set_main()
     _module(context.job).run(context)
 
 

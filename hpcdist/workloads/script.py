@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
-import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
-from hpcdist import record
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
 from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.main_module import run_as_main
 
 
 def check(job: JobSpec) -> None:
@@ -42,17 +39,6 @@ def run(context: RankContext) -> None:
         __loader__=SourceFileLoader("__main__", str(path)),
         __cached__=None,
     )
-
-
-def run_as_main(code: types.CodeType, **names: Any) -> None:
-    """Run the user's code as the module `__main__`, which has these names beside those of all."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={}, **names)
-    sys.modules["__main__"] = main
-    try:
-        exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
-    finally:
-        record.finish()
 
 
 def set_path(path: Path) -> None:
