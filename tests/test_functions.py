@@ -263,7 +263,9 @@ def test_what_is_no_function_is_told_apart(module, write_script):
 def test_no_job_file_describes_a_function(tmp_path):
     file = tmp_path / "f.yaml"
     file.write_text("workload: function\nfunction: os:getpid\n")
-    with pytest.raises(JobError, match="must be one of train, lightning, script, module, check"):
+    with pytest.raises(
+        JobError, match="must be one of train, lightning, script, module, program, check"
+    ):
         hpcdist.submit(file, scheduler="local")
 
 

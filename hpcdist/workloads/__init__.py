@@ -19,6 +19,7 @@ WORKLOADS = {
     "lightning": "hpcdist.workloads.lightning",
     "script": "hpcdist.workloads.script",
     "module": "hpcdist.workloads.module",
+    "program": "hpcdist.workloads.program",
     "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
     "allreduce": "hpcdist.workloads.all_reduce",

@@ -8,6 +8,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpcdist.job.source import unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
 from hpcdist.workloads.imports import heavy_imports
@@ -24,7 +25,9 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:
     """Heavy modules that the module imports, found without running it."""
-    return heavy_imports(Path(_job(job).script), first_on_path=Path.cwd())
+    path = Path(_job(job).script)
+    with unpacked(path) as (source, root):
+        return heavy_imports(source, first_on_path=root or Path.cwd())
 
 
 def run(context: RankContext) -> None:
