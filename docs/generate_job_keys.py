@@ -25,6 +25,7 @@ _SECTIONS = {
     "Checkpoint": "`checkpoint`",
     "ScriptJob": "Jobs with `workload: script`",
     "ModuleJob": "Jobs with `workload: module`, which take `args`, too",
+    "ProgramJob": "Jobs with `workload: program`, which take `args`, too",
     "FunctionJob": "Jobs with `workload: function`",
     "CheckJob": "Jobs with `workload: check`",
     "AllreduceJob": "Jobs with `workload: allreduce`",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
+    from hpcdist.job.files import NameKind
     from hpcdist.schedulers import Dependency, Scheduler
     from hpcdist.summary import RunSummary
     from hpcdist.sweeps.plan import PlannedSweep
@@ -167,12 +168,14 @@ def submit(
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
     is_module: bool = False,
+    is_program: bool = False,
 ) -> SubmittedRun:
     """Submit a job, as `hpcdist submit` does, and return at once.
 
     Args:
-        job: name of a job, path of a job file, path of a Python script, or a function, which is
-            called in every rank: see `SubmittedRun.result`.
+        job: name of a job, path of a job file, path of a Python script (or of a folder or zip file
+            with a `__main__.py`), or a function, which is called in every rank: see
+            `SubmittedRun.result`.
         args: arguments of a script, which are texts, or of a function, which are anything that can
             be pickled; they are kept in a private file of the run directory, and nowhere else.
         kwargs: arguments of a function, by name.
@@ -190,6 +193,8 @@ def submit(
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: run from a copy of the git work tree; on clusters, not locally, if None.
         is_module: `job` is the name of a module, which is run as by `python -m`.
+        is_program: `job` is a program in any language, a name in PATH or a path with a slash: as
+            the option --no-python.
 
     Raises:
         JobError: the job, or a value given here, is wrong.
@@ -202,7 +207,8 @@ def submit(
     from hpcdist.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
-    loaded, call = _load(job, args, kwargs, _flags(short, set or {}), is_module=is_module)
+    kind = _kind(is_module=is_module, is_program=is_program)
+    loaded, call = _load(job, args, kwargs, _flags(short, set or {}), kind=kind)
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
@@ -244,6 +250,7 @@ def sweep(
     runs: str | os.PathLike[str] | None = None,
     snapshot: bool | None = None,
     is_module: bool = False,
+    is_program: bool = False,
 ) -> list[SubmittedRun]:
     """Submit a job at every combination of values, as `hpcdist submit --sweep` does.
 
@@ -268,6 +275,7 @@ def sweep(
         runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
         snapshot: as in `submit`.
         is_module: as in `submit`.
+        is_program: as in `submit`.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.
@@ -291,6 +299,7 @@ def sweep(
             hint="submit it once for each value: [hpcdist.submit(function, (v,)) for v in values]",
         )
     folder = _folder(runs)
+    kind = _kind(is_module=is_module, is_program=is_program)
     axes = axes_from_values(over, short=SHORT_NAMES)
     flags = _flags({}, set or {})
     check_given_once(axes, {key: flag.name for key, flag in flags.items()})
@@ -299,9 +308,7 @@ def sweep(
     )
     planned = plan_sweep(
         make_points(axes, num_repeats=repeat),
-        load=lambda point: load_job(
-            job, flags=flags | point.flags, script_args=args, is_module=is_module
-        ),
+        load=lambda point: load_job(job, flags=flags | point.flags, script_args=args, kind=kind),
         plan=lambda loaded: submission.plan_submission(
             loaded,
             scheduler=chosen,
@@ -337,13 +344,13 @@ def _load(
     kwargs: Mapping[str, Any] | None,
     flags: Mapping[str, Flag],
     *,
-    is_module: bool,
+    kind: NameKind,
 ) -> tuple[LoadedJob, bytes | None]:
     """The job, and where it is a function, its call."""
     if callable(job):
-        if is_module:
+        if kind != "job":
             raise JobError(
-                "is_module is given for a function", hint="give the name of the module as text"
+                f"is_{kind} is given for a function", hint=f"give the name of the {kind} as text"
             )
         from hpcdist.functions.call import pickle_call
         from hpcdist.functions.describe import load_function
@@ -357,7 +364,15 @@ def _load(
             f"kwargs are given for {os.fspath(job)}: only a function takes arguments by name",
             hint="give a script its arguments in args, and a job its values in set",
         )
-    return load_job(job, flags=flags, script_args=args, is_module=is_module), None
+    return load_job(job, flags=flags, script_args=args, kind=kind), None
+
+
+def _kind(*, is_module: bool, is_program: bool) -> NameKind:
+    if is_module and is_program:
+        raise UserError("is_module and is_program contradict each other", hint="give one of them")
+    if is_module:
+        return "module"
+    return "program" if is_program else "job"
 
 
 def _folder(runs: str | os.PathLike[str] | None) -> Path:

@@ -301,9 +301,15 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
 
     workload: Literal["script"] = "script"
     script: str
-    """Path of the script; in a job file, relative to the file."""
+    """Path of the script, or of a folder or a zip file with a __main__.py; in a job file, relative
+    to the file."""
     args: list[str] = []
     """Arguments of the script."""
+
+    @property
+    def is_given_by_path(self) -> bool:
+        """Whether the user named the file, and not what Python or the shell finds it by."""
+        return True
 
 
 class ModuleJob(ScriptJob, frozen=True, kw_only=True):
@@ -315,6 +321,28 @@ class ModuleJob(ScriptJob, frozen=True, kw_only=True):
     submitted."""
     script: str = ""
     """The module's file, which is found when the job is submitted: a job file cannot say it."""
+
+    @property
+    def is_given_by_path(self) -> bool:
+        """False: a module may be installed."""
+        return False
+
+
+class ProgramJob(ScriptJob, frozen=True, kw_only=True):
+    """A user's own program in any language, as `torchrun --no-python` would execute it (workload:
+    program)."""
+
+    workload: Literal["program"] = "program"  # type: ignore[assignment] # each struct has its own
+    program: str
+    """Name of a program that is looked for in PATH, or a path with a slash; in a job file, relative
+    to the file."""
+    script: str = ""
+    """The program's file, which is found when the job is submitted: a job file cannot say it."""
+
+    @property
+    def is_given_by_path(self) -> bool:
+        """False for a name that was found in PATH."""
+        return "/" in self.program
 
 
 class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
@@ -498,6 +526,7 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
     "lightning": LightningJob,
     "script": ScriptJob,
     "module": ModuleJob,
+    "program": ProgramJob,
     "check": CheckJob,
     "allreduce": AllreduceJob,
     "inference": InferenceJob,

@@ -63,7 +63,8 @@ class PlannedSubmission:
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
         of_job = workloads.notes(self.loaded.job)
-        return [*_notes(self.cluster), *self.plan.notes, *self.workspace.notes, *of_job]
+        of_plan = [*self.plan.notes, *self.workspace.notes]
+        return [*self.loaded.notes, *_notes(self.cluster), *of_plan, *of_job]
 
     def script(self, target: Target) -> str:
         """What would be executed for `target`."""

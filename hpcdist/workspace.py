@@ -154,7 +154,11 @@ def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
     """What of the user's code is read where it is, and not from the snapshot."""
     notes = []
     here = Path(snapshot.root)
-    if isinstance(job, ScriptJob) and snapshot.path_in(here, job.script) is None:
+    if (
+        isinstance(job, ScriptJob)
+        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
+        and snapshot.path_in(here, job.script) is None
+    ):
         notes.append(
             f"{job.script} is not among the files of the git work tree {snapshot.root}: it is read "
             "when the job starts, and not from the snapshot"

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from hpcdist import submission
 from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
 from hpcdist.run import Run
-from hpcdist.spec import Launch, Record, Resources, ScriptJob
+from hpcdist.spec import Launch, ProgramJob, Record, Resources, ScriptJob
 
 LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
 _GONE_LIMIT_S = 30.0
@@ -260,15 +261,17 @@ def _read(path):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def script_job(script, *args, nodes=1, gpus=1, **options):
-    """A script job; `options` are keys of `resources`, `record` and of `launch`."""
+def script_job(script, *args, nodes=1, gpus=1, no_python=False, **options):
+    """A script job, or one of a program; `options` are keys of `resources`, `record` and of
+    `launch`."""
 
     def of(section):
         names = {field.name for field in msgspec.structs.fields(section)}
         return {key: options.pop(key) for key in names & options.keys()}
 
     resources, record, launch = of(Resources), of(Record), options
-    return ScriptJob(
+    kind = partial(ProgramJob, program=str(script)) if no_python else ScriptJob
+    return kind(
         name=Path(script).stem,
         script=str(script),
         args=[str(arg) for arg in args],

@@ -40,6 +40,12 @@ def fail(rank):
 def leave(code):
     sys.exit(code)
 
+def spawn():
+    import multiprocessing, torch
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        of_worker = pool.apply_async(beside.packages).get(50)
+    return sorted(vars(sys.modules["__main__"])), of_worker
+
 def unsendable():
     return Unsendable()
 """
@@ -51,6 +57,10 @@ class OwnError(Exception):
 
 def add(a, b):
     return a + b
+
+def packages():
+    import sys
+    return sorted({name.partition(".")[0] for name in sys.modules} & {"hpcdist", "submitit"})
 """
 
 
@@ -91,6 +101,15 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
     assert len(pickles) == 2
     for path in (*pickles, texts.path, texts.path / "results"):
         assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_functions_main_module_is_empty_and_its_spawned_workers_run_none(module):
+    run = hpcdist.submit(module.spawn, scheduler="local")
+    names, of_worker = run.result(timeout_s=60)
+    assert of_worker == []
+    assert {name.strip("_") for name in names} <= {
+        *("annotations", "builtins", "doc", "loader", "name", "package", "spec")
+    }
 
 
 def test_an_exception_of_a_rank_is_raised_with_its_place_and_traceback(module):
@@ -244,7 +263,9 @@ def test_what_is_no_function_is_told_apart(module, write_script):
 def test_no_job_file_describes_a_function(tmp_path):
     file = tmp_path / "f.yaml"
     file.write_text("workload: function\nfunction: os:getpid\n")
-    with pytest.raises(JobError, match="must be one of train, lightning, script, module, check"):
+    with pytest.raises(
+        JobError, match="must be one of train, lightning, script, module, program, check"
+    ):
         hpcdist.submit(file, scheduler="local")
 
 

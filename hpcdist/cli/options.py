@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
+    from hpcdist.job.files import NameKind
     from hpcdist.sweeps.points import Axis, Point
     from hpcdist.workspace import SnapshotRequest
 
@@ -57,6 +58,7 @@ class JobOptions:
 
     job_name: str
     is_module: bool
+    is_program: bool
     script_args: tuple[str, ...]
     nodes: str | None
     gpus: str | None
@@ -93,11 +95,26 @@ class JobOptions:
         """The comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
-        return None if self.is_module else find_comparison(self.job_name)
+        return find_comparison(self.job_name) if self.kind == "job" else None
+
+    @property
+    def kind(self) -> NameKind:
+        """What the job's name is the name of."""
+        if self.is_module and self.is_program:
+            raise click.UsageError("-m and --no-python contradict each other")
+        if self.is_module:
+            return "module"
+        return "program" if self.is_program else "job"
 
 
 _JOB_ARGUMENTS: tuple[_Decorator, ...] = (
     click.option("-m", "is_module", is_flag=True, help="JOB is a module, run as by python -m."),
+    click.option(
+        "--no-python",
+        "is_program",
+        is_flag=True,
+        help="JOB is a program in any language: a name in PATH, or a path with a slash.",
+    ),
     click.argument("job_name", metavar="JOB"),
     click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED),
 )
@@ -205,7 +222,8 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def options_of_job(job_name: str) -> _Decorator:
     """The same for a verb that submits one and the same job, once: how large, and where to."""
-    fixed = {"job_name": job_name, "is_module": False, "script_args": (), **_NO_RUN_OPTIONS}
+    plain = {"is_module": False, "is_program": False, "script_args": ()}
+    fixed = {"job_name": job_name, **plain, **_NO_RUN_OPTIONS}
     return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
 
 
@@ -243,7 +261,7 @@ def load_from_options(
         overrides=options.overrides,
         script_args=options.script_args,
         defaults=defaults,
-        is_module=options.is_module,
+        kind=options.kind,
     )
 
 

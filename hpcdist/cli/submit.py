@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 @click.option("--debug", is_flag=True, help="Run one rank in this very process, for pdb.")
 @json_option
 def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json: bool) -> int:
-    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script (.py), or,
-    with -m, a module.
+    """Submit a job: a name from `hpcdist jobs`, a job file (.yaml), a Python script, or a folder or
+    zip file with a __main__.py; with -m, a module; with --no-python, any program.
 
     \b
     hpcdist submit ddp --nodes 2 --gpus 2 --local
@@ -59,6 +59,8 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         a script as torchrun would run it; what follows -- is for the script
     hpcdist submit -m package.train --nodes 2 --gpus 4 -- --lr 0.1
         a module, as torchrun -m would run it
+    hpcdist submit --no-python ./program --nodes 2 --gpus 4 -- --lr 0.1
+        a program in any language, as torchrun --no-python would execute it in every rank
     hpcdist submit ddp --sweep "nodes=1,2 train.lr=0.1,0.01" --repeat 3
         12 runs: each combination three times; their common id names all of them
 

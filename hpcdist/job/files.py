@@ -1,13 +1,15 @@
-"""Where jobs are found, by name or path, and reading job files and scripts.
+"""Where jobs are found, by name or path, and reading job files.
 
 A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
-(.yaml, .yml) or a Python script (.py).
+(.yaml, .yml), or else a Python script, which may be a folder or a zip file with a `__main__.py`.
+Where a name is that of a job and of a script without a suffix, it means the job: ./NAME is the
+script.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,10 @@ from hpcdist.shipped import shipped_folder
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
 
+NameKind = Literal["job", "module", "program"]
+"""What a name is that a job is asked for by: that of a job or a path; of a module, as after -m; of
+a program, as after --no-python."""
+
 _KINDS: dict[str, Literal["yaml", "script"]] = {
     YAML_SUFFIX: "yaml",
     ".yml": "yaml",
@@ -32,10 +38,22 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that says what to submit."""
 
     path: Path
-    """Of a module, its name."""
+    """Of a module or a program, its name."""
+    name: str = ""
+    """Of a module or a program, as it was given: ./NAME is not NAME."""
     shown: str
     """What messages call it: the path as given, or the name of a shipped job."""
-    kind: Literal["yaml", "script", "module"]
+    kind: Literal["yaml", "script", "module", "program"]
+    hides_script: bool = False
+    """A script by the name of the job would be run if there were no such job."""
+
+
+def find_named(name: str, kind: NameKind) -> JobFile:
+    """What a name of this kind means; a module or a program need not be there."""
+    if kind == "job":
+        return find_job(name)
+    option = {"module": "-m", "program": "--no-python"}[kind]
+    return JobFile(path=Path(name), name=name, shown=f"{option} {name}", kind=kind)
 
 
 def find_job(name: str) -> JobFile:
@@ -49,13 +67,11 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            return JobFile(path=path, shown=shown, kind="yaml")
+            hides = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
+            return JobFile(path=path, shown=shown, kind="yaml", hides_script=hides)
+    if os.path.lexists(name):
+        return JobFile(path=Path(name), shown=name, kind="script")
     raise _unknown_job(name, kind)
-
-
-def module_job(name: str) -> JobFile:
-    """What stands for a module that is to be run, there or not."""
-    return JobFile(path=Path(name), shown=f"-m {name}", kind="module")
 
 
 def named_jobs() -> dict[str, JobFile]:
@@ -93,28 +109,8 @@ def compares(values: Mapping[str, Any]) -> bool:
     return "workload" not in values and ("compare" in values or "sweep" in values)
 
 
-def check_script(path: str, shown: str) -> None:
-    """Raise JobError unless `path` is a Python script without syntax errors; nothing is run."""
-    source = _read_bytes(path, shown)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script's own run will show them
-            compile(source, path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        place = f"line {error.lineno}: " if error.lineno else ""
-        line = f": {error.text.strip()}" if error.text else ""
-        raise JobError(
-            f"{shown}: {place}{error.msg}{line}",
-            hint="correct the script; nothing was started",
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise JobError(
-            f"{shown} is not a Python script: {error}", hint="give the path of a Python script"
-        ) from None
-
-
 def _read_text(file: JobFile) -> str:
-    content = _read_bytes(str(file.path), file.shown)
+    content = read_bytes(str(file.path), file.shown)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -124,7 +120,8 @@ def _read_text(file: JobFile) -> str:
         ) from None
 
 
-def _read_bytes(path: str, shown: str) -> bytes:
+def read_bytes(path: str, shown: str) -> bytes:
+    """The content of a file that the user named; JobError where it cannot be read."""
     if os.path.isdir(path):
         raise JobError(
             f"{shown} is a directory, must be a file",
@@ -154,16 +151,6 @@ def _yaml_names(folder: Path) -> list[str]:
 
 
 def _unknown_job(name: str, kind: str | None) -> JobError:
-    if os.path.isdir(name):
-        return JobError(
-            f"{name} is a directory, must be a job",
-            hint="give a job's name, a job file (.yaml) or a Python script (.py)",
-        )
-    if os.path.isfile(name):
-        return JobError(
-            f"{name} is neither a job file nor a Python script by its name",
-            hint="job files end in .yaml, scripts in .py",
-        )
     if kind == "script":
         return JobError(f"{name}: there is no such file", hint="check the path of the script")
     known = [*_yaml_names(LOCAL_JOBS), *_yaml_names(shipped_folder("jobs"))]
@@ -172,8 +159,12 @@ def _unknown_job(name: str, kind: str | None) -> JobError:
     listed = f"jobs are {', '.join(nearest_first(stem, sorted(set(known))))}; or give a path"
     if kind is None and "." in name and all(part.isidentifier() for part in name.split(".")):
         listed += ", or a module with -m"
+    if kind is None and shutil.which(name):
+        listed += ", or the program of that name with --no-python"
     if kind is None:
         near = next((f"{name}{end}" for end in _KINDS if os.path.isfile(f"{name}{end}")), near)
+    if kind is None and "/" in name:
+        kind, listed = "script", "check the path of the script"
     return JobError(
         f"{name}: there is no such file" if kind else f"there is no job called {name!r}",
         hint=f"did you mean {near}? {listed}" if near else listed,

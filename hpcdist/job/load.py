@@ -1,4 +1,4 @@
-"""Loading a job: from a name, a job file, a script or a module, and flags, to one checked value.
+"""Loading a job: from a name, a job file or the user's code, and flags, to one checked value.
 
 Precedence: what the struct says by default, then the job file, then flags and --set. Flags are
 short forms of keys (--nodes 2 is --set resources.nodes=2), so a flag and a --set that give one key
@@ -12,7 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,15 @@ from hpcdist.errors import JobError
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import (
     JobFile,
-    check_script,
+    NameKind,
     compares,
-    find_job,
-    module_job,
+    find_named,
     named_jobs,
     read_job_file,
 )
 from hpcdist.job.modules import find_module
+from hpcdist.job.programs import find_program
+from hpcdist.job.source import check_script
 from hpcdist.nearest import nearest
 from hpcdist.spec import (
     FILE_JOB_TYPES,
@@ -38,6 +39,7 @@ from hpcdist.spec import (
     InferenceJob,
     JobSpec,
     ModuleJob,
+    ProgramJob,
     ScriptJob,
     TrainingJob,
 )
@@ -55,6 +57,8 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     """What was given for the script after `--`."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
+    notes: list[str] = []
+    """What the user should know of what the name means."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,15 +89,14 @@ def load_job(
     overrides: Sequence[str] = (),
     script_args: Sequence[str] = (),
     defaults: Mapping[str, Any] | None = None,
-    is_module: bool = False,
+    kind: NameKind = "job",
 ) -> LoadedJob:
     """Find, read and check a job; every mistake in it is a JobError.
 
-    `is_module`: the name is that of a module, to be run as by `python -m`. `flags` maps dotted keys
-    to flags; `overrides` are `key.path=value` with values as in YAML.
+    `flags` maps dotted keys to flags; `overrides` are `key.path=value` with values as in YAML.
     `defaults` maps dotted keys to values that count where neither the job file nor a flag has one.
     """
-    file = module_job(os.fspath(name)) if is_module else find_job(os.fspath(name))
+    file = find_named(os.fspath(name), kind)
     given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
     if compares(values):
@@ -114,6 +117,7 @@ def load_job(
         overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
         script_args=list(script_args),
         origins={key: flag.name for key, flag in given.items()},
+        notes=_notes(file),
     )
 
 
@@ -205,12 +209,22 @@ def _merge_flags(flags: dict[str, Flag], overrides: list[tuple[str, Flag]]) -> d
 
 def _defaults(file: JobFile) -> dict[str, Any]:
     if file.kind == "module":
-        name = str(file.path)
-        return {"name": name.rpartition(".")[2], "workload": "module", "module": name}
-    values: dict[str, Any] = {"name": file.path.stem}
+        name = file.name.rpartition(".")[2]
+        return {"name": name, "workload": "module", "module": file.name}
+    path = os.path.abspath(file.path)
+    values: dict[str, Any] = {"name": Path(path).stem}
     if file.kind == "script":
-        values |= {"workload": "script", "script": os.path.abspath(file.path)}
+        values |= {"workload": "script", "script": path}
+    if file.kind == "program":
+        values |= {"workload": "program", "program": file.name}
     return values
+
+
+def _notes(file: JobFile) -> list[str]:
+    if not file.hides_script:
+        return []
+    name = file.path.stem
+    return [f"{name} is taken for the job {name}, {file.path}; the script of that name is ./{name}"]
 
 
 def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
@@ -286,15 +300,11 @@ def _drop_empty_sections(values: dict[str, Any], struct: type[msgspec.Struct]) -
 
 def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
     """Settle what a struct cannot know: paths are absolute, script arguments have a script."""
-    if isinstance(job, ModuleJob):
-        return _with_file(job, file, origins, script_args)
     if isinstance(job, ScriptJob):
-        from_file = origins(("script",)) == file.shown
-        base = file.path.parent if from_file else Path()
-        script = os.path.abspath(base / os.path.expanduser(job.script))
-        shown = file.shown if file.kind == "script" and from_file else _shown_script(file, job)
-        check_script(script, shown)
-        return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
+        find = _FINDERS.get(type(job), _script_file)
+        return msgspec.structs.replace(
+            job, script=find(job, file, origins), args=[*job.args, *script_args]
+        )
     job = _with_absolute_paths(job)
     if script_args:
         raise JobError(
@@ -305,20 +315,50 @@ def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[st
     return job
 
 
-def _with_file(
-    job: ModuleJob, file: JobFile, origins: _Origins, script_args: list[str]
-) -> ModuleJob:
-    """The module's file, and all of its arguments."""
-    if job.script:
-        raise JobError(
-            f"{origins(('script',))}: script is {show(job.script)}, but the workload is module",
-            hint="leave script out: the file is found by the key module",
-        )
+def _script_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
+    from_file = origins(("script",)) == file.shown
+    base = file.path.parent if from_file else Path()
+    path = os.path.abspath(base / os.path.expanduser(job.script))
+    is_given = file.kind == "script" and from_file
+    check_script(path, file.shown if is_given else f"{file.shown}: script {job.script}")
+    return path
+
+
+def _module_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
+    assert isinstance(job, ModuleJob)
+    _refuse_script(job, origins)
     shown = origins(("module",))
     shown = shown if file.kind == "module" else f"{shown}: module {job.module}"
-    script = find_module(job.module, shown)
-    check_script(script, os.path.relpath(script))
-    return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
+    return find_module(job.module, shown)
+
+
+def _program_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
+    assert isinstance(job, ProgramJob)
+    _refuse_script(job, origins)
+    shown = origins(("program",))
+    from_job_file = file.kind == "yaml" and shown == file.shown
+    return find_program(
+        job.program,
+        job.program if file.kind == "program" else f"{shown}: program {job.program}",
+        str(file.path.parent) if from_job_file else "",
+    )
+
+
+def _refuse_script(job: ScriptJob, origins: _Origins) -> None:
+    """The file of what is given by a name is found, and not given."""
+    if job.script:
+        raise JobError(
+            f"{origins(('script',))}: script is {show(job.script)}, but the workload is "
+            f"{job.workload}",
+            hint=f"leave script out: the file is found by the key {job.workload}",
+        )
+
+
+_FINDERS: dict[type[JobSpec], Callable[[ScriptJob, JobFile, _Origins], str]] = {
+    ModuleJob: _module_file,
+    ProgramJob: _program_file,
+}
+"""What finds and checks the file of a job whose code is known by another name than its path."""
 
 
 def _with_absolute_paths(job: JobSpec) -> JobSpec:
@@ -340,10 +380,6 @@ def _with_absolute_paths(job: JobSpec) -> JobSpec:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else os.path.abspath(os.path.expanduser(path))
-
-
-def _shown_script(file: JobFile, job: ScriptJob) -> str:
-    return f"{file.shown}: script {job.script}"
 
 
 def _listing(name: str, file: JobFile) -> JobListing:

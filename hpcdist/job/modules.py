@@ -9,16 +9,17 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
 from hpcdist.errors import JobError
+from hpcdist.job.source import SUFFIX, check_module, find_in_folders
 from hpcdist.nearest import nearest
-
-_SUFFIX = ".py"
 
 
 def find_module(name: str, shown: str) -> str:
-    """Path of the source that `python -m NAME` would run here; of a package, its __main__.py.
+    """Path of the source that `python -m NAME` would run here, in a zip file, too; of a package,
+    its __main__.py.
 
     Packages that put together the folders of their modules when they are imported are seen as they
-    lie on disk. Raises JobError, which calls the module `shown`.
+    lie on disk. Raises JobError, which calls the module `shown`, or names the file that has syntax
+    errors.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         raise JobError(
@@ -34,23 +35,19 @@ def find_module(name: str, shown: str) -> str:
                 hint=_modules_hint(spec),
             )
         spec = main
-    if spec.origin is None or not spec.origin.endswith(_SUFFIX):
+    if spec.origin is None or not spec.origin.endswith(SUFFIX):
         raise JobError(
             f"{shown}: the module {name} has no Python source that could be run",
             hint="give a module that is a .py file",
         )
+    check_module(spec, os.path.relpath(spec.origin))
     return os.path.abspath(spec.origin)
-
-
-def module_path() -> list[str]:
-    """Where `python -m` looks first: the working directory."""
-    return [os.getcwd()]
 
 
 def _find(name: str, shown: str) -> ModuleSpec:
     """The module, found part by part; a package on the way is not imported."""
     first, *others = name.split(".")
-    spec = _find_on_path(first)
+    spec = _ask_finders(first, None)
     found = first
     for part in others:
         if spec is None or spec.submodule_search_locations is None:
@@ -75,27 +72,26 @@ def _find(name: str, shown: str) -> ModuleSpec:
     return spec
 
 
-def _find_on_path(name: str) -> ModuleSpec | None:
-    return PathFinder.find_spec(name, module_path()) or _ask_finders(name, None)
-
-
 def _find_below(parent: ModuleSpec, name: str) -> ModuleSpec | None:
     return _ask_finders(name, list(parent.submodule_search_locations or ()))
 
 
 def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """As the import system does; packages in editable mode may have a finder of their own."""
+    """As the import system does; packages in editable mode may have a finder of their own. Without
+    a path, `python -m` looks into the working directory first."""
     for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        if find_spec is not None and (spec := find_spec(name, path)) is not None:
-            found: ModuleSpec = spec
-            return found
+        if finder is PathFinder:
+            spec = find_in_folders(name, [os.getcwd(), *sys.path] if path is None else path)
+        else:
+            spec = finder.find_spec(name, path)
+        if spec is not None:
+            return spec
     return None
 
 
 def _name_hint(name: str) -> str:
-    if name.endswith(_SUFFIX) or "/" in name:
-        stem = os.path.normpath(name.removesuffix(_SUFFIX)).replace("/", ".")
+    if name.endswith(SUFFIX) or "/" in name:
+        stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
         return f"leave -m away to run a file; as a module it would be {stem}"
     return "give it as in an import statement: package.module"
 
@@ -124,7 +120,18 @@ def _names(folder: str) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        if entry.suffix == _SUFFIX and entry.stem.isidentifier() and entry.stem != "__init__":
+        if entry.suffix == SUFFIX and entry.stem.isidentifier() and entry.stem != "__init__":
             yield entry.stem
-        elif (entry / "__init__.py").is_file():
+        elif entry.name.isidentifier() and _is_package(entry):
             yield entry.name
+
+
+def _is_package(folder: Path) -> bool:
+    """Whether it holds modules, be it without an __init__.py, or packages that do."""
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return False
+    return any(entry.suffix == SUFFIX for entry in entries) or any(
+        (entry / "__init__.py").is_file() for entry in entries
+    )

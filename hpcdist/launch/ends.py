@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,12 @@ from hpcdist.errors import EXIT_STOPPED
 from hpcdist.events import EventWriter, read_events
 from hpcdist.launch.failure import is_out_of_memory
 from hpcdist.launch.node import RankOrder
-from hpcdist.launch.rank_process import ErrorReport
+from hpcdist.launch.rank_process import (
+    MOST_MESSAGE_LETTERS,
+    MOST_TRACEBACK_LETTERS,
+    ErrorReport,
+    clean,
+)
 from hpcdist.launch.shortage import parse_shortage
 from hpcdist.progress import RankProgress
 from hpcdist.run import Run
@@ -30,6 +36,27 @@ _CRASH_LINES = 500
 """With what faulthandler writes of all threads."""
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
 """A rank that ends by these says nothing about it."""
+
+
+class _Frames(msgspec.Struct, frozen=True, kw_only=True):
+    """What torchelastic adds to an error's message."""
+
+    py_callstack: str | None = None
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What torchelastic says of an error."""
+
+    message: str
+    """Type and text of the exception."""
+    extra_info: _Frames = _Frames()
+
+
+class _RecordedError(msgspec.Struct, frozen=True, kw_only=True):
+    """The file TORCHELASTIC_ERROR_FILE as torchelastic's `@record` writes it, in a script or in a
+    program that the rank has become."""
+
+    message: _Message | str
 
 
 def rank_end(
@@ -51,9 +78,9 @@ def rank_end(
     node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
     whoever killed it for its memory; `teardown` the signal that ended it after its workload.
     """
-    report = read_error_report(run.error_file(order.rank, order.attempt))
+    report = read_error_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
     killed = os.WIFSIGNALED(status)
-    if killed:
+    if killed or (status == 0 and progress.finished):
         report = None  # what it raised was not what ended it
     left_early = status == 0 and not progress.finished and report is None
     end_s = report.time_s if report else time_s
@@ -146,8 +173,8 @@ def close_event_file(
         status=_status(end),
         exit_code=end.exit_code,
         signal=end.signal,
-        exception=None,
-        message=None,
+        exception=end.exception,
+        message=end.message if end.exception else None,
         step=end.step,
         max_rss_bytes=max_rss_bytes,
         max_cuda_bytes=None,
@@ -173,13 +200,44 @@ def remove_if_empty(path: Path) -> None:
         pass
 
 
-def read_error_report(path: Path) -> ErrorReport | None:
-    """What a rank left about the exception that ended it; None where there was none."""
+def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
+    """What a rank, or `@record` in it, left about the exception that ended it at `ended_s`; None
+    where there was none."""
     value: Any = files.read_json(path)
     try:
         return msgspec.convert(value, ErrorReport)
     except msgspec.ValidationError:
+        pass
+    try:
+        recorded = msgspec.convert(value, _RecordedError)
+    except msgspec.ValidationError:
         return None
+    return _recorded_report(recorded.message, ended_s)
+
+
+def _recorded_report(said: _Message | str, ended_s: float) -> ErrorReport:
+    """The report on a recorded error. It was raised within whole seconds of what `@record` noted:
+    too coarse for an order among ranks, and the program may have gone on for some time."""
+    if isinstance(said, str):
+        text = clean(said, MOST_MESSAGE_LETTERS)
+        return ErrorReport(exception=None, text=text, traceback=None, time_s=ended_s)
+    stack = said.extra_info.py_callstack
+    name, text = _exception_in(said.message, stack or "")
+    return ErrorReport(
+        exception=name,
+        text=clean(text, MOST_MESSAGE_LETTERS),
+        traceback=stack and clean(stack, MOST_TRACEBACK_LETTERS),
+        time_s=ended_s,
+    )
+
+
+def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
+    """Type and text of `ValueError: text`; the traceback has the type with its module."""
+    name, _, text = message.partition(":")
+    if not name.isidentifier():
+        return None, message
+    lines = re.findall(rf"^((?:\w+\.)*{name})(?::|$)", stack, re.MULTILINE)
+    return (lines[-1].removeprefix("__main__.") if lines else name), text.strip()
 
 
 def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:

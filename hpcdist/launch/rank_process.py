@@ -44,8 +44,8 @@ _EXIT_EXCEPTION = 1
 _FRAMES_OF_WORKLOAD = 10
 """Between that of `become_rank` and those of a script, and of C, which some versions of Python
 count."""
-_MOST_MESSAGE_LETTERS = 10_000
-_MOST_TRACEBACK_LETTERS = 100_000
+MOST_MESSAGE_LETTERS = 10_000
+MOST_TRACEBACK_LETTERS = 100_000
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +211,7 @@ def _last_words(leaving: SystemExit) -> ErrorReport | None:
     """The report on sys.exit with a text, which says why; None for a code, which does not."""
     if leaving.code is None or isinstance(leaving.code, int):
         return None
-    text = _clean(str(leaving.code), _MOST_MESSAGE_LETTERS)
+    text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
     return ErrorReport(
         exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
     )
@@ -253,11 +253,11 @@ def describe(error: BaseException) -> ErrorReport:
     now_s = time.time()
     name = exception_name(error)
     trace = _own_frames(error.__traceback__)
-    stack = _clean(
-        "".join(traceback.format_exception(type(error), error, trace)), _MOST_TRACEBACK_LETTERS
+    stack = clean(
+        "".join(traceback.format_exception(type(error), error, trace)), MOST_TRACEBACK_LETTERS
     )
     try:
-        text = _clean(_text(error), _MOST_MESSAGE_LETTERS)
+        text = clean(_text(error), MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
     return ErrorReport(
@@ -291,7 +291,7 @@ def _free_bytes(error: BaseException) -> int | None:
         return None
 
 
-def _clean(text: str, most_letters: int) -> str:
+def clean(text: str, most_letters: int) -> str:
     """Without halves of surrogate pairs, which names of files bring in; the middle left out."""
     if len(text) > most_letters:
         half = most_letters // 2

@@ -52,10 +52,12 @@ class SnapshotPlan:
         return folder / os.path.relpath(self.cwd, self.root)
 
     def path_in(self, folder: Path, path: str) -> Path | None:
-        """The copy of a file in the snapshot that is in `folder`; None where there is none."""
+        """The copy of a file or a folder in the snapshot that is in `folder`; None where there is
+        none. A path may go on within a file, which is a zip file then."""
         relative = self._relative(path)
-        held = relative is not None and any(entry.path == relative for entry in self.files())
-        return folder / relative if relative is not None and held else None
+        if relative is None or not any(_overlap(relative, entry.path) for entry in self.files()):
+            return None
+        return folder / relative
 
     def python_path_in(self, folder: Path, entries: Sequence[str]) -> list[str]:
         """Entries of sys.path, with those that lead into the work tree leading into the copy."""
@@ -66,12 +68,8 @@ class SnapshotPlan:
         return (entry for entry in self.entries if not self._is_original(entry))
 
     def _module_folder(self, folder: Path, path: str) -> str | None:
-        relative = self._relative(path) if path else None
-        if relative is None:
-            return None
-        below = "" if relative == "." else relative + "/"
-        held = any(entry.path.startswith(below) for entry in self.files())
-        return str(folder / relative) if held else None
+        copy = self.path_in(folder, path) if path else None
+        return None if copy is None else str(copy)
 
     def _relative(self, path: str) -> str | None:
         """A path relative to the root; links on the way to it are resolved, it itself is not."""
@@ -81,6 +79,11 @@ class SnapshotPlan:
 
     def _is_original(self, entry: Entry) -> bool:
         return entry.target == os.path.join(self.root, entry.path)
+
+
+def _overlap(path: str, held: str) -> bool:
+    """Whether two relative paths are the same, or one is below the other."""
+    return path == "." or f"{held}/".startswith(f"{path}/") or path.startswith(f"{held}/")
 
 
 def plan_snapshot(

@@ -29,7 +29,7 @@ _NEARLY_ALL = 0.99
 _MOST_WORKERS_MORE = 2
 """Times as many workers as there are: more at once is a guess."""
 _IN_MEMORY = {"digits", "mnist", "fashion_mnist", "cifar10"}
-_OWN_LOOPS = ("script", "module", "function")
+_OWN_LOOPS = ("script", "module", "program", "function")
 
 
 class Case(NamedTuple):

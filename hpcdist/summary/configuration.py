@@ -15,6 +15,7 @@ _FREE = (
     "backend",
     "script",  # another checkout of it
     "module",
+    "program",
     "data.root",
 )
 """Conditions that may differ beyond those that may between runs of different sizes."""

@@ -12,12 +12,14 @@ from types import ModuleType
 
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec
+from hpcdist.workloads.main_module import set_main
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
     "lightning": "hpcdist.workloads.lightning",
     "script": "hpcdist.workloads.script",
     "module": "hpcdist.workloads.module",
+    "program": "hpcdist.workloads.program",
     "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
     "allreduce": "hpcdist.workloads.all_reduce",
@@ -28,7 +30,8 @@ WORKLOADS = {
 
 
 def run(context: RankContext) -> None:
-    """Run the job's workload in this rank."""
+    """Run the job's workload in this rank, which has nothing of its agent's main program."""
+    set_main()
     _module(context.job).run(context)
 
 

@@ -7,12 +7,12 @@ import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from hpcdist.job.source import unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
 from hpcdist.workloads.imports import heavy_imports
-from hpcdist.workloads.script import run_as_main
+from hpcdist.workloads.main_module import run_module
 
 
 def check(job: JobSpec) -> None:
@@ -25,7 +25,9 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:
     """Heavy modules that the module imports, found without running it."""
-    return heavy_imports(Path(_job(job).script), first_on_path=Path.cwd())
+    path = Path(_job(job).script)
+    with unpacked(path) as (source, root):
+        return heavy_imports(source, first_on_path=root or Path.cwd())
 
 
 def run(context: RankContext) -> None:
@@ -34,18 +36,9 @@ def run(context: RankContext) -> None:
     sys.path.insert(0, os.getcwd())
     sys.argv = ["-m", *job.args]  # as python has it while it looks for the module
     spec = _find(job.module)
-    loader: Any = spec.loader
-    code = loader.get_code(spec.name)
     assert spec.origin is not None
     sys.argv[0] = spec.origin
-    run_as_main(
-        code,
-        __file__=spec.origin,
-        __loader__=loader,
-        __cached__=spec.cached,
-        __package__=spec.parent,
-        __spec__=spec,
-    )
+    run_module(spec)
 
 
 def _find(name: str) -> ModuleSpec:

@@ -1,19 +1,20 @@
-"""The user's own script, run in every rank as `python script.py args` would run it."""
+"""The user's own script, run in every rank as `python script.py args` would run it.
+
+A folder or a zip file with a `__main__.py` is one, too: `python folder args`.
+"""
 
 from __future__ import annotations
 
-import builtins
 import os
 import sys
-import types
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
-from hpcdist import record
+from hpcdist.job.source import find_main, unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
 from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.main_module import run_as_main, run_module
 
 
 def check(job: JobSpec) -> None:
@@ -26,7 +27,13 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:
     """Heavy modules that the script imports, found without running it."""
-    return heavy_imports(_script(job))
+    path = _script(job)
+    main = find_main(str(path))
+    if main is None:
+        return heavy_imports(path)
+    assert main.origin is not None
+    with unpacked(Path(main.origin)) as (source, _):
+        return heavy_imports(source)
 
 
 def run(context: RankContext) -> None:
@@ -34,25 +41,19 @@ def run(context: RankContext) -> None:
     job = context.job
     assert isinstance(job, ScriptJob)
     path = _script(job)
-    set_path(path)
     sys.argv = [str(path), *job.args]
+    main = find_main(str(path))
+    if main is not None:
+        sys.path.insert(0, str(path))
+        run_module(main)
+        return
+    set_path(path)
     run_as_main(
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True),
         __file__=str(path),
         __loader__=SourceFileLoader("__main__", str(path)),
         __cached__=None,
     )
-
-
-def run_as_main(code: types.CodeType, **names: Any) -> None:
-    """Run the user's code as the module `__main__`, which has these names beside those of all."""
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __annotations__={}, **names)
-    sys.modules["__main__"] = main
-    try:
-        exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
-    finally:
-        record.finish()
 
 
 def set_path(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Modules are submitted by name, and run as by python -m."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,14 +34,21 @@ if __name__ == "__main__":
 '''
 SPAWNS = """
 import multiprocessing, os
-from pkg.words import WORD
+from .words import WORD
+
+class Shout:
+    def __init__(self, *words):
+        self.words = words
 
 def shout(mark):
-    return WORD + mark, __name__
+    return Shout(WORD, *mark.words, __name__)
+
+def later():
+    import torch  # and so multiprocessing is imported before the rank is forked
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(*pool.apply(shout, ("!",)))
+        print(*pool.apply_async(shout, (Shout("!"),)).get(50).words)
 """
 RECORDS = """
 import os, sys
@@ -81,9 +89,29 @@ def test_a_module_finds_what_python_m_would_give_it(user):
     assert json.loads(done.stdout.partition("] ")[2]) == json.loads(plain.stdout)
 
 
+@pytest.mark.parametrize("where", ["folder", "zip"])
+def test_a_module_needs_no_init_py_and_may_be_in_a_zip_file(user, where):
+    user.write("lib/ns/words.py", "WORD = 'hello'")
+    user.write("lib/ns/sub/tell.py", TELL)
+    user.environment["PYTHONPATH"] = str(user.folder / "lib")
+    if where == "zip":
+        archive = shutil.make_archive(str(user.folder / "lib"), "zip", user.folder / "lib")
+        user.environment["PYTHONPATH"] = archive
+    plain = subprocess.run(
+        [sys.executable, "-m", "ns.sub.tell"],
+        **user.settings(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    done = user("submit", "-m", "ns.sub.tell", "--local")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.partition("] ")[2]) == json.loads(plain.stdout)
+
+
 def test_processes_that_a_module_spawns_find_it(user):
     done = user("submit", "-m", "pkg.spawns", "--local")
-    assert done.stdout == "[rank 0] hello! __mp_main__\n"
+    assert done.stdout == "[rank 0] hello ! __mp_main__\n"
 
 
 def test_a_module_is_restarted_recorded_and_summed_up_as_a_script_is(user):
@@ -117,9 +145,13 @@ def test_from_python_a_module_is_submitted_too(user, monkeypatch):
     assert run.logs() == "['a'] 0\n"
 
 
-def test_a_snapshot_of_a_module_is_what_runs(user):
-    for command in (["init", "-q"], ["add", "pkg"]):
-        subprocess.run(["git", *command], cwd=user.folder, check=True, timeout=60)
+@pytest.mark.parametrize("zipped", [False, True], ids=["folder", "zip"])
+def test_a_snapshot_of_a_module_is_what_runs(user, zipped):
+    if zipped:
+        shutil.make_archive(str(user.folder / "lib"), "zip", user.folder, "pkg")
+        shutil.rmtree(user.folder / "pkg")
+        user.environment["PYTHONPATH"] = str(user.folder / "lib.zip")
+    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=60)
     done = user("submit", "-m", "pkg.sub.tell", "--local", "--snapshot")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.partition("] ")[2])
@@ -127,7 +159,8 @@ def test_a_snapshot_of_a_module_is_what_runs(user):
     snapshot = Path(json.loads(spec.read_text())["snapshot"]["folder"])
     assert snapshot != user.folder
     assert told["path"] == str(snapshot)
-    assert told["file"] == str(snapshot / "pkg/sub/tell.py")
+    assert told["file"] == str(snapshot / ("lib.zip" if zipped else "") / "pkg/sub/tell.py")
+    assert "not among the files" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,15 +173,18 @@ def test_a_snapshot_of_a_module_is_what_runs(user):
         ("pkg/train.py", "'pkg/train.py' is not the name of a module", "it would be pkg.train"),
         ("math", "the module math has no Python source", "a .py file"),
         ("broken", "broken.py: line 1: ", "correct the script"),
+        ("ns", "ns is a package without a module __main__", "ns has sub"),
+        ("ns.sub.tel", "there is no module ns.sub.tel in ns/sub", "mean ns.sub.tell?"),
     ],
 )
 def test_a_module_that_cannot_be_run_is_refused_and_nothing_of_it_imported(
     user, monkeypatch, name, message, hint
 ):
     user.write("broken.py", "if True")
+    user.write("ns/sub/tell.py", "")
     monkeypatch.chdir(user.folder)
     with pytest.raises(JobError) as error:
-        load_job(name, is_module=True)
+        load_job(name, kind="module")
     assert message in error.value.message
     assert hint in error.value.hint
     assert "pkg" not in sys.modules
@@ -164,7 +200,7 @@ def test_a_bad_name_ends_the_command_with_two_lines_and_no_run(user):
 def test_a_package_is_run_by_its_main_module(user, monkeypatch):
     monkeypatch.chdir(user.folder)
     main = user.write("pkg/__main__.py", "print(__name__, __package__, __spec__.name)")
-    assert Path(load_job("pkg", is_module=True).job.script) == main
+    assert Path(load_job("pkg", kind="module").job.script) == main
     done = user("submit", "-m", "pkg", "--local")
     assert done.stdout == "[rank 0] __main__ pkg pkg.__main__\n"
 

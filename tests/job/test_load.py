@@ -1,6 +1,7 @@
 """Loading jobs: where they are found, what is refused, and in which words."""
 
 import os
+from zipfile import ZipFile
 
 import msgspec
 import pytest
@@ -216,9 +217,15 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
         ("", "there is no job called ''", "jobs are"),
         ("dpd.yaml", "dpd.yaml: there is no such file", "did you mean ddp?"),
         ("gone/train.py", "gone/train.py: there is no such file", "check the path"),
-        ("folder", "folder is a directory, must be a job", "give a job's name"),
-        ("folder.py", "folder.py is a directory, must be a file", "give a job file"),
-        ("notes.txt", "notes.txt is neither a job file nor a Python script", "end in .yaml"),
+        ("folder", "folder is a folder without a __main__.py", "give a job's name"),
+        ("folder.py", "folder.py is a folder without a __main__.py", "give a job's name"),
+        ("folder.yaml", "folder.yaml is a directory, must be a file", "give a job file"),
+        ("zipped", "zipped is a zip file without a __main__.py", "zip file with a __main__.py"),
+        ("notes.txt", "notes.txt is no Python script by its name", "end in .yaml"),
+        ("run.sh", "run.sh is no Python script by its name", "with --no-python: ./run.sh"),
+        ("/bin/sh", "/bin/sh is no Python script, but binary", "with --no-python: /bin/sh"),
+        ("run", "run: line 2: invalid syntax: echo hello", "with --no-python: ./run"),
+        ("gone/run", "gone/run: there is no such file", "check the path"),
         ("a\0b.py", "there is no such file", "check the path"),
     ],
     ids=repr,
@@ -226,7 +233,12 @@ def test_a_broken_job_file_is_refused(tmp_path, content, message):
 def test_what_is_no_job_is_refused(tmp_path, name, message, hint):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder.py").mkdir()
+    (tmp_path / "folder.yaml").mkdir()
     write(tmp_path / "notes.txt", "")
+    write(tmp_path / "run.sh", "a=1")
+    write(tmp_path / "run", "#!/bin/sh\necho hello\n")
+    with ZipFile(tmp_path / "zipped", "w") as archive:
+        archive.writestr("main.py", "")
     error = error_of(name)
     assert message in error.message
     assert hint in error.hint

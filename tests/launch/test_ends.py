@@ -124,3 +124,35 @@ def test_what_a_rank_says_before_it_aborts_is_not_lost_among_the_segments_of_a_b
     assert end.traceback.startswith("Fatal Python error: Aborted\n\nCurrent thread")
     crashed = ended(order, status=signal.SIGSEGV)
     assert (crashed.message, crashed.traceback) == (None, end.traceback)
+
+
+@pytest.mark.parametrize(
+    ("message", "exception", "text"),
+    [
+        (
+            {
+                "message": "OddError: no: luck",
+                "extraInfo": {"py_callstack": "Traceback\n\npkg.mod.OddError: no: luck\n"},
+            },
+            "pkg.mod.OddError",
+            "no: luck",
+        ),
+        ({"message": "KeyError: 'a'", "errorCode": 4}, "KeyError", "'a'"),
+        ({"message": "KeyboardInterrupt: "}, "KeyboardInterrupt", ""),
+        ({"message": "two words: and more"}, None, "two words: and more"),
+        ("a text", None, "a text"),
+        ({"message": "ValueError: " + "x" * 20_000}, "ValueError", None),
+        ({"message": 3}, None, None),
+        (None, None, None),
+    ],
+    ids=["traceback", "code", "no text", "no type", "text", "long", "wrong", "nothing"],
+)
+def test_what_torchelastic_recorded_of_an_exception_is_read(order, message, exception, text):
+    run, _ = order
+    run.error_file(1).write_text(json.dumps({"message": message}))
+    end = ended(order, status=4 << 8, stopped_s=45.0)
+    assert (end.exit_code, end.exception, end.time_s) == (4, exception, 50.0)
+    assert len(end.message or "") < 11_000
+    if text is not None:
+        assert end.message == text
+    assert ended(order, status=signal.SIGKILL).exception is None  # it had been caught

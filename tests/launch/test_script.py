@@ -43,31 +43,60 @@ print(json.dumps({
 
 PROCESSES = """
 import atexit, multiprocessing, os, pickle, sys, threading, time
+from concurrent.futures import ProcessPoolExecutor
 
 class Net:
     def __init__(self, value):
         self.value = value
 
-def square(number):
-    return number ** 2, __name__, multiprocessing.parent_process() is not None
+class Squares:
+    def __len__(self):
+        return 4
+    def __getitem__(self, number):
+        return Net(number ** 2)
+
+def together(nets):
+    return Net([net.value for net in nets])
+
+def square(net):
+    in_child = multiprocessing.parent_process() is not None
+    return Net((net.value ** 2, __name__, in_child))
 
 if __name__ == "__main__":
     assert pickle.loads(pickle.dumps(Net(3))).value == 3
     for method in ("fork", "spawn", "forkserver"):
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            print(method, *pool.apply(square, (7,)))
+        context = multiprocessing.get_context(method)
+        with context.Pool(1) as pool:
+            print(method, *pool.apply_async(square, (Net(7),)).get(50).value)
+        if method == "spawn":
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                print("executor", *pool.submit(square, Net(8)).result(50).value)
     import torch
     from torch.utils.data import DataLoader
-    for method in ("fork", "spawn"):
-        loader = DataLoader(list(range(8)), batch_size=4, num_workers=1,
-                            multiprocessing_context=method)
-        print(method, [batch.tolist() for batch in loader])
+    for method in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(Squares(), batch_size=2, num_workers=1, timeout=50,
+                            collate_fn=together, multiprocessing_context=method)
+        print(method, [batch.value for batch in loader])
     atexit.register(print, "at exit", flush=True)
     def late():
         time.sleep(0.2)
         print("thread")
     threading.Thread(target=late).start()
     print("end of main")
+"""
+
+PREPARES = """
+import json, multiprocessing, sys
+from multiprocessing import process, spawn
+
+def later():
+    import torch  # and so multiprocessing is imported before the rank is forked
+
+if __name__ == "__main__":
+    told = spawn.get_preparation_data("worker")
+    told["authkey"] = told["authkey"].hex()
+    aliases = [sys.modules[name].__dict__ is globals() for name in ("__main__", "__mp_main__")]
+    print(json.dumps(told | {"me": process.current_process().name, "aliases": aliases}))
 """
 
 
@@ -102,13 +131,27 @@ def test_processes_threads_and_exit_handlers_work_as_in_a_script(launch, write_s
     assert launched.log(0).splitlines() == [
         "fork 49 __main__ True",
         "spawn 49 __mp_main__ True",
+        "executor 64 __mp_main__ True",
         "forkserver 49 __mp_main__ True",
-        "fork [[0, 1, 2, 3], [4, 5, 6, 7]]",
-        "spawn [[0, 1, 2, 3], [4, 5, 6, 7]]",
+        "fork [[0, 1], [4, 9]]",
+        "spawn [[0, 1], [4, 9]]",
+        "forkserver [[0, 1], [4, 9]]",
         "end of main",
         "thread",
         "at exit",
     ]
+
+
+def test_spawned_processes_are_told_what_those_of_python_are(launch, write_script):
+    script = write_script(PREPARES)
+    command = [sys.executable, str(script), "a"]
+    plain = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    expected = json.loads(plain.stdout)
+    launched = launch(script, "a", gpus=2)
+    assert launched.verdict().kind == "done", launched.everything_said()
+    found = [launched.said(rank)[0] for rank in range(2)]
+    assert len({one.pop("authkey") for one in [expected, *found]}) == 3
+    assert found == [expected] * 2
 
 
 @pytest.mark.parametrize(

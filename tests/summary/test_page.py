@@ -142,7 +142,12 @@ def spec(source, *overrides, **fields):
             spec("t.py", "args=[a, b]", job={"args": ["a", "b"]}),
             "hpcdist submit t.py --local --set 'args=[a, b]'",
         ),
-        (spec("a.b", job={"workload": "module"}), "hpcdist submit -m a.b --local"),
+        (spec("-m a.b", job={"workload": "module"}), "hpcdist submit -m a.b --local"),
+        (
+            spec("--no-python ./a b", job={"workload": "program", "args": ["x"]}),
+            "hpcdist submit --no-python './a b' --local -- x",
+        ),
+        (spec("jobs/m.yaml", job={"workload": "module"}), "hpcdist submit jobs/m.yaml --local"),
         (
             spec("t.py", job={"args": ["--token", "abcdef", "--api-key=xyz", "--n", "3"]}),
             "hpcdist submit t.py --local -- --token '***' '--api-key=***' --n 3",

@@ -10,6 +10,8 @@ from typing import Any
 from hpcdist.secrets import looks_secret
 
 _JOB_FILES = (".yaml", ".yml")
+_OPTIONS = {"module": "-m", "program": "--no-python"}
+"""Workload -> the option that what is submitted by its name stands behind, in spec.json, too."""
 HIDDEN = "***"
 
 
@@ -23,13 +25,19 @@ def command_again(spec: Mapping[str, Any]) -> str | None:
     name = source.get("job")
     if not isinstance(name, str) or job.get("workload") == "function":
         return None
-    words = ["hpcdist", "submit"]
-    words += ["-m"] if job.get("workload") == "module" else []
-    words += [name, *_where(spec), *_overrides(job, source)]
+    words = ["hpcdist", "submit", *_named(name, job, source)]
+    words += [*_where(spec), *_overrides(job, source)]
     words += _after_dashes(job, source)
     line = shlex.join(words)
     cwd = spec.get("cwd")
     return f"cd {shlex.quote(cwd)} && {line}" if isinstance(cwd, str) else line
+
+
+def _named(name: str, job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
+    option = _OPTIONS.get(str(job.get("workload")))
+    if option is None or _is_job_file(source):
+        return [name]
+    return [option, name.removeprefix(f"{option} ")]
 
 
 def _where(spec: Mapping[str, Any]) -> list[str]:

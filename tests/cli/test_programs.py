@@ -1,0 +1,177 @@
+"""Scripts without a suffix, folders, zip files and programs in any language, as a user submits
+them."""
+
+import json
+import os
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
+
+import pytest
+
+import hpcdist as package
+from hpcdist import workloads
+from hpcdist.spec import ModuleJob, ScriptJob
+
+TELL = '''
+"""A docstring."""
+import json, sys
+
+import beside
+
+print(json.dumps({
+    "name": __name__,
+    "doc": __doc__,
+    "file": __file__,
+    "spec": __spec__ and [__spec__.name, __spec__.origin, __spec__.parent],
+    "package": __package__,
+    "cached": __cached__ if __spec__ else None,
+    "loader": type(__loader__).__name__,
+    "globals": sorted(set(globals()) - {"__cached__", "__annotations__"}),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "argv": sys.argv,
+    "path": sys.path,
+    "beside": beside.__file__,
+}))
+'''
+SAYS = '#!/bin/sh\necho "$RANK of $WORLD_SIZE:" "$@"\n'
+
+
+def make_script(user):
+    user.write("app/beside.py", "")
+    return user.write("app/tell", TELL)
+
+
+def make_folder(user, beside=""):
+    user.write("app/beside.py", beside)
+    return user.write("app/__main__.py", TELL).parent
+
+
+def make_zip(user, beside="", *, name="app.pyz"):
+    zipapp.create_archive(make_folder(user, beside), user.folder / name, sys.executable)
+    return user.folder / name
+
+
+def make_zip_without_suffix(user):
+    return make_zip(user, name="packed")
+
+
+def make_program(user, name="say", text=SAYS):
+    path = user.write(name, text)
+    path.chmod(0o755)
+    return path
+
+
+def git_init(user):
+    subprocess.run(["git", "init", "-q"], cwd=user.folder, check=True, timeout=60)
+
+
+def snapshot_of(user):
+    (spec,) = user.folder.glob("runs/*/spec.json")
+    return Path(json.loads(spec.read_text())["snapshot"]["folder"])
+
+
+@pytest.mark.parametrize("make", [make_script, make_folder, make_zip, make_zip_without_suffix])
+def test_what_python_runs_by_its_path_finds_what_python_would_give_it(hpcdist, make):
+    path = make(hpcdist)
+    args = ["--lr", "0.1", "", "two words", "--"]
+    plain = subprocess.run(
+        [sys.executable, path, *args],
+        **hpcdist.settings(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    done = hpcdist("submit", os.path.relpath(path, hpcdist.folder), "--local", "--", *args)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.partition("] ")[2]) == json.loads(plain.stdout)
+
+
+@pytest.mark.parametrize("make", [make_script, make_folder, make_zip])
+def test_what_python_runs_by_its_path_runs_from_a_snapshot(hpcdist, make):
+    path = make(hpcdist)
+    git_init(hpcdist)
+    done = hpcdist("submit", path, "--local", "--snapshot")
+    assert done.returncode == 0, done.stderr
+    assert "not among the files" not in done.stderr
+    told = json.loads(done.stdout.partition("] ")[2])
+    assert told["argv"] == [str(snapshot_of(hpcdist) / path.relative_to(hpcdist.folder))]
+
+
+@pytest.mark.parametrize("make", [make_folder, make_zip])
+def test_what_a_main_program_and_its_modules_import_is_imported_before_the_fork(
+    hpcdist, make, monkeypatch
+):
+    path = make(hpcdist, "import torch.utils.data, PIL")
+    monkeypatch.chdir(hpcdist.folder / "app")
+    script = ScriptJob(name="x", script=str(path))
+    assert workloads.preload(script) == ["PIL", "torch.utils.data", "torch.distributed"]
+    module = ModuleJob(name="x", module="tell", script=str(path / "__main__.py"))
+    assert "torch.utils.data" in workloads.preload(module)
+
+
+def test_a_program_runs_in_every_rank_from_path_job_files_sweeps_and_python(hpcdist, monkeypatch):
+    make_program(hpcdist, "bin/say")
+    hpcdist.environment["PATH"] = f"{hpcdist.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    hpcdist.write("jobs/mine.yaml", "workload: program\nprogram: ../bin/say\nargs: [a]\n")
+    done = hpcdist("submit", "--no-python", "say", "--nodes", "2", "--local", "--", "x  y", "-m")
+    assert sorted(done.stdout.splitlines()) == [
+        "[rank 0] 0 of 2: x  y -m",
+        "[rank 1] 1 of 2: x  y -m",
+    ]
+    swept = hpcdist("submit", "mine", "--local", "--sweep", "args=[b],[c]")
+    assert [line for line in swept.stdout.splitlines() if " of " in line] == [
+        "[rank 0] 0 of 1: b",
+        "[rank 0] 0 of 1: c",
+    ]
+    rendered = hpcdist("render", "mine", "--scheduler", "slurm", "--gpus", "2")
+    assert "# hpcdist: mine\n" in rendered.stdout, rendered.stderr
+    monkeypatch.chdir(hpcdist.folder)
+    run = package.submit("./bin/say", ["p"], is_program=True, scheduler="local")
+    assert run.wait().state == "done"
+    assert run.logs() == "0 of 1: p\n"
+    runs = package.sweep("./bin/say", {"args": [["q"]]}, is_program=True, scheduler="local")
+    assert [run.logs() for run in runs] == ["0 of 1: q\n"]
+
+
+def test_a_program_of_the_project_runs_from_its_snapshot_and_another_from_where_it_is(
+    hpcdist, tmp_path_factory
+):
+    elsewhere = tmp_path_factory.mktemp("bin") / "other"
+    elsewhere.write_text('#!/bin/sh\necho "$0"\n')
+    elsewhere.chmod(0o755)
+    hpcdist.environment["PATH"] = f"{elsewhere.parent}{os.pathsep}{os.environ['PATH']}"
+    make_program(hpcdist, "run.sh", '#!/bin/sh\necho "$0 $1"; pwd; exec other\n')
+    git_init(hpcdist)
+    done = hpcdist("submit", "--no-python", "./run.sh", "--local", "--snapshot", "--", "a")
+    assert done.returncode == 0, done.stderr
+    folder = snapshot_of(hpcdist)
+    assert done.stdout.replace("[rank 0] ", "").splitlines() == [
+        f"{folder}/run.sh a",
+        str(folder),
+        str(elsewhere),
+    ]
+    done = hpcdist("submit", "--no-python", "other", "--local", "--snapshot")
+    assert done.stdout == f"[rank 0] {elsewhere}\n"
+    assert "not among the files" not in done.stderr
+
+
+def test_a_program_in_debug_mode_runs_below_the_command(hpcdist):
+    make_program(hpcdist, "say", f"{SAYS}exit 7\n")
+    done = hpcdist("submit", "--no-python", "./say", "--debug", "--", "x")
+    assert done.stdout == "0 of 1: x\n"
+    assert "left with exit code 7" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_program_that_is_no_python_and_options_that_contradict_are_refused(hpcdist):
+    make_program(hpcdist)
+    refused = hpcdist("submit", "say", "--local")
+    assert refused.returncode == 2
+    assert "run a program that is not Python with --no-python: ./say" in refused.stderr
+    assert hpcdist("submit", "--no-python", "say", "--local").returncode == 2
+    both = hpcdist("submit", "-m", "--no-python", "say", "--local")
+    assert both.returncode == 2
+    assert "-m and --no-python contradict each other" in both.stderr
+    assert hpcdist.runs == []
