@@ -11,7 +11,8 @@ from typing import Any
 
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
-from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.imports import heavy_imports, notes_on_imports
+from hpcdist.workloads.preload import Preload
 from hpcdist.workloads.script import run_as_main
 
 
@@ -23,7 +24,12 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a module needs is its own business."""
 
 
-def preload(job: JobSpec) -> list[str]:
+def notes(job: JobSpec) -> list[str]:
+    """What keeps a heavy module from being imported once per node."""
+    return notes_on_imports(Path(_job(job).script), first_on_path=Path.cwd())
+
+
+def preload(job: JobSpec) -> Preload:
     """Heavy modules that the module imports, found without running it."""
     return heavy_imports(Path(_job(job).script), first_on_path=Path.cwd())
 

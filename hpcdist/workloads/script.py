@@ -13,7 +13,8 @@ from typing import Any
 from hpcdist import record
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
-from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.imports import heavy_imports, notes_on_imports
+from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:
@@ -24,7 +25,12 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a script needs is the script's own business."""
 
 
-def preload(job: JobSpec) -> list[str]:
+def notes(job: JobSpec) -> list[str]:
+    """What keeps a heavy module from being imported once per node."""
+    return notes_on_imports(_script(job))
+
+
+def preload(job: JobSpec) -> Preload:
     """Heavy modules that the script imports, found without running it."""
     return heavy_imports(_script(job))
 
