@@ -54,7 +54,7 @@ def leave_with(code: int) -> None:
 
 
 def submitit_main() -> None:
-    """submitit's main, in a process without numpy.
+    """Run submitit's main, in a process without numpy.
 
     submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
     needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and

@@ -152,7 +152,7 @@ def test_the_import_of_lightning_leaves_no_thread_and_no_cuda_before_the_fork():
         "import importlib, os, sys\n"
         "from hpcdist import workloads\n"
         "from hpcdist.spec import LightningJob\n"
-        "for name in workloads.preload(LightningJob(name='x')): importlib.import_module(name)\n"
+        "for name in workloads.preload(LightningJob(name='x')).modules: importlib.import_module(name)\n"
         "import torch\n"
         "print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized())\n"
         "print('pytorch_lightning' in sys.modules)"

@@ -55,13 +55,14 @@ print(json.dumps([len(there), found]))
 
 
 @pytest.mark.parametrize(
-    ("text", "args", "num_preloaded"),
-    [(LITERALS, [], 3), (FROM_ARGUMENTS, ["--threads", "2"], 0)],
+    ("text", "num_preloaded"),
+    [(LITERALS, 3), (FROM_ARGUMENTS, 0)],
     ids=["literals", "arguments"],
 )
 def test_packages_read_what_the_program_sets_before_their_import(
-    submit, write_script, monkeypatch, text, args, num_preloaded
+    submit, write_script, monkeypatch, text, num_preloaded
 ):
+    args = ["--threads", "2"]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     write_script(OWN, "own.py")
     script = write_script(text + TELL)

@@ -136,20 +136,29 @@ SET = ["OMP_NUM_THREADS=4", "torch"]
         "import os\nos.environ.update(OMP_NUM_THREADS='4')",
         "import os\nos.environ |= dict(OMP_NUM_THREADS='4')",
         "import os\nenv = os.environ\nenv['OMP_NUM_THREADS'] = '4'",
+        "import os\nos.environ['OMP_NUM_THREADS'] = '%s' % ('4',)",
         "import os\nTHREADS = 4\nos.environ['OMP_NUM_THREADS'] = '%d' % THREADS",
         "import os\nfor name in ('OMP_NUM_THREADS',):\n    os.environ[name] = '4'",
         "import os\nfor k, v in {'OMP_NUM_THREADS': 4}.items(): os.environ[k] = str(v)",
         "import os\nif 'OMP_NUM_THREADS' not in os.environ:\n    os.environ['OMP_NUM_THREADS']='4'",
-        "import os\nif os.environ.get('OMP_NUM_THREADS') is None:\n"
-        "    os.environ['OMP_NUM_THREADS'] = '4'",
+        (
+            "import os\nif os.environ.get('OMP_NUM_THREADS') is None:\n"
+            "    os.environ['OMP_NUM_THREADS'] = '4'"
+        ),
         "import os\nos.environ['OMP_NUM_THREADS'] = os.getenv('OMP_NUM_THREADS', '4')",
         "import os\nos.environ['OMP_NUM_THREADS'] = os.environ['SLURM_CPUS_PER_TASK']",
-        "import os\ndef threads(number=4):\n    return str(number)\n"
-        "os.environ['OMP_NUM_THREADS'] = threads()",
-        "import os\ndef setup(**values):\n    os.environ.update(values)\n"
-        "setup(OMP_NUM_THREADS='4')",
-        "import os\nclass Setup:\n    def __init__(self, n):\n"
-        "        os.environ['OMP_NUM_THREADS'] = str(n)\nSetup(4)",
+        (
+            "import os\ndef threads(number=4):\n    return str(number)\n"
+            "os.environ['OMP_NUM_THREADS'] = threads()"
+        ),
+        (
+            "import os\ndef setup(**values):\n    os.environ.update(values)\n"
+            "setup(OMP_NUM_THREADS='4')"
+        ),
+        (
+            "import os\nclass Setup:\n    def __init__(self, n):\n"
+            "        os.environ['OMP_NUM_THREADS'] = str(n)\nSetup(4)"
+        ),
         "import os\ntry:\n    os.environ['OMP_NUM_THREADS'] = '4'\nexcept OSError: raise",
         "import own",
         "from own import *",
@@ -178,8 +187,10 @@ def test_a_literal_is_set_before_the_import_that_follows(plan, text):
         "import os\nos.environ['MASTER_ADDR'] = 'localhost'\nimport torch",
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\nimport torch",
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']\nimport torch",
-        "import os\nif int(os.environ['LOCAL_RANK']):\n    os.environ['WANDB_MODE']='off'\n"
-        "import torch",
+        (
+            "import os\nif int(os.environ['LOCAL_RANK']):\n    os.environ['WANDB_MODE']='off'\n"
+            "import torch"
+        ),
         "import os\nos.environ['HF_HOME'] = input()\nimport torch",
         "import os\nprint(dict(os.environ))\nenv = os.environ.copy()\nenv['A'] = '1'\nimport torch",
         "import os\n_ = {**os.environ, 'A': input()}\nimport torch",
@@ -208,12 +219,20 @@ def test_what_torch_does_not_read_or_is_not_run_before_it_changes_nothing(plan, 
         "def set_it(): os.environ['A'] = '1'\nargs.call(set_it)",
         "class Runner:\n    def go(self): os.environ['A'] = '1'\nargs.runner().go()",
         "def when():\n    if args.a: return\n    os.environ['A'] = '1'\nwhen()",
-        "def with_env(f):\n    def inner():\n        os.environ['A'] = '1'\n        f()\n"
-        "    return inner\n@with_env\ndef main(): import torch\nmain()",
+        (
+            "def with_env(f):\n    def inner():\n        os.environ['A'] = '1'\n        f()\n"
+            "    return inner\n@with_env\ndef main(): import torch\nmain()"
+        ),
         "exec(open('env.py').read())",
         "args.configure(os.environ)",
         "from unittest.mock import patch\npatch.dict(os.environ, A='1').start()",
         "A = '1'\ndef change():\n    global A\n    A = args.a\nargs.f(change)\nos.environ['A'] = A",
+        "env = {'A': '1'}\nsame = env\nsame.update(args.env)\nos.environ.update(env)",
+        "env = {'A': '1'}\nargs.fill(env)\nos.environ.update(env)",
+        "class C: a = '1'\nC.a = args.a\nos.environ['A'] = C.a",
+        "class C: a = '1'\nsetattr(C, 'a', args.a)\nos.environ['A'] = C.a",
+        "os.chdir('/')\nos.environ['A'] = os.path.abspath('a')",
+        "names = ['A']\nnames.append(args.a)\nfor name in names: os.environ[name] = '1'",
         "try:\n    args.check()\n    os.environ['A'] = '1'\nexcept OSError: pass",
         "import unheard_of\nos.environ['OMP_NUM_THREADS'] = '1'",
         "if args.a:\n    import torch\nos.environ['A'] = '1'",
@@ -233,8 +252,14 @@ def test_each_package_is_imported_in_the_environment_that_it_finds_in_the_progra
         "os.environ['MPLCONFIGDIR'] = '/tmp/a'\nos.environ.pop('OMP_NUM_THREADS')\n"
         "import lightning"
     ) == (
-        ["numpy", "OMP_NUM_THREADS=1", "torch", "MPLCONFIGDIR=/tmp/a"]
-        + ["OMP_NUM_THREADS=None", "lightning"],
+        [
+            "numpy",
+            "OMP_NUM_THREADS=1",
+            "torch",
+            "MPLCONFIGDIR=/tmp/a",
+            "OMP_NUM_THREADS=None",
+            "lightning",
+        ],
         [],
     )
 
@@ -248,7 +273,10 @@ def test_each_package_is_imported_in_the_environment_that_it_finds_in_the_progra
         ("os.environ['TORCH_LOGS'] = x()\nimport torchvision", (["numpy", "PIL"], ["torchvision"])),
         ("os.environ['HF_HOME'] = x()\nimport torch, lightning", (["torch"], ["lightning"])),
         ("os.environ['A'] = x()\nos.environ['A'] = '1'\nimport torch", (["A=1", "torch"], [])),
-        ("os.putenv('OMP_NUM_THREADS', '4')\nimport torch", (["putenv OMP_NUM_THREADS=4", "torch"], [])),
+        (
+            "os.putenv('OMP_NUM_THREADS', '4')\nimport torch",
+            (["putenv OMP_NUM_THREADS=4", "torch"], []),
+        ),
         (
             "import torch\nos.environ['TORCHDYNAMO_DISABLE'] = '1'\ntorch.optim",
             (["torch", "TORCHDYNAMO_DISABLE=1"], ["torch._dynamo"]),
@@ -287,7 +315,8 @@ def test_load_dotenv_sets_what_its_file_says(plan, tmp_path):
 def test_the_environment_of_a_function_is_what_its_module_sets_unless_it_is_sent_alone(plan):
     main = (
         "import os\nos.environ['TORCH_LOGS'] = 'a'\nimport numpy\n"
-        "def train():\n    numpy.zeros(1)\n    os.environ['OMP_NUM_THREADS'] = '4'\n    import torch"
+        "def train():\n    numpy.zeros(1)\n    os.environ['OMP_NUM_THREADS'] = '4'\n"
+        "    import torch"
     )
     whole = ["TORCH_LOGS=a", "numpy", "OMP_NUM_THREADS=4", "torch"]
     assert plan(main, function="main:train") == (whole, [])
@@ -319,18 +348,24 @@ def test_modules_are_imported_in_the_environment_of_the_program_and_it_is_put_ba
     ]
     assert seen[0] == ("first", "after", None, "after", None, ["after", "None", "after", "None"])
     assert seen[1][:5] == ("second", "after", None, None, None)
-    assert subprocess.check_output(asking, text=True).split() == ["before", "before", "None", "None"]
+    assert subprocess.check_output(asking, text=True).split() == [
+        "before",
+        "before",
+        "None",
+        "None",
+    ]
     assert [os.environ.get(name) for name in names] == ["before", "before", None, None]
 
 
 def test_a_note_says_which_line_costs_what_and_what_to_do(write):
     main = write("import os\n\nos.environ['OMP_NUM_THREADS'] = input()\nimport torch, torchvision")
-    assert notes_on_imports(main) == [
-        "main.py, line 3 sets OMP_NUM_THREADS to what only the run can tell: each rank imports torch "
-        "and torchvision itself, at some seconds of its CPU and memory of its own, instead of once "
-        "per node (write the value out, or set OMP_NUM_THREADS where you submit: export "
+    (note,) = notes_on_imports(main)
+    assert note == (
+        "main.py, line 3 sets OMP_NUM_THREADS to what only the run can tell: each rank imports "
+        "torch and torchvision itself, at some seconds of its CPU and memory of its own, instead "
+        "of once per node (write the value out, or set OMP_NUM_THREADS where you submit: export "
         "OMP_NUM_THREADS=...)"
-    ]
+    )
     setdefault = "os.environ.setdefault('OMP_NUM_THREADS', input())"
     assert notes_on_imports(write(f"import os\n{setdefault}\nimport torch")) == []
     on_nodes = "os.environ['TMPDIR'] = '/tmp/' + os.environ['SLURM_JOB_ID']"

@@ -32,6 +32,8 @@ class External:
     """Dotted, from the module on."""
 
 
+ENVIRON = External("os.environ")
+
 _PLAIN = (str, bytes, int, float, type(None), Path)
 _MOST_LETTERS = 100_000
 
@@ -50,8 +52,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
     **{
         f"os.path.{name}": getattr(os.path, name)
         for name in (
-            *("abspath", "basename", "dirname", "exists", "expanduser", "isdir", "isfile"),
-            *("join", "normpath", "realpath"),
+            *("abspath", "basename", "dirname", "expanduser", "join", "normpath", "realpath"),
         )
     },
     "os.fspath": os.fspath,
@@ -71,8 +72,8 @@ _METHODS: Mapping[type, frozenset[str]] = {
     dict: frozenset(("copy", "get", "items", "keys", "values")),
     Path: frozenset(
         (
-            *("absolute", "as_posix", "exists", "expanduser", "is_dir", "is_file", "joinpath"),
-            *("resolve", "with_name", "with_suffix"),
+            *("absolute", "as_posix", "expanduser", "joinpath", "resolve", "with_name"),
+            "with_suffix",
         )
     ),
 }
@@ -105,6 +106,27 @@ def is_known(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(is_known, value))
     return isinstance(value, _PLAIN)
+
+
+def spoil(value: Any) -> None:
+    """A list or dict was changed, or given to what may change it: nobody knows it any more."""
+    if isinstance(value, dict):
+        value.clear()
+        value[UNKNOWN] = UNKNOWN
+    elif isinstance(value, list):
+        value[:] = [UNKNOWN]
+
+
+def depends_on_folder(name: str, args: Sequence[Any]) -> bool:
+    """Whether a call gives something else after os.chdir."""
+    return name.rpartition(".")[2] in {
+        "abspath",
+        "absolute",
+        "cwd",
+        "getcwd",
+        "realpath",
+        "resolve",
+    } and not (args and is_known(args[0]) and os.path.isabs(str(args[0])))
 
 
 def combine(kind: type[ast.AST], left: Any, right: Any) -> Any:
@@ -142,8 +164,9 @@ def text(value: Any, conversion: int, spec: Any) -> Any:
     """A part of an f-string."""
     if not (is_known(value) and isinstance(spec, str)):
         return UNKNOWN
-    shown = {ord("s"): str, ord("r"): repr, ord("a"): ascii}.get(conversion, lambda same: same)
-    return _tried(lambda: format(shown(value), spec))
+    converts: Mapping[int, Callable[[object], str]] = {115: str, 114: repr, 97: ascii}
+    convert = converts.get(conversion)
+    return _tried(format, value if convert is None else convert(value), spec)
 
 
 def call(name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -162,6 +185,8 @@ def call_method(value: Any, name: str, args: Sequence[Any], keywords: Mapping[st
         if isinstance(value, kind) and name in names and is_known([*args, *keywords.values()]):
             result = _tried(getattr(value, name), *args, **keywords)
             return list(result) if kind is dict and name in {"items", "keys", "values"} else result
+    if not any(isinstance(value, kind) and name in names for kind, names in _METHODS.items()):
+        spoil(value)
     return UNKNOWN
 
 
