@@ -8,7 +8,7 @@ ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,7 +99,13 @@ def heavy_imports(
         function=function,
     )
     needs_dynamo = any(name in source for source in program.sources for name in _NEEDS_DYNAMO)
-    return plan_preload(program.events, needs_dynamo=needs_dynamo)
+    folder = path.parent if first_on_path is None else first_on_path
+    shadowed = frozenset(
+        package
+        for package in PRELOADED_PACKAGES
+        if (folder / f"{package}.py").exists() or (folder / package / "__init__.py").exists()
+    )
+    return plan_preload(program.events, needs_dynamo=needs_dynamo, shadowed=shadowed)
 
 
 def notes_on_imports(
@@ -131,14 +137,18 @@ def readers(name: str | None) -> frozenset[str]:
     return next((packages for begins, packages in _READERS if name.startswith(begins)), _ALL)
 
 
-def plan_preload(events: Iterable[Event], *, needs_dynamo: bool) -> Preload:
-    """What can be imported before the fork, of what a program does."""
+def plan_preload(
+    events: Iterable[Event], *, needs_dynamo: bool, shadowed: Container[str] = ()
+) -> Preload:
+    """What can be imported before the fork, of what a program does. Where a module of the user's
+    has the name of a package (`shadowed`), what imports that package would get the user's."""
     plan = _Plan(needs_dynamo=needs_dynamo)
     for event in events:
         if isinstance(event, Change):
             plan.change(event)
         elif _package(event.module) in PRELOADED_PACKAGES:
-            plan.load(event)
+            if not any(one in shadowed for one in _BRINGS.get(_package(event.module), ())):
+                plan.load(event)
         elif _package(event.module) not in _LIGHT:
             plan.load_any(event)
     return plan.end()

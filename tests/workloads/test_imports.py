@@ -109,6 +109,7 @@ def test_what_own_modules_import_later_or_never_is_left_alone(found, text):
 
 def test_a_package_of_the_users_by_a_known_name_is_not_the_known_one(found):
     assert found("import torch", torch="x = 1") == []
+    assert found("import sklearn, PIL", pandas="x = 1") == ["PIL"]  # sklearn would import it
 
 
 def test_a_module_of_a_package_imports_relative_to_it_after_its_package(tmp_path):
