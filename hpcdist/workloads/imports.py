@@ -42,7 +42,7 @@ _WITH_THREADS = _ALL - {"PIL", _DYNAMO}
 _READERS: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (
         (
-            *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "WANDB_", "SLURM_", "PYTHONHASHSEED"),
+            *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "WANDB_", "PYTHONHASHSEED"),
             *("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"),
             *("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
         ),
@@ -51,7 +51,7 @@ _READERS: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
     (
         (
             *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_"),
-            *("MPL", "MLFLOW_", "COMET_", "NEPTUNE_", "TF_", "XLA_", "JAX_"),
+            *("MPL", "MLFLOW_", "COMET_", "NEPTUNE_", "SLURM_", "TF_", "XLA_", "JAX_"),
         ),
         _TRAINERS,
     ),
