@@ -70,8 +70,11 @@ class Workspace:
         if self.snapshot is None:
             return job
         if isinstance(job, FunctionJob):
-            path = self.snapshot.python_path_in(self.snapshot.folder(runs), job.python_path)
-            return msgspec.structs.replace(job, python_path=path)
+            folder = self.snapshot.folder(runs)
+            path = self.snapshot.python_path_in(folder, job.python_path)
+            source = None if job.source is None else self.snapshot.path_in(folder, job.source)
+            there = job.source if source is None else str(source)
+            return msgspec.structs.replace(job, python_path=path, source=there)
         if not isinstance(job, ScriptJob):
             return job
         copy = self.snapshot.path_in(self.snapshot.folder(runs), job.script)

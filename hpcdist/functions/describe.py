@@ -34,7 +34,7 @@ def load_function(
         "function": name,
         "source": source,
         "python_path": _python_path(),
-        "modules": _modules(source, payload),
+        "modules": _modules(source, name, payload),
     }
     return load_values(values, source=name, flags=flags)
 
@@ -80,16 +80,16 @@ def _python_path() -> list[str]:
     ]
 
 
-def _modules(source: str | None, payload: bytes) -> list[str]:
+def _modules(source: str | None, function: str, payload: bytes) -> list[str]:
     """Heavy packages that the function's file imports, or that the function itself names."""
-    found = [] if source is None else _heavy_in(Path(source))
+    found = [] if source is None else _heavy_in(Path(source), function)
     if not found:
         found = [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
     return found
 
 
-def _heavy_in(source: Path) -> list[str]:
+def _heavy_in(source: Path, function: str) -> list[str]:
     try:
-        return heavy_imports(source)
+        return heavy_imports(source, function=function).modules
     except (OSError, SyntaxError, ValueError):  # such as a file that has changed since its import
         return []

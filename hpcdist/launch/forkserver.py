@@ -43,6 +43,7 @@ from hpcdist.launch.process import (
 from hpcdist.launch.rank_process import become_rank
 from hpcdist.progress import ProgressBoard
 from hpcdist.spec import JobSpec
+from hpcdist.workloads.preload import Preload
 
 _STRAYS_GRACE_S = 0.3
 """How long what a rank left behind has to end by itself."""
@@ -53,7 +54,7 @@ _BUSY_S = 0.01
 
 
 def start_forkserver(
-    job: JobSpec, board: ProgressBoard, preload: Callable[[], list[str]]
+    job: JobSpec, board: ProgressBoard, preload: Callable[[], Preload]
 ) -> tuple[int, Channel]:
     """Fork the forkserver from the calling agent; returns its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
@@ -104,7 +105,7 @@ class Forkserver:
         os.set_blocking(self._reading, False)
         self._said = b""
 
-    def serve(self, preload: Callable[[], list[str]]) -> NoReturn:
+    def serve(self, preload: Callable[[], Preload]) -> NoReturn:
         """Import, then answer; ChannelClosedError when the agent is gone."""
         wake_up = _wake_on_child()
         channel = self._channel.fileno()
@@ -124,11 +125,13 @@ class Forkserver:
             if self._ending:
                 self._go_on_ending()
 
-    def _import(self, preload: Callable[[], list[str]]) -> None:
+    def _import(self, preload: Callable[[], Preload]) -> None:
         not_imported: list[str] = []
         gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
         try:
-            for module in preload():
+            found = preload()
+            not_imported += found.notes()
+            for module in found.in_turn():
                 try:
                     importlib.import_module(module)
                 except BaseException as error:  # noqa: BLE001 - also what a module raises to exit

@@ -53,13 +53,30 @@ def leave_with(code: int) -> None:
     _exit_code = code
 
 
+def submitit_main() -> None:
+    """Run submitit's main, in a process without numpy.
+
+    submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
+    needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and
+    OPENBLAS_NUM_THREADS in the agent, before a program could set them. An agent starts sooner, and
+    is smaller, too.
+    """
+    is_there = "numpy" in sys.modules
+    if not is_there:
+        sys.modules["numpy"] = None  # type: ignore[assignment] # importing it fails, as if missing
+    try:
+        from submitit.core import submission
+    finally:
+        if not is_there:
+            del sys.modules["numpy"]
+    submission.submitit_main()
+
+
 def main() -> None:
     """What the scheduler's script starts: submitit's main, and then the run's exit code.
 
     The scheduler must see a failed run as a failed job: dependencies count on it.
     """
-    from submitit.core.submission import submitit_main
-
     from hpcdist.launch.pickles import adopt_pickle
 
     adopt_pickle(Path(sys.argv[1]))

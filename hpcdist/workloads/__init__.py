@@ -13,6 +13,7 @@ from types import ModuleType
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec
 from hpcdist.workloads.main_module import set_main
+from hpcdist.workloads.preload import Preload
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
@@ -68,10 +69,11 @@ def prepare(job: JobSpec) -> None:
     _module(job).prepare(job)
 
 
-def preload(job: JobSpec) -> list[str]:
-    """Modules to import once per node, before the ranks are forked; they start no threads."""
-    modules: list[str] = _module(job).preload(job)
-    return modules
+def preload(job: JobSpec) -> Preload:
+    """What to import once per node, before the ranks are forked; it starts no threads. A module of
+    this package may give the names of modules alone."""
+    found: Preload | list[str] = _module(job).preload(job)
+    return found if isinstance(found, Preload) else Preload(steps=[*found])
 
 
 def _module(job: JobSpec) -> ModuleType:

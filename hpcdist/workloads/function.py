@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from hpcdist import record
 from hpcdist.functions.call import load_call
 from hpcdist.functions.outcome import Kind, write_outcome
 from hpcdist.rank import RankContext
 from hpcdist.spec import FunctionJob, JobSpec
+from hpcdist.workloads.imports import heavy_imports, notes_on_imports
+from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:
@@ -21,10 +24,23 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a function needs is its own business."""
 
 
-def preload(job: JobSpec) -> list[str]:
-    """The heavy modules that were found where the function was submitted."""
+def notes(job: JobSpec) -> list[str]:
+    """What keeps a heavy module from being imported once per node."""
     assert isinstance(job, FunctionJob)
-    return job.modules
+    if job.source is None:
+        return []
+    return notes_on_imports(Path(job.source), function=job.function)
+
+
+def preload(job: JobSpec) -> Preload:
+    """The heavy modules that the function imports, or those that were found where it was
+    submitted, where its file says nothing of any."""
+    assert isinstance(job, FunctionJob)
+    found = Preload()
+    if job.source is not None:
+        with suppress(OSError, SyntaxError, ValueError):  # such as a notebook's, that is gone
+            found = heavy_imports(Path(job.source), function=job.function)
+    return found if found.steps or found.left_out else Preload(steps=[*job.modules])
 
 
 def run(context: RankContext) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from hpcdist.job.source import unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
-from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.imports import heavy_imports, notes_on_imports
 from hpcdist.workloads.main_module import run_module
+from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:
@@ -23,7 +24,14 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a module needs is its own business."""
 
 
-def preload(job: JobSpec) -> list[str]:
+def notes(job: JobSpec) -> list[str]:
+    """What keeps a heavy module from being imported once per node."""
+    path = Path(_job(job).script)
+    with unpacked(path) as (source, root):
+        return notes_on_imports(source, first_on_path=root or Path.cwd())
+
+
+def preload(job: JobSpec) -> Preload:
     """Heavy modules that the module imports, found without running it."""
     path = Path(_job(job).script)
     with unpacked(path) as (source, root):

@@ -11,6 +11,7 @@ import sys
 from hpcdist.errors import JobError
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ProgramJob
+from hpcdist.workloads.preload import Preload
 
 _SIGNAL_BASE = 128
 """What a shell adds to the number of the signal that ended a program."""
@@ -24,9 +25,9 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a program needs is its own business."""
 
 
-def preload(_job: JobSpec) -> list[str]:
+def preload(_job: JobSpec) -> Preload:
     """Nothing: no import outlives the rank's process image."""
-    return []
+    return Preload()
 
 
 def run(context: RankContext) -> None:

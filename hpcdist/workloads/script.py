@@ -5,16 +5,19 @@ A folder or a zip file with a `__main__.py` is one, too: `python folder args`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 from hpcdist.job.source import find_main, unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
-from hpcdist.workloads.imports import heavy_imports
+from hpcdist.workloads.imports import heavy_imports, notes_on_imports
 from hpcdist.workloads.main_module import run_as_main, run_module
+from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:
@@ -25,15 +28,29 @@ def prepare(job: JobSpec) -> None:
     """Nothing: what a script needs is the script's own business."""
 
 
-def preload(job: JobSpec) -> list[str]:
+def notes(job: JobSpec) -> list[str]:
+    """What keeps a heavy module from being imported once per node."""
+    with _source(job) as path:
+        return notes_on_imports(path)
+
+
+def preload(job: JobSpec) -> Preload:
     """Heavy modules that the script imports, found without running it."""
+    with _source(job) as path:
+        return heavy_imports(path)
+
+
+@contextlib.contextmanager
+def _source(job: JobSpec) -> Iterator[Path]:
+    """The file that is run: of a folder or a zip file, its main program."""
     path = _script(job)
     main = find_main(str(path))
     if main is None:
-        return heavy_imports(path)
+        yield path
+        return
     assert main.origin is not None
     with unpacked(Path(main.origin)) as (source, _):
-        return heavy_imports(source)
+        yield source
 
 
 def run(context: RankContext) -> None:

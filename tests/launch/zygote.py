@@ -15,7 +15,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import numpy as np  # noqa: F401 - as submitit does
 import torch
 import torch.distributed
 from requeuing import TestRequeuer

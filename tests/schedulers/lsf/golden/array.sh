@@ -15,7 +15,7 @@ exec >> "$logs/${job}_0_log.out" 2>&1
 set -euo pipefail
 cd /home/ann/project
 export HPCDIST_SUBMIT_DIR=/home/ann/project
-# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+# Libraries read these as they are loaded; what is set already stays.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=lsf
 # What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:

@@ -25,7 +25,7 @@ set -euo pipefail
 cd /home/ann/project
 export HF_HOME='/scratch/ann/it'"'"'s here'
 export HPCDIST_SUBMIT_DIR=/home/ann/project
-# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+# Libraries read these as they are loaded; what is set already stays.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 export SUBMITIT_EXECUTOR=lsf
 # What stands behind -- is started on every host of the job (LSB_MCPU_HOSTS), one agent, which forks the ranks:

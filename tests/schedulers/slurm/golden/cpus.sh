@@ -13,7 +13,7 @@ set -euo pipefail
 # The agents answer these signals. Without a trap, bash would end before them, and the job with it.
 trap : TERM USR2
 cd /home/ann/project
-# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+# Libraries read these as they are loaded; what is set already stays.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:

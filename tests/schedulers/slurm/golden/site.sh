@@ -25,7 +25,7 @@ trap : TERM USR2
 cd /home/ann/project
 export HF_HOME='/scratch/ann/it'"'"'s here'
 export NCCL_DEBUG=WARN
-# Libraries read these as they are loaded, submitit's numpy among them; what is set already stays.
+# Libraries read these as they are loaded; what is set already stays.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 export SUBMITIT_EXECUTOR=slurm
 # One agent per node, which forks the node's ranks. An agent that is killed must not take the others along at once:

@@ -1,0 +1,81 @@
+"""What a program sets in its environment before its imports is read by them, though they are made
+before the ranks are forked: as under torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+LITERALS = """
+import os, sys
+there = sorted({"numpy", "torch", "torchmetrics"} & sys.modules.keys())
+before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "PYTORCH_JIT", "TORCH_LOGS")}
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+import numpy
+os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCHDYNAMO_DISABLE="1", PYTORCH_JIT="0")
+os.environ["MPLCONFIGDIR"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpl")
+from own import set_threads
+set_threads(2)
+import torch, torchmetrics
+"""
+OWN = """
+import os
+os.environ.setdefault("TORCH_LOGS", "recompiles")
+def set_threads(number):
+    os.environ["OMP_NUM_THREADS"] = str(number)
+"""
+FROM_ARGUMENTS = """
+import argparse, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--threads")
+there = sorted({"numpy", "torch", "torchmetrics"} & sys.modules.keys())
+before = os.environ["OMP_NUM_THREADS"]
+os.environ["OMP_NUM_THREADS"] = parser.parse_args().threads
+import numpy, torch
+"""
+TELL = """
+import json, matplotlib, threadpoolctl, torch.distributed as dist
+import torch._dynamo
+found = {
+    "before": before,
+    "threads": torch.get_num_threads(),
+    "blas": [library["num_threads"] for library in threadpoolctl.threadpool_info()
+             if library["internal_api"] == "openblas" and "numpy" in library["filepath"]],
+    "debug": dist.get_debug_level().name,
+    "dynamo": torch._dynamo.config.disable,
+    "jit": torch.jit._state._enabled.enabled,
+    "logs": torch._logging._internal.log_state.is_artifact_enabled("recompiles"),
+    "matplotlib": matplotlib.get_configdir(),
+    "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
+}
+print(json.dumps([len(there), found]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "num_preloaded"),
+    [(LITERALS, 3), (FROM_ARGUMENTS, 0)],
+    ids=["literals", "arguments"],
+)
+def test_packages_read_what_the_program_sets_before_their_import(
+    submit, write_script, monkeypatch, text, num_preloaded
+):
+    args = ["--threads", "2"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_script(OWN, "own.py")
+    script = write_script(text + TELL)
+    launched = submit(script, *args)
+    plain = subprocess.run(
+        [sys.executable, str(script), *args],
+        env=os.environ | {"LOCAL_RANK": "0"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    _, expected = json.loads(plain.stdout)
+    assert launched.verdict(60).kind == "done", launched.everything_said()
+    assert launched.said(0) == [[num_preloaded, expected]]
+    is_told = "script.py, line 7 sets OMP_NUM_THREADS" in launched.everything_said()
+    assert is_told == (text is FROM_ARGUMENTS)
