@@ -14,7 +14,7 @@ there = sorted({"numpy", "torch", "torchmetrics"} & sys.modules.keys())
 before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "PYTORCH_JIT", "TORCH_LOGS")}
 os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
 import numpy
-os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCHDYNAMO_DISABLE="1", PYTORCH_JIT="0")
+os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_COMPILE_DISABLE="1", PYTORCH_JIT="0")
 os.environ["MPLCONFIGDIR"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpl")
 from own import set_threads
 set_threads(2)
