@@ -3,9 +3,11 @@
 import fnmatch
 import gzip
 import json
+import re
 import sqlite3
 from collections import Counter
 
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
 _NEVER = ("__pycache__", "*.pyc")
 
 
@@ -19,6 +21,10 @@ def differences(row, torchrun, hpcdist):
             f"first failure (rank, exit code): torchrun {torchrun.first_failure}, "
             f"hpcdist {hpcdist.first_failure}"
         )
+    if torchrun.exception not in {None, hpcdist.exception}:
+        found.append(f"exception: torchrun {torchrun.exception}, hpcdist {hpcdist.exception}")
+    if row.not_blamed and hpcdist.exception == row.not_blamed:
+        found.append(f"exception: hpcdist blames {hpcdist.exception}")
     found += _of_files(row, torchrun, hpcdist)
     if "output" in row.compares:
         found += _of_output(torchrun, hpcdist)
@@ -44,7 +50,12 @@ def _files(row, outcome):
     for path in sorted(outcome.folder.rglob("*")):
         name = str(path.relative_to(outcome.folder))
         ignored = any(fnmatch.fnmatch(name, pattern) for pattern in (*_NEVER, *row.ignores))
-        if path.is_file() and not ignored and "__pycache__" not in name and name not in outcome.given:
+        if (
+            path.is_file()
+            and not ignored
+            and "__pycache__" not in name
+            and name not in outcome.given
+        ):
             found[name] = path
     return found
 
@@ -95,7 +106,7 @@ def _placed(value, folder):
 def _of_output(torchrun, hpcdist):
     for rank, (theirs, ours) in enumerate(zip(torchrun.output, hpcdist.output, strict=True)):
         one, other = (
-            Counter(text.replace(str(outcome.folder), "FOLDER").splitlines())
+            Counter(_ADDRESS.sub("0x", text.replace(str(outcome.folder), "FOLDER")).splitlines())
             for text, outcome in ((theirs, torchrun), (ours, hpcdist))
         )
         if one != other:

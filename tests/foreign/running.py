@@ -16,12 +16,13 @@ from pathlib import Path
 
 from hpcdist.run import Run
 
-NUM_RANKS = 2
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0
 _END_S = 20.0
 _ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)", re.DOTALL
+    r"Root Cause \(first observed failure\):.*?rank +: (\d+) .*?exitcode +: (-?\d+)"
+    r".*?traceback : (.*?)\s*=====",
+    re.DOTALL,
 )
 
 
@@ -41,6 +42,8 @@ class Outcome:
     first_failure: tuple[int, int] | None
     """The rank that is said to have failed first, and its exit code; that of a signal is
     negative."""
+    exception: str | None
+    """The exception that is named as its reason; torchrun knows of none without @record."""
     told: str
     """What the command itself said."""
 
@@ -119,7 +122,7 @@ def run_both(launchers, row, place):
             command,
             make_arguments(row, folder.parent),
             folder=folder,
-            environment=_environment(row),
+            environment=_environment(row) | {"PWD": str(folder)},
             output=folder.parent / "told",
         )
         started.append((number, folder, given))
@@ -128,7 +131,7 @@ def run_both(launchers, row, place):
         {"exit_code": code, "folder": folder, "given": given}
         for code, (_, folder, given) in zip(codes, started, strict=True)
     )
-    return _torchrun_outcome(**theirs), _hpcdist_outcome(**ours)
+    return _torchrun_outcome(row, **theirs), _hpcdist_outcome(row, **ours)
 
 
 def _furnish(folder, row):
@@ -148,7 +151,9 @@ def _furnish(folder, row):
 
 def _environment(row):
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "COV_"))
     }
     bin_folder = str(Path(sys.executable).parent)
     found = inherited | {
@@ -161,7 +166,7 @@ def _environment(row):
 
 
 def _torchrun_arguments(row, place):
-    options = ["--standalone", "--nproc-per-node", str(NUM_RANKS)]
+    options = ["--standalone", "--nproc-per-node", str(row.num_ranks)]
     options += ["--redirects", "3", "--log-dir", str(place / "logs")]
     how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
     return [*options, *how, row.program, *row.arguments]
@@ -169,17 +174,17 @@ def _torchrun_arguments(row, place):
 
 def _hpcdist_arguments(row, place):
     how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[row.how]
-    options = ["--gpus", str(NUM_RANKS), "--local", "--runs", str(place / "runs")]
+    options = ["--gpus", str(row.num_ranks), "--local", "--runs", str(place / "runs")]
     options += ["--no-requeue", "--set", "launch.device=cpu"]
     return ["submit", *how, row.program, *options, "--", *row.arguments]
 
 
-def _torchrun_outcome(*, exit_code, folder, given):
+def _torchrun_outcome(row, *, exit_code, folder, given):
     told = (folder.parent / "told").read_text(errors="replace")
     cause = _ROOT_CAUSE.search(told)
     ranks = [
         sorted((folder.parent / "logs").glob(f"*/attempt_0/{rank}/std*.log"))
-        for rank in range(NUM_RANKS)
+        for rank in range(row.num_ranks)
     ]
     return Outcome(
         exit_code=exit_code,
@@ -187,20 +192,22 @@ def _torchrun_outcome(*, exit_code, folder, given):
         given=given,
         output=["".join(file.read_text(errors="replace") for file in files) for files in ranks],
         first_failure=(int(cause[1]), int(cause[2])) if cause else None,
+        exception=_last_line(cause[3]) if cause else None,
         told=told,
     )
 
 
-def _hpcdist_outcome(*, exit_code, folder, given):
+def _hpcdist_outcome(row, *, exit_code, folder, given):
     paths = sorted((folder.parent / "runs").glob("*/spec.json"))
     run = Run(paths[0].parent) if paths else None
-    logs = [run.log_file(rank, 0) for rank in range(NUM_RANKS)] if run else []
+    logs = [run.log_file(rank, 0) for rank in range(row.num_ranks)] if run else []
     return Outcome(
         exit_code=exit_code,
         folder=folder,
         given=given,
         output=[file.read_text(errors="replace") if file.exists() else "" for file in logs],
         first_failure=_first_failure(run),
+        exception=_exception(run),
         told=(folder.parent / "told").read_text(errors="replace"),
     )
 
@@ -214,3 +221,15 @@ def _first_failure(run):
     if verdict.signal is not None:
         return verdict.rank, -int(signal.Signals[verdict.signal])
     return verdict.rank, verdict.exit_code
+
+
+def _exception(run):
+    if run is None or not run.verdict_file.exists():
+        return None
+    verdict = run.read_verdict()
+    return verdict.exception and f"{verdict.exception}: {verdict.exception_message}"
+
+
+def _last_line(text):
+    """Of a traceback; None where there is none."""
+    return text.splitlines()[-1].strip() if text.startswith("Traceback") else None

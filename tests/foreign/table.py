@@ -6,6 +6,7 @@ program wrote are compared for all of them: `facts-*.json` key by key, what was 
 """
 
 import shutil
+import sqlite3
 import stat
 import zipapp
 from collections.abc import Callable, Mapping
@@ -26,12 +27,15 @@ class Row:
     how: Literal["script", "module", "command"] = "script"
     """A module is for -m, a command for --no-python."""
     arguments: tuple[str, ...] = ()
+    num_ranks: int = 2
     files: tuple[str, ...] = ()
     """Of the folder of programs: what it needs where it runs."""
     prepare: Callable[[Path], None] | None = None
     """Makes what else it needs, in the folder where it runs."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
     """None: not set."""
+    not_blamed: str = ""
+    """An exception that hpcdist's verdict must not name."""
     exit_code: int = 0
     """Of torchrun: what the row is about would be lost if torchrun failed otherwise."""
     compares: tuple[Literal["output"], ...] = ()
@@ -78,9 +82,16 @@ def _script(name, *, label=None, arguments=(), files=(), **options):
     )
 
 
-def _end(way, exit_code=0):
-    return _script(
-        "ends.py", arguments=(way,), exit_code=exit_code, compares=("output",)
+def _end(way, *, is_slow=True, **options):
+    """Rank 1 fails in this way, while rank 0 waits."""
+    return Row(
+        name=f"ends: {way}",
+        program="ends.py",
+        arguments=("waits", way),
+        files=("ends.py",),
+        exit_code=1,
+        is_slow=is_slow,
+        **{"compares": ("output",)} | options,
     )
 
 
@@ -121,7 +132,7 @@ def _folder_with_main(folder):
 
 def _zip_with_main(folder):
     source = folder.parent / "zipped"
-    (source / "program").mkdir(parents=True)
+    source.mkdir()
     _folder_with_main(source)
     zipapp.create_archive(source / "program", folder / "program.pyz")
 
@@ -132,87 +143,323 @@ def _console_entry(folder):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-_OURS = "HPCDIST_*"
-_PORTRAIT = {}
+def _below(folder):
+    (folder / "below").mkdir()
+    shutil.copy(_PROGRAMS / "place.py", folder / "below")
+    _beside(folder / "below")
+
+
+def _link(folder):
+    _below(folder)
+    (folder / "link.py").symlink_to(folder / "below" / "place.py")
+
+
+def _shadowing(folder):
+    for name in ("cloudpickle", "msgspec", "platform", "queue", "resource", "secrets", "yaml"):
+        (folder / f"{name}.py").write_text("IS_OWN = True\n")
+
+
+def _hydra_config(folder):
+    (folder / "conf").mkdir()
+    (folder / "conf" / "config.yaml").write_text("lr: 0.1\nmodel: {width: 3}\n")
+
+
+def _parquet(path):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path).to_pydict()
+
+
+def _board(path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    events = EventFileLoader(str(path)).Load()
+    return [(event.step, value.tag) for event in events for value in event.summary.value]
+
+
+def _mlflow(path):
+    with sqlite3.connect(path) as connection:
+        metrics = connection.execute("select key, value, step from metrics order by step")
+        runs = connection.execute("select name, status from runs")
+        return [metrics.fetchall(), runs.fetchall()]
+
+
+def _without_times(path):
+    return [line.partition("]")[2] for line in path.read_text().splitlines()]
+
+
+def _size(path):
+    return path.stat().st_size
+
+
+def _state(path):
+    """Tensors and numbers of a file of torch.save, as text."""
+    import torch
+
+    return repr(torch.load(path, map_location="cpu", weights_only=False))
+
+
+_CHECKPOINT = {"*.ckpt": _state, "*.distcp": _size, "*.metadata": _size}
+
+_OF_THE_AGENT = "a rank is a fork of a process that has imported more, and runs below its frames"
+_ARGV = "other rows tell of the script's path as it is given"
+_OWN_VARIABLES = (
+    "hpcdist, submitit and the schedulers add variables; the store has an address of its own"
+)
+_OUTPUT = "lines reach the log whole; what is no UTF-8 is escaped"
+_SHARE = "a rank is bound to its share of the CPUs"
+_SIGUSR2 = (
+    "SIGUSR2 says that the run is about to end, and does not end a program that knows nothing of it"
+)
+
+_PORTRAIT = {
+    "collector.is_frozen": _OF_THE_AGENT,
+    "depth": _OF_THE_AGENT,
+    "libraries.*": _OF_THE_AGENT,
+    "loggers.names": _OF_THE_AGENT,
+    "loggers.configured": _OF_THE_AGENT,
+    "interpreter.filters": _OF_THE_AGENT,
+    "interpreter.orig_argv": _OF_THE_AGENT,
+    "process.cmdline": _OF_THE_AGENT,
+    "process.environ_of_kernel": _OF_THE_AGENT,
+    "process.siblings": "the store is a process of its own",
+    "process.death_signal": "a rank ends with the process that started it",
+    "time_state.atexit": _OF_THE_AGENT,
+    "time_state.linecache": _OF_THE_AGENT,
+    "multiprocessing_state.semaphore_tracker": _OF_THE_AGENT,
+    "multiprocessing_state.config": _OF_THE_AGENT,
+    "time_state.faulthandler": "a crash leaves its stack in the log",
+    "descriptors": "the events and stacks of the rank",
+    "dispositions.SIGUSR2": _SIGUSR2,
+    "process.ignored": _SIGUSR2,
+    "process.cpus": _SHARE,
+    **{
+        f"environment.same.{name}": _OWN_VARIABLES
+        for name in (
+            "HPCDIST_*",
+            "SUBMITIT_*",
+            "MASTER_*",
+            "*_SOCKET_IFNAME",
+            "NODE_RANK",
+            "OLDPWD",
+            "_",
+            "PL_TRAINER_*",
+            "LT_*",
+            "TORCHELASTIC_ERROR_FILE",
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE",
+        )
+    },
+    "environment.names": _OWN_VARIABLES,
+    "interpreter.argv": _ARGV,
+    "sources.mp_spawn_data.sys_argv": _ARGV,
+    **{
+        f"streams.*.{name}": _OUTPUT
+        for name in (
+            "buffer",
+            "buffer.*",
+            "raw",
+            "line_buffering",
+            "write_through",
+            "errors",
+            "encoding",
+        )
+    },
+}
+_TORCH_PORTRAIT = {
+    "loggers.submitit": _OF_THE_AGENT,
+    "numpy modules": _OF_THE_AGENT,
+    "other modules": _OF_THE_AGENT,
+    "state.num interop": _SHARE,
+}
+
+_ENDS_WELL = (
+    "os._exit(0)",
+    "exec",
+    "exec of a command",
+    "sys.exit(None)",
+    "sys.exit(256)",
+    "exit handler raises",
+    "exit handler exits",
+    "thread raises",
+    "thread exits",
+    "thread leaves",
+    "destructor raises",
+    "no stdout",
+    "stdout is None",
+    "stderr is None",
+    "no streams",
+    "stdout deleted",
+    "descriptors closed",
+    "stdout is devnull",
+    "many threads",
+)
 
 _FORMS = [
-    Row(name="a script without .py", program="program", prepare=_without_suffix),
-    Row(name="a script in a folder below", program="below/place.py", prepare=lambda folder: shutil.copytree(_PROGRAMS, folder / "below", ignore=lambda _, names: {n for n in names if n != "place.py"})),
-    Row(name="a folder with __main__.py", program="program", prepare=_folder_with_main),
-    Row(name="a zip with __main__.py", program="program.pyz", prepare=_zip_with_main),
-    Row(name="a module", program="outer.part.program", how="module", prepare=_in_packages),
-    Row(name="a package", program="outer.part", how="module", prepare=_in_packages),
-    Row(name="a module in a namespace package", program="outer.part.program", how="module", prepare=_in_namespace),
-    Row(name="a package that is a namespace", program="outer.part", how="module", prepare=_in_namespace),
-    Row(name="a console entry point", program="./entry", how="command", prepare=_console_entry),
-    Row(name="a command that fails", program="./entry", how="command", arguments=("6",), exit_code=1, prepare=_console_entry),
+    Row(name="script without .py", program="program", prepare=_without_suffix),
+    Row(name="script in a folder below", program="below/place.py", prepare=_below),
+    Row(name="script that is a link", program="link.py", prepare=_link),
+    Row(name="folder with __main__.py", program="program", prepare=_folder_with_main),
+    Row(name="zip with __main__.py", program="program.pyz", prepare=_zip_with_main),
+    Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
+    Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
+    Row(
+        name="module in a namespace package",
+        program="outer.part.program",
+        how="module",
+        prepare=_in_namespace,
+    ),
+    Row(
+        name="package that is a namespace",
+        program="outer.part",
+        how="module",
+        prepare=_in_namespace,
+        is_slow=True,
+    ),
+    Row(name="console entry point", program="./entry", how="command", prepare=_console_entry),
+    Row(
+        name="console entry point that fails",
+        program="./entry",
+        how="command",
+        arguments=("6",),
+        exit_code=1,
+        prepare=_console_entry,
+        is_slow=True,
+    ),
 ]
 
 _ENDS = [
-    _end("os._exit(0)"),
-    _end("os._exit(9)", 1),
-    _end("exec"),
-    _end("exec that fails", 1),
-    _end("exec of a command"),
-    _end("sys.exit(None)"),
-    _end("sys.exit(True)", 1),
-    _end("sys.exit(text)", 1),
-    _end("sys.exit(object)", 1),
-    _end("sys.exit(-1)", 1),
-    _end("sys.exit(256)"),
-    _end("sys.exit(75)", 1),
-    _end("raise", 1),
-    _end("group", 1),
-    _end("interrupt", 1),
-    _end("SIGINT", 1),
-    _end("SIGTERM", 1),
-    _end("SIGKILL", 1),
-    _end("SIGUSR1", 1),
-    _end("SIGUSR2", 1),
-    _end("abort", 1),
-    _end("segfault", 1),
-    _end("exit handler raises"),
-    _end("exit handler exits"),
-    _end("exit handler leaves", 1),
-    _end("thread raises"),
-    _end("thread exits"),
-    _end("destructor raises"),
-    _end("no stdout"),
-    _end("stdout is None"),
-    _end("stderr is None"),
-    _end("no streams"),
-    _end("descriptors closed"),
-    _end("stdout is devnull"),
-    _end("hook", 1),
-    _end("hook exits", 1),
-    _end("many threads"),
-    _end("recursion", 1),
-    _end("syntax", 1),
-    _end("generator exit", 1),
-    _end("own BaseException", 1),
+    Row(
+        name="ends well, in many ways",
+        program="ends.py",
+        arguments=_ENDS_WELL,
+        num_ranks=len(_ENDS_WELL),
+        files=("ends.py",),
+        compares=("output",),
+    ),
+    _end("sys.exit(text)", is_slow=False),
+    _end("raise", is_slow=False),
+    _end("interrupt", is_slow=False),
+    _end("SIGKILL", is_slow=False),
+    _end("hook exits", is_slow=False),
+    _end("os._exit(9)"),
+    _end("exec that fails"),
+    _end("sys.exit(True)"),
+    _end("sys.exit(object)"),
+    _end("sys.exit(-1)"),
+    _end("sys.exit(75)"),
+    _end("group"),
+    _end("SIGINT"),
+    _end("SIGTERM"),
+    _end("SIGUSR1"),
+    _end("abort", compares=()),
+    _end("segfault", compares=()),
+    _end("exit handler leaves"),
+    _end("hook"),
+    _end("hook leaves"),
+    _end("recursion", compares=()),
+    _end("syntax"),
+    _end("generator exit"),
+    _end("own BaseException"),
+    _end("stdout without flush"),
 ]
 
-ROWS = [
-    *_FORMS,
-    *_ENDS,
+_PLAIN = [
     _script("open_files.py", compares=("output",)),
     _script("open_files.py", arguments=("raises",), exit_code=1, compares=("output",)),
-    _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",)),
-    _script("children.py", compares=("output",), label=""),
+    _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
+    _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),
-    _script("fork_ends.py", arguments=("exits",), compares=("output",)),
-    _script("fork_ends.py", arguments=("ends",), compares=("output",)),
+    _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
+    _script("fork_ends.py", arguments=("ends",), compares=("output",), is_slow=True),
+    _script(
+        "child_then_fails.py",
+        arguments=("raises",),
+        exit_code=1,
+        not_blamed="ValueError: in the child",
+    ),
+    _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
     _script("signals.py"),
     _script("output.py", compares=("output",)),
-    _script("introspection.py"),
-    _script("portrait.py"),
-    _script("torch_portrait.py"),
+    _script(
+        "introspection.py",
+        differs={"stack": _OF_THE_AGENT, "argv": _ARGV, "argv *": _ARGV},
+    ),
+    _script("portrait.py", differs=_PORTRAIT),
+    _script("closes_descriptors.py"),
+    _script("shadows.py", prepare=_shadowing),
+]
+
+_WITH_TORCH = [
+    _script("torch_portrait.py", differs=_TORCH_PORTRAIT),
     _script("random_numbers.py"),
     _script("early_environment.py", environment={"OMP_NUM_THREADS": None}),
     _script("ddp_snapshot.py", arguments=("4",)),
-    _script("ddp_snapshot.py", arguments=("2", "--no-destroy")),
-    _script("recorded.py", arguments=("raises",), exit_code=1),
     _script("recorded.py", arguments=("exits",), exit_code=1),
-    _script("fsdp_checkpoint.py", is_slow=True),
+    _script("recorded.py", arguments=("raises",), exit_code=1, is_slow=True),
+    _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
+    _script("children.py", label="in full", arguments=("all",), is_slow=True),
+    _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
     _script("compiled.py", is_slow=True),
 ]
+
+_OF_PACKAGES = [
+    Row(
+        name=f"accelerate: {name}",
+        program=f"accelerate.test_utils.scripts.{name}",
+        how="module",
+        packages=("accelerate",),
+        environment={"ACCELERATE_USE_CPU": "true"},
+        is_slow=True,
+    )
+    for name in ("test_sync", "test_ops")
+] + [
+    _script(
+        "transformers_trainer.py",
+        packages=("transformers", "accelerate"),
+        ignores=("trained/*/training_args.bin", "trained/*/trainer_state.json", "trained/*.bin"),
+        is_slow=True,
+    ),
+    _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
+    _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
+    _script("fabric.py", is_slow=True),
+    _script("fabric.py", arguments=("alone",), is_slow=True),
+    _script("rank_zero.py", compares=("output",), is_slow=True),
+    _script(
+        "hydra_app.py",
+        prepare=_hydra_config,
+        arguments=("lr=0.5", "hydra.run.dir=results/${oc.env:RANK}", "hydra.job.chdir=true"),
+        packages=("hydra",),
+        readers={"*hydra_app.log": _without_times},
+        ignores=("*hydra.yaml",),
+        is_slow=True,
+    ),
+    _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
+    _script(
+        "wandb_offline.py",
+        arguments=("--finish",),
+        packages=("wandb",),
+        ignores=("wandb/*",),
+        is_slow=True,
+    ),
+    _script(
+        "trackers.py",
+        packages=("mlflow", "tensorboard", "sqlalchemy"),
+        readers={"mlflow.db": _mlflow, "board-*": _board},
+        is_slow=True,
+    ),
+    _script(
+        "columns.py",
+        packages=("pyarrow", "h5py"),
+        readers={"*.parquet": _parquet},
+        is_slow=True,
+    ),
+    _script(
+        "deepspeed_zero.py",
+        packages=("deepspeed",),
+        environment={"DS_ACCELERATOR": "cpu"},
+        is_slow=True,
+    ),
+]
+
+ROWS = [*_FORMS, *_ENDS, *_PLAIN, *_WITH_TORCH, *_OF_PACKAGES]

@@ -107,7 +107,7 @@ def shells():
         os.popen("echo popen").read(),
         subprocess.check_output(["sh", "-c", "ulimit -c; umask; trap"]).decode(),
         subprocess.check_output(["sh", "-c", "ls /proc/self/fd | wc -l"]).decode(),
-        subprocess.check_output(["grep", "^Sig[BI]", "/proc/self/status"]).decode(),
+        subprocess.check_output(["grep", "^SigBlk", "/proc/self/status"]).decode(),
     ]
 
 

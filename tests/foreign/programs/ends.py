@@ -1,4 +1,4 @@
-"""Rank 1 ends in the way that the argument names; rank 0 has written its file, and waits for it."""
+"""Each rank ends in the way that its argument names."""
 
 import atexit
 import ctypes
@@ -9,7 +9,7 @@ import threading
 import time
 
 rank = int(os.environ["RANK"])
-way = sys.argv[1]
+way = sys.argv[1 + rank]
 
 
 def raise_in_exit_handler():
@@ -28,7 +28,9 @@ class RaisesAtEnd:
 
 
 def end():
-    if way == "os._exit(0)":
+    if way == "waits":
+        time.sleep(600)
+    elif way == "os._exit(0)":
         os._exit(0)
     elif way == "os._exit(9)":
         os._exit(9)
@@ -107,9 +109,19 @@ def end():
     elif way == "hook":
         sys.excepthook = lambda kind, value, trace: open(f"hook-{rank}", "w").write(kind.__name__)
         raise ValueError("told to the hook")
-    elif way == "hook exits":
+    elif way == "hook leaves":
         sys.excepthook = lambda *_: os._exit(8)
         raise ValueError("told to the hook")
+    elif way == "hook exits":
+        sys.excepthook = lambda *_: sys.exit(3)
+        raise ValueError("told to the hook")
+    elif way == "thread leaves":
+        threading.Thread(target=os._exit, args=(0,)).start()
+        time.sleep(600)
+    elif way == "stdout without flush":
+        sys.stdout = type("Odd", (), {"write": len})()
+    elif way == "stdout deleted":
+        del sys.stdout, sys.stderr
     elif way == "many threads":
         for _ in range(20):
             threading.Thread(target=time.sleep, args=(0.05,)).start()
@@ -125,9 +137,4 @@ def end():
         raise NotImplementedError(way)
 
 
-open(f"began-{rank}", "w").close()
-if rank == 0 and "--all" not in sys.argv:
-    while not os.path.exists("began-1"):
-        time.sleep(0.01)
-else:
-    end()
+end()

@@ -54,7 +54,9 @@ def doctests():
 
 
 def unit_tests():
-    program = unittest.main(argv=["x"], exit=False, testRunner=unittest.TextTestRunner(io.StringIO()))
+    program = unittest.main(
+        argv=["x"], exit=False, testRunner=unittest.TextTestRunner(io.StringIO())
+    )
     return [program.result.testsRun, len(program.result.failures)]
 
 

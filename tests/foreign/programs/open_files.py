@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import logging
+import logging.handlers
 import os
 import shelve
 import sqlite3
@@ -75,7 +76,7 @@ def suspended():
     try:
         yield 1
     finally:
-        note("generator closed")
+        os.write(out_of_generator, b"generator closed\n")
 
 
 sys.stdout = Logger(f"log-{rank}.txt")
@@ -106,7 +107,7 @@ database.execute("insert into t values (1)")
 handler = logging.FileHandler(f"logging-{rank}.txt", delay=True)
 logging.getLogger("foreign").addHandler(handler)
 logging.getLogger("foreign").warning("logged")
-memory = logging.handlers = __import__("logging.handlers").handlers.MemoryHandler(100, target=handler)
+memory = logging.handlers.MemoryHandler(100, target=handler)
 logging.getLogger("kept").addHandler(memory)
 logging.getLogger("kept").warning("kept until the end")
 temporary = tempfile.NamedTemporaryFile(dir=".", prefix="temporary-")
@@ -119,6 +120,7 @@ cycle.self = cycle
 stack = contextlib.ExitStack()
 stack.callback(note, "stack that is never closed")
 closed = Closed()
+out_of_generator = os.open(f"generator-{rank}.txt", os.O_WRONLY | os.O_CREAT)
 generator = suspended()
 next(generator)
 atexit.register(note, "registered first, called last")

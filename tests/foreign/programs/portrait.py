@@ -15,7 +15,8 @@ import json
 import linecache
 import locale
 import logging
-import multiprocessing
+import multiprocessing.resource_tracker
+import multiprocessing.spawn
 import os
 import pickle
 import resource
@@ -78,7 +79,9 @@ def dispositions():
     for number in sorted(signal.valid_signals()):
         handler = signal.getsignal(number)
         name = signal.Signals(number).name if number in list(signal.Signals) else str(int(number))
-        found[name] = getattr(handler, "name", None) or getattr(handler, "__qualname__", str(handler))
+        found[name] = getattr(handler, "name", None) or getattr(
+            handler, "__qualname__", str(handler)
+        )
     return found
 
 
@@ -106,7 +109,8 @@ def stream(value):
         "buffer.mode": value.buffer.mode,
         "raw": type(getattr(value.buffer, "raw", value.buffer)).__name__,
         "closefd": getattr(getattr(value.buffer, "raw", value.buffer), "closefd", None),
-        "dunder": value is getattr(sys, f"__{ {0: 'stdin', 1: 'stdout', 2: 'stderr'}[value.fileno()] }__"),
+        "dunder": value
+        is getattr(sys, f"__{ {0: 'stdin', 1: 'stdout', 2: 'stderr'}[value.fileno()] }__"),
     }
 
 
@@ -154,7 +158,7 @@ def seen_warnings():
     return sorted(
         name
         for name, module in list(sys.modules.items())
-        if len(getattr(module, "__warningregistry__", None) or {}) > 1
+        if len(vars(module).get("__warningregistry__", ())) > 1
     )
 
 
@@ -312,7 +316,11 @@ def collector():
 def interpreter():
     return {
         "argv": sys.argv,
-        "flags": {name: getattr(sys.flags, name) for name in dir(sys.flags) if name[0] != "_" and not callable(getattr(sys.flags, name))},
+        "flags": {
+            name: getattr(sys.flags, name)
+            for name in dir(sys.flags)
+            if name[0] != "_" and not callable(getattr(sys.flags, name))
+        },
         "orig_argv": sys.orig_argv,
         "executable": sys.executable,
         "prefix": [sys.prefix, sys.exec_prefix, sys.base_prefix],
@@ -332,7 +340,10 @@ def interpreter():
         "last_type": hasattr(sys, "last_type"),
         "exc_info": str(sys.exc_info()),
         "tracebacklimit": hasattr(sys, "tracebacklimit"),
-        "builtins": sorted(set(dir(__builtins__)) & {"exit", "quit", "copyright", "help", "credits", "license", "_"}),
+        "builtins": sorted(
+            set(dir(__builtins__))
+            & {"exit", "quit", "copyright", "help", "credits", "license", "_"}
+        ),
         "filesystem_encoding": sys.getfilesystemencoding(),
         "default_encoding": sys.getdefaultencoding(),
         "site": "site" in sys.modules,
@@ -343,7 +354,11 @@ def time_state():
     return {
         "little_cpu_used": began_s < 0.5,
         "tz": time.tzname,
-        "locale": [locale.getlocale(), locale.getpreferredencoding(False), locale.setlocale(locale.LC_ALL)],
+        "locale": [
+            locale.getlocale(),
+            locale.getpreferredencoding(False),
+            locale.setlocale(locale.LC_ALL),
+        ],
         "float": float.__repr__(0.1),
         "decimal": repr(decimal.getcontext()),
         "tempdir": tempfile.gettempdir(),
@@ -406,7 +421,11 @@ def torch_state():
     return {
         "threads": torch.get_num_threads(),
         "interop": torch.get_num_interop_threads(),
-        "parallel": [line for line in torch.__config__.parallel_info().splitlines() if "threads" in line.lower() or "OMP" in line],
+        "parallel": [
+            line
+            for line in torch.__config__.parallel_info().splitlines()
+            if "threads" in line.lower() or "OMP" in line
+        ],
         "seed_set": torch.initial_seed() == torch.default_generator.initial_seed(),
         "dtype": str(torch.get_default_dtype()),
         "device": str(torch.get_default_device()),
@@ -415,10 +434,7 @@ def torch_state():
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul": torch.get_float32_matmul_precision(),
         "flush_denormal": torch.tensor([1e-310], dtype=torch.float64).mul(1).item() == 0,
-        "backends": {
-            name: getattr(torch.backends, name).enabled
-            for name in ("mkldnn", "cudnn")
-        },
+        "backends": {name: getattr(torch.backends, name).enabled for name in ("mkldnn", "cudnn")},
         "cuda_available": torch.cuda.is_available(),
         "cuda_initialized": torch.cuda.is_initialized(),
         "cuda_bad_fork": getattr(torch.cuda, "_is_in_bad_fork", bool)(),

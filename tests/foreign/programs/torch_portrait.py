@@ -45,8 +45,8 @@ def sent(method):
     process.start()
     try:
         found = line.get(timeout=60).number
-    except queue.Empty:
-        found = "nothing"
+    except (queue.Empty, AttributeError) as error:
+        found = repr(error)
     process.join(60)
     return [found, tensor.tolist(), process.exitcode]
 
@@ -60,7 +60,10 @@ def loaded(method):
         multiprocessing_context=method,
         persistent_workers=True,
     )
-    return [batch.tolist() for batch in loader]
+    try:
+        return [batch.tolist() for batch in loader]
+    except RuntimeError as error:
+        return repr(error)
 
 
 def loggers():
@@ -129,7 +132,7 @@ facts = {
 }
 if __name__ == "__main__":
     facts["sent"] = {method: sent(method) for method in ("fork", "spawn")}
-    facts["loaded"] = {method: loaded(method) for method in ("fork", "spawn")}
+    facts["loaded"] = {method: loaded(method) for method in ("fork",)}
     torch.set_num_threads(3)
     facts["set threads"] = torch.get_num_threads()
     try:
