@@ -56,7 +56,7 @@ def _files(row, outcome):
             and "__pycache__" not in name
             and name not in outcome.given
         ):
-            found[name] = path
+            found[re.sub(row.unnamed, "", name) if row.unnamed else name] = path
     return found
 
 
@@ -72,12 +72,12 @@ def _of_random(files, command):
 
 def _of_file(row, name, theirs, ours):
     reader = _reader(row, name)
-    values = [reader(path) for path in (theirs, ours)]
-    if not isinstance(values[0], dict):
+    values = [_read(reader, path) for path in (theirs, ours)]
+    if not all(isinstance(value, dict) for value in values):
         if values[0] != values[1]:
             yield f"file {name}: torchrun {_cut(values[0])}, hpcdist {_cut(values[1])}"
         return
-    folders = [str(path).removesuffix(name).rstrip("/") for path in (theirs, ours)]
+    folders = [str(path).removesuffix(f"/{name}") for path in (theirs, ours)]
     flat = [
         {key: _placed(value, folder) for key, value in flatten(one)}
         for one, folder in zip(values, folders, strict=True)
@@ -87,6 +87,14 @@ def _of_file(row, name, theirs, ours):
         one, other = (each.get(key, "(missing)") for each in flat)
         if one != other and not known:
             yield f"{name}, {key}: torchrun {_cut(one)}, hpcdist {_cut(other)}"
+
+
+def _read(reader, path):
+    """What the reader makes of the file; of one that is not whole, why it cannot be read."""
+    try:
+        return reader(path)
+    except Exception as error:  # noqa: BLE001 - each format has its own
+        return f"{type(error).__name__}: {error}"
 
 
 def flatten(value, prefix=""):

@@ -15,7 +15,7 @@ import traceback
 import torch.distributed.run
 
 import hpcdist.cli.main
-import hpcdist.cli.submit  # noqa: F401 - the command imports it when it is called
+import hpcdist.cli.submit  # the command imports it when it is called
 
 
 def _command(name, arguments):

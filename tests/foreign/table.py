@@ -44,6 +44,8 @@ class Row:
     """By pattern of a name: what is compared of files whose bytes are never the same."""
     ignores: tuple[str, ...] = ()
     """Patterns of files that differ from run to run."""
+    unnamed: str = ""
+    """A pattern of the part of a file's name that differs from run to run."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a key of facts-*.json: why it may differ."""
     packages: tuple[str, ...] = ()
@@ -170,11 +172,22 @@ def _parquet(path):
     return pyarrow.parquet.read_table(path).to_pydict()
 
 
+def _hdf5(path):
+    import h5py
+
+    with h5py.File(path) as file:
+        return [file["loss"][:].tolist(), dict(file.attrs)]
+
+
 def _board(path):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     events = EventFileLoader(str(path)).Load()
-    return [(event.step, value.tag) for event in events for value in event.summary.value]
+    return [
+        (event.step, value.tag, value.tensor.float_val[:])
+        for event in events
+        for value in event.summary.value
+    ]
 
 
 def _mlflow(path):
@@ -427,6 +440,7 @@ _OF_PACKAGES = [
     _script("rank_zero.py", compares=("output",), is_slow=True),
     _script(
         "hydra_app.py",
+        label="",
         prepare=_hydra_config,
         arguments=("lr=0.5", "hydra.run.dir=results/${oc.env:RANK}", "hydra.job.chdir=true"),
         packages=("hydra",),
@@ -446,12 +460,13 @@ _OF_PACKAGES = [
         "trackers.py",
         packages=("mlflow", "tensorboard", "sqlalchemy"),
         readers={"mlflow.db": _mlflow, "board-*": _board},
+        unnamed=r"tfevents\..*",
         is_slow=True,
     ),
     _script(
         "columns.py",
         packages=("pyarrow", "h5py"),
-        readers={"*.parquet": _parquet},
+        readers={"*.parquet": _parquet, "*.h5": _hdf5},
         is_slow=True,
     ),
     _script(

@@ -19,7 +19,7 @@ def main(config):
             [
                 OmegaConf.to_container(config),
                 HydraConfig.get().job.name,
-                HydraConfig.get().overrides.task,
+                list(HydraConfig.get().overrides.task),
                 os.path.relpath(os.getcwd(), hydra.utils.get_original_cwd()),
             ],
             file,
