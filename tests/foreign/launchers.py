@@ -1,8 +1,9 @@
 """Starts torchrun and hpcdist as their commands do, from a process that has imported both already.
 
-Reads one JSON object per line: {id, command, arguments, folder, environment, output}. A child is
-forked for each, which is the command; at its end {id, code} is written as a line. The ranks of both
-are real: torchrun starts an interpreter for each, hpcdist an agent that imports what they need.
+Reads one JSON object per line: {id, command, arguments, folder, environment, output, is_executed}.
+A child is forked for each, which is the command, or is replaced by it where it is to be executed;
+at its end {id, code} is written as a line. The ranks of both are real: torchrun starts an
+interpreter for each, hpcdist an agent that imports what they need.
 """
 
 import json
@@ -16,6 +17,9 @@ import torch.distributed.run
 
 import hpcdist.cli.main
 import hpcdist.cli.submit  # the command imports it when it is called
+
+
+_MODULES = {"torchrun": "torch.distributed.run", "hpcdist": "hpcdist"}
 
 
 def _command(name, arguments):
@@ -36,6 +40,9 @@ def _become(order):
         os.dup2(source, descriptor)
     os.closerange(3, 256)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if order["is_executed"]:
+        command = [sys.executable, "-m", _MODULES[order["command"]], *order["arguments"]]
+        os.execv(command[0], command)
     sys.argv = [order["command"], *order["arguments"]]
     _command(order["command"], order["arguments"])
 

@@ -71,7 +71,7 @@ class Launchers:
         self.process.wait(60)
         self.process.stdout.close()
 
-    def start(self, command, arguments, *, folder, environment, output):
+    def start(self, command, arguments, *, folder, environment, output, is_executed):
         """Returns the id of what was started."""
         number = next(self._ids)
         order = {
@@ -81,6 +81,7 @@ class Launchers:
             "folder": str(folder),
             "environment": environment,
             "output": str(output),
+            "is_executed": is_executed,
         }
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         return number
@@ -124,6 +125,7 @@ def run_both(launchers, row, place):
             folder=folder,
             environment=_environment(row) | {"PWD": str(folder)},
             output=folder.parent / "told",
+            is_executed=row.is_executed,
         )
         started.append((number, folder, given))
     codes = [launchers.exit_code(number, deadline_s) for number, _, _ in started]

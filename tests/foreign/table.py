@@ -48,6 +48,9 @@ class Row:
     """A pattern of the part of a file's name that differs from run to run."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a key of facts-*.json: why it may differ."""
+    is_executed: bool = False
+    """Both commands are started as by a shell; else they are forked from a process that has
+    imported them, which saves seconds."""
     packages: tuple[str, ...] = ()
     """Modules that must be there; else the row is skipped."""
     is_slow: bool = False
@@ -405,7 +408,7 @@ _PLAIN = [
 
 _WITH_TORCH = [
     _script("torch_portrait.py", differs=_TORCH_PORTRAIT),
-    _script("random_numbers.py"),
+    _script("random_numbers.py", is_executed=True),
     _script("early_environment.py", environment={"OMP_NUM_THREADS": None}),
     _script("ddp_snapshot.py", arguments=("4",)),
     _script("recorded.py", arguments=("exits",), exit_code=1),
