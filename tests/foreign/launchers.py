@@ -18,7 +18,6 @@ import torch.distributed.run
 import hpcdist.cli.main
 import hpcdist.cli.submit  # the command imports it when it is called
 
-
 _MODULES = {"torchrun": "torch.distributed.run", "hpcdist": "hpcdist"}
 
 
