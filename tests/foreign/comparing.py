@@ -1,0 +1,148 @@
+"""Says what differs between what torchrun and hpcdist left of the same program."""
+
+import fnmatch
+import gzip
+import json
+import re
+import sqlite3
+from collections import Counter
+
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+_NEVER = ("__pycache__", "*.pyc")
+
+
+def differences(row, torchrun, hpcdist):
+    """Sentences, each of which begins with what differs; none where both are equal."""
+    found = []
+    if torchrun.exit_code != hpcdist.exit_code:
+        found.append(f"exit code: torchrun {torchrun.exit_code}, hpcdist {hpcdist.exit_code}")
+    if torchrun.first_failure != hpcdist.first_failure:
+        found.append(
+            f"first failure (rank, exit code): torchrun {torchrun.first_failure}, "
+            f"hpcdist {hpcdist.first_failure}"
+        )
+    if torchrun.exception not in {None, hpcdist.exception}:
+        found.append(f"exception: torchrun {torchrun.exception}, hpcdist {hpcdist.exception}")
+    if row.not_blamed and hpcdist.exception == row.not_blamed:
+        found.append(f"exception: hpcdist blames {hpcdist.exception}")
+    found += _of_files(row, torchrun, hpcdist)
+    if "output" in row.compares:
+        found += _of_output(torchrun, hpcdist)
+    return found
+
+
+def _of_files(row, torchrun, hpcdist):
+    theirs, ours = (_files(row, outcome) for outcome in (torchrun, hpcdist))
+    for name in sorted(theirs.keys() - ours.keys()):
+        yield f"file {name}: torchrun's run wrote it, hpcdist's did not"
+    for name in sorted(ours.keys() - theirs.keys()):
+        yield f"file {name}: hpcdist's run wrote it, torchrun's did not"
+    yield from _of_random(theirs, "torchrun")
+    yield from _of_random(ours, "hpcdist")
+    for name in sorted(theirs.keys() & ours.keys()):
+        if not name.startswith("random-"):
+            yield from _of_file(row, name, theirs[name], ours[name])
+
+
+def _files(row, outcome):
+    """Path by name of the files that a run wrote."""
+    found = {}
+    for path in sorted(outcome.folder.rglob("*")):
+        name = str(path.relative_to(outcome.folder))
+        ignored = any(fnmatch.fnmatch(name, pattern) for pattern in (*_NEVER, *row.ignores))
+        if (
+            path.is_file()
+            and not ignored
+            and "__pycache__" not in name
+            and name not in outcome.given
+        ):
+            found[re.sub(row.unnamed, "", name) if row.unnamed else name] = path
+    return found
+
+
+def _of_random(files, command):
+    """What ranks drew without a seed: each must have drawn something else."""
+    paths = [path for name, path in files.items() if name.startswith("random-")]
+    drawn = [json.loads(path.read_text()) for path in paths]
+    for name in sorted({name for one in drawn for name in one}):
+        values = [json.dumps(one.get(name)) for one in drawn]
+        if len(set(values)) < len(values):
+            yield f"random numbers of {name}: the same on several ranks under {command}"
+
+
+def _of_file(row, name, theirs, ours):
+    reader = _reader(row, name)
+    values = [_read(reader, path) for path in (theirs, ours)]
+    if not all(isinstance(value, dict) for value in values):
+        if values[0] != values[1]:
+            yield f"file {name}: torchrun {_cut(values[0])}, hpcdist {_cut(values[1])}"
+        return
+    folders = [str(path).removesuffix(f"/{name}") for path in (theirs, ours)]
+    flat = [
+        {key: _placed(value, folder) for key, value in flatten(one)}
+        for one, folder in zip(values, folders, strict=True)
+    ]
+    for key in sorted(flat[0].keys() | flat[1].keys()):
+        known = any(fnmatch.fnmatch(key, pattern) for pattern in row.differs)
+        one, other = (each.get(key, "(missing)") for each in flat)
+        if one != other and not known:
+            yield f"{name}, {key}: torchrun {_cut(one)}, hpcdist {_cut(other)}"
+
+
+def _read(reader, path):
+    """What the reader makes of the file; of one that is not whole, why it cannot be read."""
+    try:
+        return reader(path)
+    except Exception as error:  # noqa: BLE001 - each format has its own
+        return f"{type(error).__name__}: {error}"
+
+
+def flatten(value, prefix=""):
+    """Pairs of a dotted name and a value, of objects within objects."""
+    if not isinstance(value, dict) or not value:
+        yield prefix, value
+        return
+    for key, inner in value.items():
+        yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _placed(value, folder):
+    """The value with the name of the run's own folder taken out."""
+    return json.loads(json.dumps(value).replace(folder, "FOLDER"))
+
+
+def _of_output(torchrun, hpcdist):
+    for rank, (theirs, ours) in enumerate(zip(torchrun.output, hpcdist.output, strict=True)):
+        one, other = (
+            Counter(_ADDRESS.sub("0x", text.replace(str(outcome.folder), "FOLDER")).splitlines())
+            for text, outcome in ((theirs, torchrun), (ours, hpcdist))
+        )
+        if one != other:
+            yield (
+                f"output of rank {rank}: only under torchrun {sorted((one - other).elements())}, "
+                f"only under hpcdist {sorted((other - one).elements())}"
+            )
+
+
+def _cut(value):
+    text = repr(value)
+    return text if len(text) <= 400 else f"{text[:400]}... ({len(text)} letters)"
+
+
+def _reader(row, name):
+    for pattern, reader in (row.readers | _READERS).items():
+        if fnmatch.fnmatch(name, pattern):
+            return reader
+    return lambda path: path.read_bytes()
+
+
+def _sqlite(path):
+    with sqlite3.connect(path) as connection:
+        return "\n".join(connection.iterdump())
+
+
+_READERS = {
+    "*.gz": lambda path: gzip.decompress(path.read_bytes()),  # its header has the time
+    "facts-*.json": lambda path: json.loads(path.read_text()),
+    "*.sqlite": _sqlite,
+}

@@ -1,0 +1,139 @@
+"""Writes in all the ways that count on the interpreter's end; with an argument, rank 1 fails so."""
+
+import atexit
+import concurrent.futures
+import contextlib
+import csv
+import gzip
+import io
+import json
+import logging
+import logging.handlers
+import os
+import shelve
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+import weakref
+import zipfile
+
+rank = os.environ["RANK"]
+how = sys.argv[1] if len(sys.argv) > 1 else "ends"
+
+
+class Logger:
+    """What many training scripts put in the place of sys.stdout."""
+
+    def __init__(self, path):
+        self.terminal = sys.stdout
+        self.log = open(path, "w")
+
+    def write(self, message):
+        self.terminal.write(message)
+        self.log.write(message)
+
+    def flush(self):
+        self.terminal.flush()
+
+
+class JsonLines:
+    def __init__(self, path):
+        self.file = open(path, "w")
+
+    def write(self, **fields):
+        self.file.write(json.dumps(fields) + "\n")
+
+
+class Writer:
+    """Writes its last words when it is destroyed."""
+
+    def __init__(self, name):
+        self.name = name
+        self.file = open(f"{name}-{rank}.txt", "w")
+
+    def __del__(self):
+        self.file.write(f"{self.name} is gone\n")
+
+
+class Closed:
+    def __init__(self):
+        weakref.finalize(self, note, "finalized")
+
+
+def note(text):
+    with open(f"order-{rank}.txt", "a") as file:
+        file.write(text + "\n")
+
+
+def later():
+    time.sleep(0.2)
+    note("thread that is waited for")
+
+
+def suspended():
+    try:
+        yield 1
+    finally:
+        os.write(out_of_generator, b"generator closed\n")
+
+
+sys.stdout = Logger(f"log-{rank}.txt")
+print("first line")
+print("no newline at the end", end="")
+
+table = csv.writer(open(f"table-{rank}.csv", "w", newline=""))
+table.writerow(["epoch", "loss"])
+for epoch in range(3):
+    table.writerow([epoch, 1 / (epoch + 1)])
+
+packed = gzip.open(f"packed-{rank}.gz", "wt")
+packed.write("packed\n" * 100)
+lines = JsonLines(f"lines-{rank}.jsonl")
+lines.write(loss=0.5)
+raw = open(f"raw-{rank}.bin", "wb", buffering=1 << 20)
+raw.write(bytes(range(256)))
+both = io.TextIOWrapper(open(f"wrapped-{rank}.txt", "wb"), write_through=False)
+both.write("wrapped\n")
+archive = zipfile.ZipFile(f"archive-{rank}.zip", "w")
+archive.writestr(zipfile.ZipInfo("member"), "content")
+shelf = shelve.open(f"shelf-{rank}", writeback=True)
+shelf["list"] = [1, 2]
+shelf["list"].append(3)
+database = sqlite3.connect(f"base-{rank}.sqlite")
+database.execute("create table t (x)")
+database.execute("insert into t values (1)")
+handler = logging.FileHandler(f"logging-{rank}.txt", delay=True)
+logging.getLogger("foreign").addHandler(handler)
+logging.getLogger("foreign").warning("logged")
+memory = logging.handlers.MemoryHandler(100, target=handler)
+logging.getLogger("kept").addHandler(memory)
+logging.getLogger("kept").warning("kept until the end")
+temporary = tempfile.NamedTemporaryFile(dir=".", prefix="temporary-")
+folder = tempfile.TemporaryDirectory(dir=".", prefix="temporary-")
+open(os.path.join(folder.name, "inside"), "w").write("x")
+
+of_module = Writer("of_module")
+cycle = Writer("cycle")
+cycle.self = cycle
+stack = contextlib.ExitStack()
+stack.callback(note, "stack that is never closed")
+closed = Closed()
+out_of_generator = os.open(f"generator-{rank}.txt", os.O_WRONLY | os.O_CREAT)
+generator = suspended()
+next(generator)
+atexit.register(note, "registered first, called last")
+atexit.register(note, "registered last, called first")
+threading.Thread(target=later).start()
+threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+pool = concurrent.futures.ThreadPoolExecutor(1)
+pool.submit(time.sleep, 0.1)
+pool.submit(note, "what the pool still had to do")
+
+if how != "ends" and rank == "0":
+    sys.exit(0)
+if how == "raises":
+    raise ValueError("as it was told")
+if how == "exits":
+    sys.exit(7)

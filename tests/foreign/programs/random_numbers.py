@@ -1,0 +1,69 @@
+"""Draws from everything that is random without a seed."""
+
+import email.utils
+import json
+import os
+import random
+import secrets
+import tempfile
+import uuid
+
+import numpy
+import torch
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
+
+rank = os.environ["RANK"]
+numbers = TensorDataset(torch.arange(1000))
+order = torch.cat([batch[0] for batch in DataLoader(numbers, batch_size=100, shuffle=True)])
+layer = torch.nn.Linear(4, 4)
+state = torch.get_rng_state()
+drawn = {
+    "torch.rand": torch.rand(4).tolist(),
+    "torch.randn": torch.randn(4, dtype=torch.float64).tolist(),
+    "torch.randperm": torch.randperm(1000).tolist(),
+    "torch.initial_seed": torch.initial_seed(),
+    "torch.get_rng_state": state.tolist(),
+    "torch.Generator that is seeded": torch.Generator().seed(),
+    "torch.nn.init": layer.weight.tolist(),
+    "dropout": torch.nn.Dropout()(torch.ones(200)).tolist(),
+    "DataLoader(shuffle=True)": order.tolist(),
+    "RandomSampler": list(RandomSampler(range(1000))),
+    "random_split": list(random_split(range(1000), [500, 500])[0].indices),
+    "DataLoader's seed of workers": DataLoader(numbers, num_workers=0)._get_shared_seed()
+    if hasattr(DataLoader, "_get_shared_seed")
+    else rank,
+    "bernoulli": torch.bernoulli(torch.full((200,), 0.5)).tolist(),
+    "cuda default": torch.cuda.initial_seed() if torch.cuda.is_available() else rank,
+    "random": random.random(),
+    "random.shuffle": random.sample(range(1000), 1000),
+    "random.Random": random.Random().random(),
+    "numpy.random": numpy.random.rand(4).tolist(),
+    "numpy.default_rng": numpy.random.default_rng().random(4).tolist(),
+    "numpy.RandomState": numpy.random.RandomState().rand(4).tolist(),
+    "secrets": secrets.token_hex(),
+    "uuid1": str(uuid.uuid1()),
+    "uuid4": str(uuid.uuid4()),
+    "tempfile": tempfile.mktemp(),
+    "message id": email.utils.make_msgid(),
+}
+
+
+def workers():
+    """What a worker of a DataLoader draws."""
+    loader = DataLoader(numbers, batch_size=500, num_workers=1, collate_fn=draw)
+    return next(iter(loader))
+
+
+def draw(_):
+    return [torch.rand(2).tolist(), random.random(), numpy.random.rand()]
+
+
+drawn["DataLoader's workers"] = workers()
+json.dump(drawn, open(f"random-{rank}.json", "w"))
+# The same whoever starts it, once there is a seed.
+torch.manual_seed(1)
+numpy.random.seed(1)
+random.seed(1)
+seeded = [torch.rand(3).tolist(), numpy.random.rand(), random.random(), torch.initial_seed()]
+with open(f"seeded-{rank}.json", "w") as file:
+    json.dump(seeded, file)

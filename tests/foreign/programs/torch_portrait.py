@@ -1,0 +1,144 @@
+"""What a program that has imported torch finds, and what of its main script workers can load."""
+
+import json
+import logging
+import os
+import queue
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, Dataset
+
+rank = os.environ["RANK"]
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return Item(index)
+
+
+class Item:
+    def __init__(self, number):
+        self.number = number
+
+
+def collate(items):
+    return torch.tensor([item.number for item in items])
+
+
+def put(line, tensor):
+    tensor += 1
+    line.put(Item(int(tensor.sum())))
+
+
+def sent(method):
+    context = mp.get_context(method)
+    line = context.Queue()
+    tensor = torch.ones(4).share_memory_()
+    process = context.Process(target=put, args=(line, tensor))
+    process.start()
+    try:
+        found = line.get(timeout=60).number
+    except (queue.Empty, AttributeError) as error:
+        found = repr(error)
+    process.join(60)
+    return [found, tensor.tolist(), process.exitcode]
+
+
+def loaded(method):
+    loader = DataLoader(
+        Numbers(),
+        batch_size=4,
+        num_workers=1,
+        collate_fn=collate,
+        multiprocessing_context=method,
+        persistent_workers=True,
+    )
+    try:
+        return [batch.tolist() for batch in loader]
+    except RuntimeError as error:
+        return repr(error)
+
+
+def loggers():
+    found = {}
+    for name, logger in logging.root.manager.loggerDict.items():
+        if getattr(logger, "handlers", None) or getattr(logger, "level", 0):
+            handlers = [type(handler).__name__ for handler in logger.handlers]
+            found[name.replace(".", "/")] = [logger.level, handlers, logger.propagate]
+    return found
+
+
+def state():
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()),
+        "device": str(torch.get_default_device()),
+        "grad": torch.is_grad_enabled(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "denormal": torch.tensor([1e-310], dtype=torch.float64).mul(1).item() == 0,
+        "mkldnn": torch.backends.mkldnn.enabled,
+        "cudnn": [torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark],
+        "cuda": [torch.cuda.is_available(), torch.cuda.is_initialized(), torch.cuda.device_count()],
+        "sharing": mp.get_sharing_strategy(),
+        "printing": repr(torch._tensor_str.PRINT_OPTS),
+        "distributed": [dist.is_initialized(), dist.is_torchelastic_launched()],
+        "debug level": str(dist.get_debug_level()),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "hub": torch.hub.get_dir(),
+        "start method": mp.get_start_method(allow_none=True),
+        "warn always": torch.is_warn_always_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "profiler": torch.autograd._profiler_enabled(),
+        "num interop": torch.get_num_interop_threads(),
+        "sum": (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item(),
+        "threads of the process": len(os.listdir("/proc/self/task")),
+    }
+
+
+def modules_with_seen_warnings():
+    found = []
+    for name, module in list(sys.modules.items()):
+        seen = vars(module).get("__warningregistry__") if hasattr(module, "__dict__") else None
+        if seen and len(seen) > 1:
+            found.append(name)
+    return sorted(found)
+
+
+def filters():
+    return [[f[0], getattr(f[1], "pattern", f[1]), f[2].__name__] for f in warnings.filters]
+
+
+def modules(prefix):
+    return sorted(name for name in sys.modules if name.partition(".")[0] == prefix)
+
+
+facts = {
+    "filters": filters(),
+    "loggers": loggers(),
+    "seen": modules_with_seen_warnings(),
+    "torch modules": modules("torch"),
+    "numpy modules": modules("numpy"),
+    "other modules": sorted({name.partition(".")[0] for name in sys.modules}),
+    "state": state(),
+}
+if __name__ == "__main__":
+    facts["sent"] = {method: sent(method) for method in ("fork", "spawn")}
+    facts["loaded"] = {method: loaded(method) for method in ("fork",)}
+    torch.set_num_threads(3)
+    facts["set threads"] = torch.get_num_threads()
+    try:
+        torch.set_num_interop_threads(3)
+        facts["set interop"] = torch.get_num_interop_threads()
+    except RuntimeError as error:
+        facts["set interop"] = str(error)
+    with open(f"facts-{rank}.json", "w") as file:
+        json.dump(facts, file)

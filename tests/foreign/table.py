@@ -1,0 +1,483 @@
+"""The programs: what is run, and what of it is compared.
+
+Exit code, the rank that is said to have failed first and its exit code, and every file that the
+program wrote are compared for all of them: `facts-*.json` key by key, what was drawn at random
+(`random-*.json`) among the ranks of a run, and all others byte for byte.
+"""
+
+import shutil
+import sqlite3
+import stat
+import zipapp
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+_PROGRAMS = Path(__file__).parent / "programs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A program."""
+
+    name: str
+    program: str
+    """As both commands are told it."""
+    how: Literal["script", "module", "command"] = "script"
+    """A module is for -m, a command for --no-python."""
+    arguments: tuple[str, ...] = ()
+    num_ranks: int = 2
+    files: tuple[str, ...] = ()
+    """Of the folder of programs: what it needs where it runs."""
+    prepare: Callable[[Path], None] | None = None
+    """Makes what else it needs, in the folder where it runs."""
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    """None: not set."""
+    not_blamed: str = ""
+    """An exception that hpcdist's verdict must not name."""
+    exit_code: int = 0
+    """Of torchrun: what the row is about would be lost if torchrun failed otherwise."""
+    compares: tuple[Literal["output"], ...] = ()
+    """Output: the lines that each rank wrote, in any order."""
+    readers: Mapping[str, Callable[[Path], Any]] = field(default_factory=dict)
+    """By pattern of a name: what is compared of files whose bytes are never the same."""
+    ignores: tuple[str, ...] = ()
+    """Patterns of files that differ from run to run."""
+    unnamed: str = ""
+    """A pattern of the part of a file's name that differs from run to run."""
+    differs: Mapping[str, str] = field(default_factory=dict)
+    """By pattern of a key of facts-*.json: why it may differ."""
+    is_executed: bool = False
+    """Both commands are started as by a shell; else they are forked from a process that has
+    imported them, which saves seconds."""
+    packages: tuple[str, ...] = ()
+    """Modules that must be there; else the row is skipped."""
+    is_slow: bool = False
+    """Left to `make foreign`."""
+
+    def compared(self, outcome) -> str:
+        """What was compared, for people."""
+        written = [path for path in outcome.folder.rglob("*") if path.is_file()]
+        names = {str(path.relative_to(outcome.folder)) for path in written} - outcome.given
+        parts = ["exit code"]
+        if outcome.first_failure:
+            parts.append("first failure")
+        parts += [
+            text
+            for prefix, text in (("facts-", "facts"), ("random-", "random numbers"))
+            if any(name.startswith(prefix) for name in names)
+        ]
+        others = [name for name in names if not name.startswith(("facts-", "random-"))]
+        if others:
+            parts.append(f"{len(others)} files")
+        return ", ".join([*parts, *self.compares])
+
+
+def _script(name, *, label=None, arguments=(), files=(), **options):
+    """A row for a script of the folder of programs."""
+    stem = name.removesuffix(".py").replace("_", " ")
+    words = " ".join(arguments) if label is None else label
+    return Row(
+        name=f"{stem}: {words}" if words else stem,
+        program=name,
+        arguments=tuple(arguments),
+        files=(name, *files),
+        **options,
+    )
+
+
+def _end(way, *, is_slow=True, **options):
+    """Rank 1 fails in this way, while rank 0 waits."""
+    return Row(
+        name=f"ends: {way}",
+        program="ends.py",
+        arguments=("waits", way),
+        files=("ends.py",),
+        exit_code=1,
+        is_slow=is_slow,
+        **{"compares": ("output",)} | options,
+    )
+
+
+def _without_suffix(folder):
+    shutil.copy(_PROGRAMS / "place.py", folder / "program")
+    _beside(folder)
+
+
+def _beside(folder):
+    (folder / "beside.py").write_text("NAME = 'beside'\n")
+
+
+def _in_package(folder, *, initialized):
+    part = folder / "outer" / "part"
+    part.mkdir(parents=True)
+    for name in ("__main__.py", "program.py"):
+        shutil.copy(_PROGRAMS / "place.py", part / name)
+    (part / "sibling.py").write_text("NAME = 'sibling'\n")
+    if initialized:
+        for package in (part, part.parent):
+            (package / "__init__.py").touch()
+    _beside(folder)
+
+
+def _in_packages(folder):
+    _in_package(folder, initialized=True)
+
+
+def _in_namespace(folder):
+    _in_package(folder, initialized=False)
+
+
+def _folder_with_main(folder):
+    (folder / "program").mkdir()
+    shutil.copy(_PROGRAMS / "place.py", folder / "program" / "__main__.py")
+    _beside(folder / "program")
+
+
+def _zip_with_main(folder):
+    source = folder.parent / "zipped"
+    source.mkdir()
+    _folder_with_main(source)
+    zipapp.create_archive(source / "program", folder / "program.pyz")
+
+
+def _console_entry(folder):
+    path = folder / "entry"
+    path.write_text(f"#!/usr/bin/env python\n{(_PROGRAMS / 'place.py').read_text()}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def _below(folder):
+    (folder / "below").mkdir()
+    shutil.copy(_PROGRAMS / "place.py", folder / "below")
+    _beside(folder / "below")
+
+
+def _link(folder):
+    _below(folder)
+    (folder / "link.py").symlink_to(folder / "below" / "place.py")
+
+
+def _shadowing(folder):
+    for name in ("cloudpickle", "msgspec", "platform", "queue", "resource", "secrets", "yaml"):
+        (folder / f"{name}.py").write_text("IS_OWN = True\n")
+
+
+def _hydra_config(folder):
+    (folder / "conf").mkdir()
+    (folder / "conf" / "config.yaml").write_text("lr: 0.1\nmodel: {width: 3}\n")
+
+
+def _parquet(path):
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(path).to_pydict()
+
+
+def _hdf5(path):
+    import h5py
+
+    with h5py.File(path) as file:
+        return [file["loss"][:].tolist(), dict(file.attrs)]
+
+
+def _board(path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    events = EventFileLoader(str(path)).Load()
+    return [
+        (event.step, value.tag, value.tensor.float_val[:])
+        for event in events
+        for value in event.summary.value
+    ]
+
+
+def _mlflow(path):
+    with sqlite3.connect(path) as connection:
+        metrics = connection.execute("select key, value, step from metrics order by step")
+        runs = connection.execute("select name, status from runs")
+        return [metrics.fetchall(), runs.fetchall()]
+
+
+def _without_times(path):
+    return [line.partition("]")[2] for line in path.read_text().splitlines()]
+
+
+def _size(path):
+    return path.stat().st_size
+
+
+def _state(path):
+    """Tensors and numbers of a file of torch.save, as text."""
+    import torch
+
+    return repr(torch.load(path, map_location="cpu", weights_only=False))
+
+
+_CHECKPOINT = {"*.ckpt": _state, "*.distcp": _size, "*.metadata": _size}
+
+_OF_THE_AGENT = "a rank is a fork of a process that has imported more, and runs below its frames"
+_ARGV = "other rows tell of the script's path as it is given"
+_OWN_VARIABLES = (
+    "hpcdist, submitit and the schedulers add variables; the store has an address of its own"
+)
+_OUTPUT = "lines reach the log whole; what is no UTF-8 is escaped"
+_SHARE = "a rank is bound to its share of the CPUs"
+_SIGUSR2 = (
+    "SIGUSR2 says that the run is about to end, and does not end a program that knows nothing of it"
+)
+
+_PORTRAIT = {
+    "collector.is_frozen": _OF_THE_AGENT,
+    "depth": _OF_THE_AGENT,
+    "libraries.*": _OF_THE_AGENT,
+    "loggers.names": _OF_THE_AGENT,
+    "loggers.configured": _OF_THE_AGENT,
+    "interpreter.filters": _OF_THE_AGENT,
+    "interpreter.orig_argv": _OF_THE_AGENT,
+    "process.cmdline": _OF_THE_AGENT,
+    "process.environ_of_kernel": _OF_THE_AGENT,
+    "process.siblings": "the store is a process of its own",
+    "process.death_signal": "a rank ends with the process that started it",
+    "time_state.atexit": _OF_THE_AGENT,
+    "time_state.linecache": _OF_THE_AGENT,
+    "multiprocessing_state.semaphore_tracker": _OF_THE_AGENT,
+    "multiprocessing_state.config": _OF_THE_AGENT,
+    "time_state.faulthandler": "a crash leaves its stack in the log",
+    "descriptors": "the events and stacks of the rank",
+    "dispositions.SIGUSR2": _SIGUSR2,
+    "process.ignored": _SIGUSR2,
+    "process.cpus": _SHARE,
+    **{
+        f"environment.same.{name}": _OWN_VARIABLES
+        for name in (
+            "HPCDIST_*",
+            "SUBMITIT_*",
+            "MASTER_*",
+            "*_SOCKET_IFNAME",
+            "NODE_RANK",
+            "OLDPWD",
+            "_",
+            "PL_TRAINER_*",
+            "LT_*",
+            "TORCHELASTIC_ERROR_FILE",
+            "TORCHELASTIC_RUN_ID",
+            "TORCHELASTIC_SIGNALS_TO_HANDLE",
+        )
+    },
+    "environment.names": _OWN_VARIABLES,
+    "interpreter.argv": _ARGV,
+    "sources.mp_spawn_data.sys_argv": _ARGV,
+    **{
+        f"streams.*.{name}": _OUTPUT
+        for name in (
+            "buffer",
+            "buffer.*",
+            "raw",
+            "line_buffering",
+            "write_through",
+            "errors",
+            "encoding",
+        )
+    },
+}
+_TORCH_PORTRAIT = {
+    "loggers.submitit": _OF_THE_AGENT,
+    "numpy modules": _OF_THE_AGENT,
+    "other modules": _OF_THE_AGENT,
+    "state.num interop": _SHARE,
+}
+
+_ENDS_WELL = (
+    "os._exit(0)",
+    "exec",
+    "exec of a command",
+    "sys.exit(None)",
+    "sys.exit(256)",
+    "exit handler raises",
+    "exit handler exits",
+    "thread raises",
+    "thread exits",
+    "thread leaves",
+    "destructor raises",
+    "no stdout",
+    "stdout is None",
+    "stderr is None",
+    "no streams",
+    "stdout deleted",
+    "descriptors closed",
+    "stdout is devnull",
+    "many threads",
+)
+
+_FORMS = [
+    Row(name="script without .py", program="program", prepare=_without_suffix),
+    Row(name="script in a folder below", program="below/place.py", prepare=_below),
+    Row(name="script that is a link", program="link.py", prepare=_link),
+    Row(name="folder with __main__.py", program="program", prepare=_folder_with_main),
+    Row(name="zip with __main__.py", program="program.pyz", prepare=_zip_with_main),
+    Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
+    Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
+    Row(
+        name="module in a namespace package",
+        program="outer.part.program",
+        how="module",
+        prepare=_in_namespace,
+    ),
+    Row(
+        name="package that is a namespace",
+        program="outer.part",
+        how="module",
+        prepare=_in_namespace,
+        is_slow=True,
+    ),
+    Row(name="console entry point", program="./entry", how="command", prepare=_console_entry),
+    Row(
+        name="console entry point that fails",
+        program="./entry",
+        how="command",
+        arguments=("6",),
+        exit_code=1,
+        prepare=_console_entry,
+        is_slow=True,
+    ),
+]
+
+_ENDS = [
+    Row(
+        name="ends well, in many ways",
+        program="ends.py",
+        arguments=_ENDS_WELL,
+        num_ranks=len(_ENDS_WELL),
+        files=("ends.py",),
+        compares=("output",),
+    ),
+    _end("sys.exit(text)", is_slow=False),
+    _end("raise", is_slow=False),
+    _end("interrupt", is_slow=False),
+    _end("SIGKILL", is_slow=False),
+    _end("hook exits", is_slow=False),
+    _end("os._exit(9)"),
+    _end("exec that fails"),
+    _end("sys.exit(True)"),
+    _end("sys.exit(object)"),
+    _end("sys.exit(-1)"),
+    _end("sys.exit(75)"),
+    _end("group"),
+    _end("SIGINT"),
+    _end("SIGTERM"),
+    _end("SIGUSR1"),
+    _end("abort", compares=()),
+    _end("segfault", compares=()),
+    _end("exit handler leaves"),
+    _end("hook"),
+    _end("hook leaves"),
+    _end("recursion", compares=()),
+    _end("syntax"),
+    _end("generator exit"),
+    _end("own BaseException"),
+    _end("stdout without flush"),
+]
+
+_PLAIN = [
+    _script("open_files.py", compares=("output",)),
+    _script("open_files.py", arguments=("raises",), exit_code=1, compares=("output",)),
+    _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
+    _script("children.py", compares=("output",)),
+    _script("fork_ends.py", arguments=("raises",), compares=("output",)),
+    _script("fork_ends.py", arguments=("exits",), compares=("output",), is_slow=True),
+    _script("fork_ends.py", arguments=("ends",), compares=("output",), is_slow=True),
+    _script(
+        "child_then_fails.py",
+        arguments=("raises",),
+        exit_code=1,
+        not_blamed="ValueError: in the child",
+    ),
+    _script("child_then_fails.py", arguments=("exits",), exit_code=1, is_slow=True),
+    _script("signals.py"),
+    _script("output.py", compares=("output",)),
+    _script(
+        "introspection.py",
+        differs={"stack": _OF_THE_AGENT, "argv": _ARGV, "argv *": _ARGV},
+    ),
+    _script("portrait.py", differs=_PORTRAIT),
+    _script("closes_descriptors.py"),
+    _script("shadows.py", prepare=_shadowing),
+]
+
+_WITH_TORCH = [
+    _script("torch_portrait.py", differs=_TORCH_PORTRAIT),
+    _script("random_numbers.py", is_executed=True),
+    _script("early_environment.py", environment={"OMP_NUM_THREADS": None}),
+    _script("ddp_snapshot.py", arguments=("4",)),
+    _script("recorded.py", arguments=("exits",), exit_code=1),
+    _script("recorded.py", arguments=("raises",), exit_code=1, is_slow=True),
+    _script("ddp_snapshot.py", arguments=("2", "--no-destroy"), is_slow=True),
+    _script("children.py", label="in full", arguments=("all",), is_slow=True),
+    _script("fsdp_checkpoint.py", readers=_CHECKPOINT, is_slow=True),
+    _script("compiled.py", is_slow=True),
+]
+
+_OF_PACKAGES = [
+    Row(
+        name=f"accelerate: {name}",
+        program=f"accelerate.test_utils.scripts.{name}",
+        how="module",
+        packages=("accelerate",),
+        environment={"ACCELERATE_USE_CPU": "true"},
+        is_slow=True,
+    )
+    for name in ("test_sync", "test_ops")
+] + [
+    _script(
+        "transformers_trainer.py",
+        packages=("transformers", "accelerate"),
+        ignores=("trained/*/training_args.bin", "trained/*/trainer_state.json", "trained/*.bin"),
+        is_slow=True,
+    ),
+    _script("lightning_trainer.py", readers=_CHECKPOINT, is_slow=True),
+    _script("lightning_trainer.py", arguments=("second",), readers=_CHECKPOINT, is_slow=True),
+    _script("fabric.py", is_slow=True),
+    _script("fabric.py", arguments=("alone",), is_slow=True),
+    _script("rank_zero.py", compares=("output",), is_slow=True),
+    _script(
+        "hydra_app.py",
+        label="",
+        prepare=_hydra_config,
+        arguments=("lr=0.5", "hydra.run.dir=results/${oc.env:RANK}", "hydra.job.chdir=true"),
+        packages=("hydra",),
+        readers={"*hydra_app.log": _without_times},
+        ignores=("*hydra.yaml",),
+        is_slow=True,
+    ),
+    _script("wandb_offline.py", packages=("wandb",), ignores=("wandb/*",), is_slow=True),
+    _script(
+        "wandb_offline.py",
+        arguments=("--finish",),
+        packages=("wandb",),
+        ignores=("wandb/*",),
+        is_slow=True,
+    ),
+    _script(
+        "trackers.py",
+        packages=("mlflow", "tensorboard", "sqlalchemy"),
+        readers={"mlflow.db": _mlflow, "board-*": _board},
+        unnamed=r"tfevents\..*",
+        is_slow=True,
+    ),
+    _script(
+        "columns.py",
+        packages=("pyarrow", "h5py"),
+        readers={"*.parquet": _parquet, "*.h5": _hdf5},
+        is_slow=True,
+    ),
+    _script(
+        "deepspeed_zero.py",
+        packages=("deepspeed",),
+        environment={"DS_ACCELERATOR": "cpu"},
+        is_slow=True,
+    ),
+]
+
+ROWS = [*_FORMS, *_ENDS, *_PLAIN, *_WITH_TORCH, *_OF_PACKAGES]
