@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcdist.workloads.preload import LeftOut, Preload
-from hpcdist.workloads.program import OF_EACH_RANK, Change, Event, Import, Place, read_program
+from hpcdist.workloads.program_text import OF_EACH_RANK, Change, Event, Import, Place, read_program
 
 _NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas"))
 _TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hpcdist.workloads.program import Change, Place
+from hpcdist.workloads.program_text import Change, Place
 
 _COSTS = "some seconds of its CPU and memory of its own, instead of once per node"
 

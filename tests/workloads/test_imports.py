@@ -11,7 +11,7 @@ import pytest
 from hpcdist.launch.node import Meeting, rank_environment
 from hpcdist.workloads.imports import heavy_imports, notes_on_imports, readers
 from hpcdist.workloads.preload import Preload
-from hpcdist.workloads.program import OF_EACH_RANK, Change, Place
+from hpcdist.workloads.program_text import OF_EACH_RANK, Change, Place
 
 TORCH = ["torch", "torch.distributed"]
 

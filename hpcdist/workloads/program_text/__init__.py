@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from pathlib import Path
 
-from hpcdist.workloads.program.environment import OF_EACH_RANK
-from hpcdist.workloads.program.events import Change, Event, Import, Place, Program
-from hpcdist.workloads.program.walk import Walk, parsed
+from hpcdist.workloads.program_text.environment import OF_EACH_RANK
+from hpcdist.workloads.program_text.events import Change, Event, Import, Place, Program
+from hpcdist.workloads.program_text.walk import Walk, parsed
 
 __all__ = ["OF_EACH_RANK", "Change", "Event", "Import", "Place", "Program", "read_program"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.workloads.program.events import Change, Trace
-from hpcdist.workloads.program.folding import UNKNOWN
+from hpcdist.workloads.program_text.events import Change, Trace
+from hpcdist.workloads.program_text.folding import UNKNOWN
 
 OF_EACH_RANK = frozenset(
     (

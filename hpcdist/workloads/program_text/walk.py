@@ -11,13 +11,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from hpcdist.workloads.program import folding
-from hpcdist.workloads.program.calls import Calls
-from hpcdist.workloads.program.environment import Environment
-from hpcdist.workloads.program.events import Change, Import, Left, Program, Trace
-from hpcdist.workloads.program.files import OwnFiles, is_there
-from hpcdist.workloads.program.folding import ENVIRON, UNKNOWN, External, is_known
-from hpcdist.workloads.program.names import Class, Function, Module, Scope
+from hpcdist.workloads.program_text import folding
+from hpcdist.workloads.program_text.calls import Calls
+from hpcdist.workloads.program_text.environment import Environment
+from hpcdist.workloads.program_text.events import Change, Import, Left, Program, Trace
+from hpcdist.workloads.program_text.files import OwnFiles, is_there
+from hpcdist.workloads.program_text.folding import ENVIRON, UNKNOWN, External, is_known
+from hpcdist.workloads.program_text.names import Class, Function, Module, Scope
 
 _MOST_TURNS = 100
 _MOST_FILES = 100

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcdist.workloads.program import folding
-from hpcdist.workloads.program.environment import Environment
-from hpcdist.workloads.program.events import Left, Trace
-from hpcdist.workloads.program.expressions import Expressions
-from hpcdist.workloads.program.files import OwnFiles
-from hpcdist.workloads.program.folding import ENVIRON, UNKNOWN, External, is_known
-from hpcdist.workloads.program.names import Class, Function, Module, Scope
+from hpcdist.workloads.program_text import folding
+from hpcdist.workloads.program_text.environment import Environment
+from hpcdist.workloads.program_text.events import Left, Trace
+from hpcdist.workloads.program_text.expressions import Expressions
+from hpcdist.workloads.program_text.files import OwnFiles
+from hpcdist.workloads.program_text.folding import ENVIRON, UNKNOWN, External, is_known
+from hpcdist.workloads.program_text.names import Class, Function, Module, Scope
 
 _MOST_CALLS = 2000
 _MOST_DEPTH = 50

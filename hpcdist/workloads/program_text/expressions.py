@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hpcdist.workloads.program import folding
-from hpcdist.workloads.program.environment import Environment
-from hpcdist.workloads.program.events import Trace
-from hpcdist.workloads.program.folding import ENVIRON, UNKNOWN, is_known
-from hpcdist.workloads.program.names import Class, Function, Module, Scope
+from hpcdist.workloads.program_text import folding
+from hpcdist.workloads.program_text.environment import Environment
+from hpcdist.workloads.program_text.events import Trace
+from hpcdist.workloads.program_text.folding import ENVIRON, UNKNOWN, is_known
+from hpcdist.workloads.program_text.names import Class, Function, Module, Scope
 
 
 class Expressions(ABC):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcdist.workloads.program import folding
+from hpcdist.workloads.program_text import folding
 
 
 class Scope(dict[str, Any]):
