@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import faulthandler
 import os
-import random
 import resource
 import signal
 import sys
@@ -27,6 +26,7 @@ from hpcdist import files, rank, workloads
 from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.events import SCHEMA_VERSION, EventWriter
+from hpcdist.launch.import_state import renew_import_state
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
 from hpcdist.launch.shortage import tells_of_shortage
@@ -86,7 +86,7 @@ def become_rank(
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
-    _renew_import_state(order)
+    renew_import_state()
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     code = run_workload(make_context(order, run, job, events, slot), error_file)
@@ -362,16 +362,6 @@ def _line_writer(descriptor: int) -> Any:
     return open(
         descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
     )
-
-
-def _renew_import_state(order: RankOrder) -> None:
-    """Renew what modules set up when the forkserver imported them: each process has random states
-    of its own, and Lightning reads the rank once, when it is imported."""
-    random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
-    if lightning := sys.modules.get("lightning_utilities.core.rank_zero"):
-        lightning.rank_zero_only.rank = order.rank
 
 
 def _watch_for_stacks(stacks_file: Path) -> None:
