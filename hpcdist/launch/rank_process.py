@@ -27,6 +27,7 @@ from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.events import SCHEMA_VERSION, EventWriter
 from hpcdist.launch.import_state import renew_import_state
+from hpcdist.launch.lightning_defaults import fill_in_defaults
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
 from hpcdist.launch.shortage import tells_of_shortage
@@ -87,6 +88,7 @@ def become_rank(
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
     renew_import_state()
+    fill_in_defaults()
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     code = run_workload(make_context(order, run, job, events, slot), error_file)
