@@ -23,8 +23,8 @@ PRELOADED_PACKAGES = frozenset(
         "PIL",
     )
 )
-"""Packages that can be imported before the fork: importing them starts no thread of their own and
-reads nothing of a rank's environment."""
+"""Packages that can be imported before the fork: importing them starts no thread of their own, and
+what they seed or read of a rank's environment meanwhile is renewed in the rank (import_state)."""
 
 _NEEDS_DYNAMO = ("DistributedDataParallel", "fully_shard", "FullyShardedDataParallel", "optim")
 """Names whose first use imports torch._dynamo, which takes as long as torch itself."""
