@@ -15,6 +15,7 @@ from hpcdist.events import EventWriter
 from hpcdist.gpus import claim
 from hpcdist.launch import failure
 from hpcdist.launch.ends import rank_end
+from hpcdist.launch.lightning_defaults import fill_in_defaults
 from hpcdist.launch.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
 from hpcdist.launch.ports import NoFreePortError, listen
 from hpcdist.launch.process import identify
@@ -52,6 +53,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
+    fill_in_defaults()
     return DebugRank(order=order, claims=claims)
 
 

@@ -172,10 +172,7 @@ def rank_environment(
     interface: str | None,
 ) -> dict[str, str]:
     """The variables that torchrun sets for its workers, by the same names and meanings
-    (docs.pytorch.org/docs/stable/elastic/run.html), and what Lightning reads: NODE_RANK, and
-    PL_TRAINER_DEVICES and PL_TRAINER_NUM_NODES, which a Trainer takes where its caller gives
-    neither. Without them `Trainer()` means one node, and on CPUs one process: then each rank would
-    train for itself, and nobody would be told.
+    (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
 
     TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
     MASTER_ADDR:MASTER_PORT instead of serving one from rank 0.
@@ -193,8 +190,6 @@ def rank_environment(
         "ROLE_NAME": "default",
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world_size,
-        "PL_TRAINER_DEVICES": os.environ.get("PL_TRAINER_DEVICES", str(ranks_per_node)),
-        "PL_TRAINER_NUM_NODES": os.environ.get("PL_TRAINER_NUM_NODES", str(num_nodes)),
         "MASTER_ADDR": meeting.master_addr,
         "MASTER_PORT": str(meeting.master_port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -10,7 +10,6 @@ import contextlib
 import faulthandler
 import io
 import os
-import random
 import resource
 import signal
 import sys
@@ -26,6 +25,8 @@ from hpcdist import files, rank, record, workloads
 from hpcdist.death_signal import die_with_parent
 from hpcdist.errors import EXIT_STOPPED, HpcdistError
 from hpcdist.events import SCHEMA_VERSION, EventWriter
+from hpcdist.launch.import_state import renew_import_state
+from hpcdist.launch.lightning_defaults import fill_in_defaults
 from hpcdist.launch.node import RankOrder
 from hpcdist.launch.rank_check import check_rank
 from hpcdist.launch.rank_exit import leave
@@ -91,7 +92,8 @@ def become_rank(
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
-    _renew_import_state(order)
+    renew_import_state()
+    fill_in_defaults()
     _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
     events = EventWriter(run.event_file(order.rank, order.attempt))
     _give_whole_stack()
@@ -403,16 +405,6 @@ def _unbuffered(descriptor: int, name: str) -> Any:
     )
     stream.mode = "w"
     return stream
-
-
-def _renew_import_state(order: RankOrder) -> None:
-    """Renew what modules set up when the forkserver imported them: each process has random states
-    of its own, and Lightning reads the rank once, when it is imported."""
-    random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
-    if lightning := sys.modules.get("lightning_utilities.core.rank_zero"):
-        lightning.rank_zero_only.rank = order.rank
 
 
 def _watch_for_stacks(stacks_file: Path) -> None:

@@ -19,8 +19,8 @@ _NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas"))
 _TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
 _DYNAMO = "torch._dynamo"
 PRELOADED_PACKAGES = frozenset(("torch", "torchvision", "PIL")) | _NUMERIC | _TRAINERS
-"""Packages that can be imported before the fork: importing them starts no thread of their own and
-reads nothing of a rank's environment."""
+"""Packages that can be imported before the fork: importing them starts no thread of their own, and
+what they seed or read of a rank's environment meanwhile is renewed in the rank (import_state)."""
 
 _TORCHVISION = ("numpy", "PIL", "torch", _DYNAMO)
 _TORCHMETRICS = (*_TORCHVISION, "scipy", "torchvision")

@@ -1,9 +1,14 @@
-"""A user's script with Lightning, as written for torchrun; the Trainer's options as JSON."""
+"""A user's script with Lightning, as written for torchrun; the Trainer's options as JSON.
+
+Trains over all ranks, tests on one device, and makes Fabrics.
+"""
 
 import json
+import os
 import sys
 
 import torch
+from lightning_fabric import Fabric
 from pytorch_lightning import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -16,19 +21,36 @@ class Model(LightningModule):
     def training_step(self, batch, _):
         return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
+    def test_step(self, batch):
+        self.log("loss", torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(32, 4), torch.randint(0, 2, (32,)))
-trainer = Trainer(max_epochs=1, logger=False, enable_checkpointing=False, **json.loads(sys.argv[1]))
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+trainer = Trainer(max_epochs=1, **QUIET, **json.loads(sys.argv[1]))
 model = Model()
 trainer.fit(model, DataLoader(data, batch_size=4))
+testing = Trainer(devices=1, **QUIET)
+testing.test(model, DataLoader(data, batch_size=4), verbose=False)
+
+
+def summed(fabric):
+    fabric.launch()
+    return fabric.all_reduce(torch.tensor(1.0), reduce_op="sum").item()
+
+
 told = {
     "rank": trainer.global_rank,
     "world_size": trainer.world_size,
     "steps": trainer.global_step,
+    "testing": [testing.world_size, *testing.num_test_batches],
+    "fabric": summed(Fabric()),
+    "fabric_of_one": summed(Fabric(devices=1)),
+    "variables": [name for name in os.environ if name.startswith(("PL_", "LT_"))],
     "weights": model.net.weight.tolist(),
 }
 print("told:", json.dumps(told))

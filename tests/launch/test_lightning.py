@@ -11,7 +11,7 @@ import pytest
 
 from hpcdist import submission
 from hpcdist.job import load_job
-from hpcdist.launch.node import Meeting, rank_environment
+from hpcdist.launch.lightning_defaults import added_arguments
 
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 LIMIT_S = 110.0
@@ -51,6 +51,10 @@ def assert_trained_together(launched, world_size):
     assert {one["world_size"] for one in found} == {world_size}
     assert {one["steps"] for one in found} == {8 // world_size}
     assert all(one["weights"] == found[0]["weights"] for one in found)
+    assert all(one["testing"] == [1, 8] for one in found)
+    assert {one["fabric"] for one in found} == {world_size}
+    assert {one["fabric_of_one"] for one in found} == {1}
+    assert all(one["variables"] == [] for one in found)  # nothing that child processes would read
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,8 @@ def assert_trained_together(launched, world_size):
         pytest.param({}, 2, 2, id="nothing-said"),
         pytest.param({}, 1, 2, id="nothing-said-on-one-node"),
         pytest.param({"devices": 2, "num_nodes": 2}, 2, 2, id="devices-and-nodes"),
-        pytest.param({"devices": "auto"}, 2, 1, id="devices-auto"),
+        pytest.param({"devices": 2}, 2, 2, id="devices-of-each-node"),
+        pytest.param({"devices": "auto", "num_nodes": 1}, 2, 1, id="as-the-command-line-gives-it"),
         pytest.param({"strategy": "ddp"}, 1, 2, id="strategy-ddp"),
     ],
 )
@@ -82,28 +87,86 @@ def test_devices_that_differ_from_the_run_end_it_with_both_numbers(launch):
     assert "(2 * 1) does not match the world size (4)" in verdict.message
 
 
-def test_what_a_user_has_set_for_trainers_stays(monkeypatch):
-    monkeypatch.setenv("PL_TRAINER_DEVICES", "1")
-    meeting = Meeting(
-        attempt=0,
-        restart_count=0,
-        master_addr="127.0.0.1",
-        master_port=20000,
-        device="cpu",
-        backend="gloo",
-    )
-    variables = rank_environment(
-        node_rank=0,
-        num_nodes=3,
-        local_rank=0,
-        ranks_per_node=2,
-        meeting=meeting,
-        run_id="run",
-        max_restarts=0,
-        interface=None,
-    )
-    assert variables["PL_TRAINER_DEVICES"] == "1"
-    assert variables["PL_TRAINER_NUM_NODES"] == "3"
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ({}, {"devices": 2, "num_nodes": 3}),
+        ({"devices": "auto"}, {"devices": 2, "num_nodes": 3}),
+        ({"devices": -1, "num_nodes": 1}, {"devices": 2, "num_nodes": 3}),
+        ({"num_nodes": 2}, {"devices": 2}),
+        ({"devices": 2}, {"num_nodes": 3}),
+        ({"devices": "2"}, {"num_nodes": 3}),
+        ({"devices": [0, 1]}, {"num_nodes": 3}),
+        ({"devices": "0, 1"}, {"num_nodes": 3}),
+        ({"devices": 2, "num_nodes": 1}, {}),
+        ({"devices": 1}, {}),
+        ({"devices": [1]}, {}),
+        ({"devices": "0,"}, {}),
+        ({"devices": 4}, {}),
+        ({"strategy": "ddp_find_unused_parameters_true"}, {"devices": 2, "num_nodes": 3}),
+        ({"strategy": "ddp_spawn"}, {}),
+        ({"strategy": "dp"}, {}),
+    ],
+    ids=str,
+)
+def test_only_what_a_caller_leaves_open_is_filled_in(given, added):
+    assert added_arguments(given, local_world_size=2, num_nodes=3) == added
+
+
+USERS_TRAINERS = """
+import inspect, os, sys
+import importlib  # not by its name, so that it is imported after the fork
+assert "pytorch_lightning" not in sys.modules
+lightning = importlib.import_module("pytorch_lightning")
+fabric = importlib.import_module("lightning_fabric")
+Trainer, Fabric = lightning.Trainer, fabric.Fabric
+strategies = importlib.import_module("pytorch_lightning.strategies")
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+
+class Own(Trainer):
+    def __init__(self, *args, depth=1, **kwargs):
+        super().__init__(*args, **kwargs, **QUIET)
+
+def worlds(**variables):
+    os.environ.update(variables)
+    sizes = [Trainer(**QUIET).world_size, Fabric().world_size]
+    for name in variables:
+        del os.environ[name]
+    return sizes
+
+assert worlds() == [4, 4]
+assert worlds(PL_TRAINER_DEVICES="1", LT_DEVICES="1") == [1, 1]
+assert worlds(PL_TRAINER_NUM_NODES="2", LT_NUM_NODES="2") == [4, 4]
+assert worlds(LT_DEVICES="2") == [4, 4]
+assert Own(depth=2).world_size == 4
+assert Own(devices=1).world_size == 1
+assert Trainer("cpu", "auto", 1, **QUIET).world_size == 1
+assert Trainer("cpu", **QUIET).world_size == 4
+assert Trainer(strategy=strategies.DDPStrategy(), **QUIET).world_size == 4
+assert Trainer(strategy=strategies.SingleDeviceStrategy(), **QUIET).world_size == 1
+assert list(inspect.signature(Trainer).parameters)[:4] == [
+    "accelerator", "strategy", "devices", "num_nodes"
+]
+assert inspect.getsource(Trainer.__init__).strip().startswith("@_defaults_from_env_vars")
+spec = sys.modules[Trainer.__module__].__spec__
+assert type(spec.loader).__name__ == "SourceFileLoader"
+run_id = os.environ.pop("TORCHELASTIC_RUN_ID")  # to have a process by itself
+os.environ.pop("WORLD_SIZE")
+assert Trainer(**QUIET).world_size == 1
+"""
+
+
+def test_what_a_user_says_comes_first_however_a_trainer_is_made(submit, write_script):
+    launched = submit(write_script(USERS_TRAINERS), nodes=2, gpus=2)
+    assert launched.verdict(LIMIT_S).kind == "done", launched.everything_said()
+
+
+def test_the_package_lightning_trains_over_all_ranks_too(submit, write_script):
+    pytest.importorskip("lightning")
+    text = SCRIPT.read_text()
+    for name in ("lightning_fabric", "pytorch_lightning"):
+        text = text.replace(f"from {name} import", "from lightning import")
+    assert_trained_together(submit(write_script(text), "{}", nodes=2), 2)
 
 
 @pytest.fixture

@@ -236,17 +236,6 @@ def test_modules_of_the_users_folder_do_not_shadow_those_of_the_agent(
     assert launched.logs() == [f"{tmp_path}\n"] * 2
 
 
-def test_lightning_knows_its_rank_although_it_was_imported_before_the_fork(launch, write_script):
-    script = write_script(
-        "import lightning_utilities.core.rank_zero as rank_zero\n"
-        "from pytorch_lightning.utilities import rank_zero_only\n"
-        "print(rank_zero_only.rank)"
-    )
-    launched = launch(script, gpus=2)
-    assert launched.verdict(60).kind == "done", launched.everything_said()
-    assert [log.splitlines()[-1] for log in launched.logs()] == ["0", "1"]
-
-
 def test_output_is_in_the_log_as_it_is_printed_whatever_it_holds(launch, write_script):
     script = write_script(
         "import os, signal, sys\n"
