@@ -36,7 +36,11 @@ class EventWriter:
         self.path = path
         self._file: int | None = None
         if path is not None:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._identity = _identity(self._file)
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event; `time_s` (unix time) is added."""
@@ -44,6 +48,9 @@ class EventWriter:
             return
         line = _encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
         try:
+            if _identity(self._file) != self._identity:
+                assert self.path is not None
+                self._open(self.path)
             os.write(self._file, line)
         except OSError as error:
             with contextlib.suppress(OSError):  # the log may be on the same disk
@@ -53,9 +60,20 @@ class EventWriter:
     def close(self) -> None:
         """Close the file; later writes are dropped."""
         if self._file is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._file)
+            if _identity(self._file) == self._identity:
+                with contextlib.suppress(OSError):
+                    os.close(self._file)
             self._file = None
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of: a program may close all that are open, as daemons do, and then
+    its own file has the number; None where it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _encode(event: dict[str, Any]) -> bytes:

@@ -37,6 +37,8 @@ FAILED_LIMIT_S = 5.0
 """For all of the end of a rank that failed: its threads may wait for ranks that wait for it."""
 _CLOSING_LIMIT_S = 2.0
 """For the files of a failed rank whose threads have used up its time."""
+_EXIT_UNFLUSHED = 120
+"""Python's own exit code where stdout or stderr cannot be flushed."""
 
 _STANDARD_STREAMS = (0, 1, 2)
 
@@ -68,7 +70,8 @@ def leave(
         traceback.print_exc()
     if not code:
         tell(TEARDOWN_LIMIT_S)
-    _flush_streams()
+    if not _flush_streams():
+        code = _EXIT_UNFLUSHED
     try:
         _destroy_program(kept)
         _close_files()
@@ -159,11 +162,19 @@ def _is_standard(file: io.IOBase) -> bool:
         return False
 
 
-def _flush_streams() -> None:
-    """As the interpreter does, whatever the program has put in their place."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+def _flush_streams() -> bool:
+    """Flush what the program has put in the place of stdout and stderr; False where that fails."""
+    is_well = True
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name, None)
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception:  # noqa: BLE001 - it may be an object of the program's own
+            is_well = False
+            if name == "stdout":
+                traceback.print_exc()
+    return is_well
 
 
 def _flush_and_exit(code: int) -> NoReturn:

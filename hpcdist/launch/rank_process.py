@@ -12,6 +12,7 @@ import io
 import os
 import resource
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -89,6 +90,8 @@ def become_rank(
         HPCDIST_RUN_DIR=order.run_path,
     )
     os.environ[RANK_VARIABLE] = str(pid)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     _say_place(order, say_to)
@@ -129,7 +132,8 @@ def _say_place(order: RankOrder, say_to: int) -> None:
 
 def _say(line: dict[str, Any], say_to: int) -> None:
     with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
-        os.write(say_to, msgspec.json.encode(line) + b"\n")
+        if stat.S_ISFIFO(os.fstat(say_to).st_mode):  # else the program has closed it
+            os.write(say_to, msgspec.json.encode(line) + b"\n")
 
 
 def make_context(
@@ -181,12 +185,11 @@ def run_workload(context: RankContext, error_file: Path) -> int:
             _write_report(last_words, error_file)
         _write_end(context, code, last_words)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
-        code = _EXIT_EXCEPTION
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
         report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
-        _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
+        code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
         if os.getpid() == pid:
             _write_report(report, error_file)
         _write_end(context, code, report)
@@ -301,19 +304,21 @@ def clean(text: str, most_letters: int) -> str:
     return as_utf8(text)
 
 
-def _show(error: BaseException, *, is_of_user: bool) -> None:
+def _show(error: BaseException, *, is_of_user: bool) -> int:
     """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
-    hpcdist says itself, its words are all there is to know."""
+    hpcdist says itself, its words are all there is to know. Returns the exit code."""
     if isinstance(error, HpcdistError) and not is_of_user:
         hint = f"\nhint: {error.hint}" if error.hint else ""
         print(f"error: {error.message}{hint}", file=sys.stderr, flush=True)
-        return
+        return _EXIT_EXCEPTION
     trace = _own_frames(error.__traceback__)
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        sys.stderr.flush()
+    except SystemExit as leaving:  # a hook that ends the program says with which code
+        return exit_code(leaving)
     except Exception:  # noqa: BLE001 - the hook is the user's code
         traceback.print_exc()
+    return _EXIT_EXCEPTION
 
 
 def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:

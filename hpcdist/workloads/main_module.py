@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import sys
 import types
-from importlib.machinery import ModuleSpec
+from collections.abc import Container
+from importlib.machinery import ModuleSpec, all_suffixes
 from typing import Any
 
 from hpcdist import record
 
-_AUTHKEY_BYTES = 32
+_LOADED_AT_START = frozenset(
+    (
+        *("abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "site", "stat"),
+        *("types", "zipimport", "hpcdist", "__main__", "__mp_main__", *sys.builtin_module_names),
+    )
+)
+"""Modules that no file beside a script can replace: python has imported them before it looks there,
+and the rank's own."""
 
 
 def set_main(**names: Any) -> types.ModuleType:
@@ -28,8 +37,34 @@ def set_main(**names: Any) -> types.ModuleType:
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # where main was started
-        process.current_process().authkey = os.urandom(_AUTHKEY_BYTES)
     return main
+
+
+def put_first(folder: str) -> None:
+    """Put a folder first on sys.path, as python does with that of a script.
+
+    This process has imported much that the program has not: where the folder has modules by the
+    same names, the program's imports must find these.
+    """
+    sys.path.insert(0, folder)
+    imported = {name.partition(".")[0] for name in sys.modules} - _LOADED_AT_START
+    hidden = _modules_in(folder, imported)
+    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+        del sys.modules[name]
+
+
+def _modules_in(folder: str, wanted: Container[str]) -> set[str]:
+    """The wanted modules and packages that are in a folder; none where it is a zip file."""
+    names = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            name, _, suffix = entry.name.partition(".")
+            if name in wanted and (
+                f".{suffix}" in all_suffixes()
+                or os.path.exists(os.path.join(entry.path, "__init__.py"))
+            ):
+                names.add(name)
+    return names
 
 
 def run_module(spec: ModuleSpec) -> None:

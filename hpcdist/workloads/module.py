@@ -12,7 +12,7 @@ from hpcdist.job.source import unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ModuleJob
 from hpcdist.workloads.imports import heavy_imports, notes_on_imports
-from hpcdist.workloads.main_module import run_module
+from hpcdist.workloads.main_module import put_first, run_module
 from hpcdist.workloads.preload import Preload
 
 
@@ -41,7 +41,8 @@ def preload(job: JobSpec) -> Preload:
 def run(context: RankContext) -> None:
     """Run the module as `__main__`; its packages are imported before, as python does."""
     job = _job(context.job)
-    sys.path.insert(0, os.getcwd())
+    if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
+        put_first(os.getcwd())
     sys.argv = ["-m", *job.args]  # as python has it while it looks for the module
     spec = _find(job.module)
     assert spec.origin is not None

@@ -16,7 +16,7 @@ from hpcdist.job.source import find_main, unpacked
 from hpcdist.rank import RankContext
 from hpcdist.spec import JobSpec, ScriptJob
 from hpcdist.workloads.imports import heavy_imports, notes_on_imports
-from hpcdist.workloads.main_module import run_as_main, run_module
+from hpcdist.workloads.main_module import put_first, run_as_main, run_module
 from hpcdist.workloads.preload import Preload
 
 
@@ -61,21 +61,17 @@ def run(context: RankContext) -> None:
     sys.argv = [str(path), *job.args]
     main = find_main(str(path))
     if main is not None:
-        sys.path.insert(0, str(path))
+        put_first(str(path))
         run_module(main)
         return
-    set_path(path)
+    if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
+        put_first(os.path.dirname(os.path.realpath(path)))
     run_as_main(
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True),
         __file__=str(path),
         __loader__=SourceFileLoader("__main__", str(path)),
         __cached__=None,
     )
-
-
-def set_path(path: Path) -> None:
-    """Put the script's folder where python puts it: first on sys.path, links resolved."""
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
 
 
 def _script(job: JobSpec) -> Path:

@@ -48,6 +48,10 @@ class Row:
     """A pattern of the part of a file's name that differs from run to run."""
     differs: Mapping[str, str] = field(default_factory=dict)
     """By pattern of a key of facts-*.json: why it may differ."""
+    lines_differ: Mapping[str, str] = field(default_factory=dict)
+    """By pattern of a line of output: why only one of both may show it."""
+    failure_differs: str = ""
+    """Why the first failure's exit code is another."""
     is_executed: bool = False
     """Both commands are started as by a shell; else they are forked from a process that has
     imported them, which saves seconds."""
@@ -229,6 +233,8 @@ _SIGUSR2 = (
 )
 
 _PORTRAIT = {
+    "interpreter.meta_path": "Lightning gets the run's nodes and devices as it is imported",
+    "interpreter.recursion_limit": "the agent's frames do not count",
     "collector.is_frozen": _OF_THE_AGENT,
     "depth": _OF_THE_AGENT,
     "libraries.*": _OF_THE_AGENT,
@@ -311,12 +317,19 @@ _ENDS_WELL = (
     "many threads",
 )
 
+_PATH = {
+    "argv": "a program is found when it is submitted: it is told its whole path",
+    "file": "the same, without a ./ in it",
+}
+
 _FORMS = [
-    Row(name="script without .py", program="program", prepare=_without_suffix),
-    Row(name="script in a folder below", program="below/place.py", prepare=_below),
-    Row(name="script that is a link", program="link.py", prepare=_link),
-    Row(name="folder with __main__.py", program="program", prepare=_folder_with_main),
-    Row(name="zip with __main__.py", program="program.pyz", prepare=_zip_with_main),
+    Row(name="script without .py", program="program", prepare=_without_suffix, differs=_PATH),
+    Row(name="script in a folder below", program="below/place.py", prepare=_below, differs=_PATH),
+    Row(name="script that is a link", program="link.py", prepare=_link, differs=_PATH),
+    Row(
+        name="folder with __main__.py", program="program", prepare=_folder_with_main, differs=_PATH
+    ),
+    Row(name="zip with __main__.py", program="program.pyz", prepare=_zip_with_main, differs=_PATH),
     Row(name="module", program="outer.part.program", how="module", prepare=_in_packages),
     Row(name="package", program="outer.part", how="module", prepare=_in_packages, is_slow=True),
     Row(
@@ -332,7 +345,13 @@ _FORMS = [
         prepare=_in_namespace,
         is_slow=True,
     ),
-    Row(name="console entry point", program="./entry", how="command", prepare=_console_entry),
+    Row(
+        name="console entry point",
+        program="./entry",
+        how="command",
+        prepare=_console_entry,
+        differs=_PATH,
+    ),
     Row(
         name="console entry point that fails",
         program="./entry",
@@ -340,9 +359,21 @@ _FORMS = [
         arguments=("6",),
         exit_code=1,
         prepare=_console_entry,
+        differs=_PATH,
         is_slow=True,
     ),
 ]
+
+_INTERRUPT = "the verdict names KeyboardInterrupt; python ends itself by SIGINT"
+_FRAMES_OF_EXIT = dict.fromkeys(
+    (
+        "Traceback (most recent call last):",
+        '  File "*rank_exit.py", line *',
+        "    atexit.*",
+        "    ^*",
+    ),
+    "of sys.exit within an exit handler, the frame that called the handler is shown",
+)
 
 _ENDS = [
     Row(
@@ -352,10 +383,14 @@ _ENDS = [
         num_ranks=len(_ENDS_WELL),
         files=("ends.py",),
         compares=("output",),
+        lines_differ=_FRAMES_OF_EXIT
+        | {
+            '    raise ValueError("in a destructor")': "python cannot read files any more by then",
+        },
     ),
     _end("sys.exit(text)", is_slow=False),
     _end("raise", is_slow=False),
-    _end("interrupt", is_slow=False),
+    _end("interrupt", failure_differs=_INTERRUPT),
     _end("SIGKILL", is_slow=False),
     _end("hook exits", is_slow=False),
     _end("os._exit(9)"),
@@ -365,7 +400,7 @@ _ENDS = [
     _end("sys.exit(-1)"),
     _end("sys.exit(75)"),
     _end("group"),
-    _end("SIGINT"),
+    _end("SIGINT", failure_differs=_INTERRUPT),
     _end("SIGTERM"),
     _end("SIGUSR1"),
     _end("abort", compares=()),
@@ -382,7 +417,8 @@ _ENDS = [
 
 _PLAIN = [
     _script("open_files.py", compares=("output",)),
-    _script("open_files.py", arguments=("raises",), exit_code=1, compares=("output",)),
+    # Not the output: in a log, a traceback follows a line without an end.
+    _script("open_files.py", arguments=("raises",), exit_code=1),
     _script("open_files.py", arguments=("exits",), exit_code=1, compares=("output",), is_slow=True),
     _script("children.py", compares=("output",)),
     _script("fork_ends.py", arguments=("raises",), compares=("output",)),

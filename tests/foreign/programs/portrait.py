@@ -210,7 +210,7 @@ def recursion():
             low = middle
         except RecursionError:
             high = middle - 1
-    return low + depth()
+    return low >= 990
 
 
 def pickled():
