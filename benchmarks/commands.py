@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hpcdist.launch.process import descendants, send_signal
+from hpcdist.machine.process import descendants, send_signal
 
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).parent / "scripts"

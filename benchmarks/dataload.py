@@ -23,7 +23,7 @@ from commands import SCRIPTS
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
 from hpcdist.data.catalog import download_data, find_images
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 _MB = Measure(name="memory", unit="MB PSS per worker")
 _CPU = Measure(name="cpu", unit="µs CPU time per image")

@@ -9,8 +9,8 @@ from typing import Any
 
 from commands import HPCDIST, started
 
-from hpcdist.events import read_events
-from hpcdist.run import all_runs
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import all_runs
 
 
 def run_job(job: str, ranks: int, settings: Mapping[str, Any]) -> list[list[dict[str, Any]]]:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist import files
-from hpcdist.events import SCHEMA_VERSION, EventWriter
+from hpcdist.agent.usage.figures import NodeBegin
+from hpcdist.agent.usage.windows import Sample, Windows, to_fields
+from hpcdist.base import files
 from hpcdist.job import load_job
-from hpcdist.recording import StepRecorder
-from hpcdist.run import Run
-from hpcdist.spec import job_to_dict
-from hpcdist.submission import SPEC_VERSION, versions
-from hpcdist.usage.figures import NodeBegin
-from hpcdist.usage.windows import Sample, Windows, to_fields
-from hpcdist.verdict import Verdict
+from hpcdist.job.spec import job_to_dict
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+from hpcdist.submission.single import SPEC_VERSION, versions
 
 _STEPS_PER_WINDOW = 80
 _STEP_TIME_S = 0.003

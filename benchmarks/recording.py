@@ -16,13 +16,13 @@ from pathlib import Path
 
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.events import EventWriter, read_events
 from hpcdist.job import load_job
-from hpcdist.progress import ProgressBoard
-from hpcdist.rank import RankContext
-from hpcdist.recording import StepRecorder
-from hpcdist.run import Run
-from hpcdist.spec import TrainJob
+from hpcdist.job.spec import TrainJob
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.run import Run
 
 _STEP_TIMES_S = (0.001, 0.003, 0.03, 0.3)
 _SECONDS = 60.0  # of the recorder's clock: so many windows are in each figure
@@ -84,7 +84,7 @@ def train_here(epochs: int, *, enabled: bool) -> Figures:
 
     from hpcdist.data.catalog import load_data
     from hpcdist.training.loop import Trainer
-    from hpcdist.training.models import build_model
+    from hpcdist.training.model.models import build_model
 
     overrides = [f"train.epochs={epochs}", f"record.enabled={enabled}".lower(), *_SETTINGS]
     job = load_job("ddp", overrides=overrides).job

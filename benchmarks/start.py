@@ -12,7 +12,7 @@ from functools import partial
 from ranks import Layout, launched, warm_up
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.launch.memory import proportional_bytes
+from hpcdist.machine.memory import proportional_bytes
 
 _LAYOUTS = (
     (Layout(nodes=1, ranks_per_node=8), 0.30),

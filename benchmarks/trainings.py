@@ -17,11 +17,11 @@ from pathlib import Path
 from commands import HPCDIST, SCRIPTS, TORCHRUN, BenchmarkError, started
 from sidebyside import Figures
 
-from hpcdist.events import read_events
 from hpcdist.job import load_job
-from hpcdist.launch.cpus import threads_per_rank, usable_cpus
-from hpcdist.run import all_runs
-from hpcdist.spec import TrainJob
+from hpcdist.job.spec import TrainJob
+from hpcdist.machine.cpus import threads_per_rank, usable_cpus
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import all_runs
 
 
 def share_of_threads(ranks: int) -> int:

@@ -1,4 +1,4 @@
-"""Write docs/job-keys.md from the structs and docstrings of hpcdist/spec.py.
+"""Write docs/job-keys.md from the structs and docstrings of hpcdist/job/spec.py.
 
 python docs/generate_job_keys.py > docs/job-keys.md
 """

@@ -6,7 +6,7 @@ used.
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.version import __version__
+from hpcdist.base.version import __version__
 
 if TYPE_CHECKING:
     from hpcdist.api import RunFailedError, SubmittedRun, load, submit, sweep

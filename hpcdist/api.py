@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hpcdist.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
-from hpcdist.run import Run, find_run, runs_folder
-from hpcdist.states import EndWatch, run_states, wait_until_gone
-from hpcdist.submitted import scheduler_of
-from hpcdist.verdict import State, Verdict
+from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
+from hpcdist.monitor.states import EndWatch, run_states, wait_until_gone
+from hpcdist.runs.run import Run, find_run, runs_folder
+from hpcdist.runs.submitted import scheduler_of
+from hpcdist.runs.verdict import State, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers import Dependency, Scheduler
+    from hpcdist.submission.sweeps.plan import PlannedSweep
     from hpcdist.summary import RunSummary
-    from hpcdist.sweeps.plan import PlannedSweep
 
 __all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
 
@@ -92,7 +92,7 @@ class SubmittedRun:
         Raises RunFailedError where it failed: its `rank`, `host` and `remote_traceback` say where,
         and its cause is what was raised there. TimeoutError as `wait`.
         """
-        from hpcdist.functions.outcome import returned_by
+        from hpcdist.runs.function_outcome import returned_by
 
         num_ranks = self._num_function_ranks()
         if not 0 <= rank < num_ranks:
@@ -104,14 +104,14 @@ class SubmittedRun:
 
     def results(self, *, timeout_s: float | None = None) -> list[Any]:
         """What a submitted function returned in each rank, in their order; raises as `result`."""
-        from hpcdist.functions.outcome import returned_by
+        from hpcdist.runs.function_outcome import returned_by
 
         num_ranks = self._num_function_ranks()
         verdict = self.wait(timeout_s)
         return [returned_by(self._run, rank, verdict) for rank in range(num_ranks)]
 
     def _num_function_ranks(self) -> int:
-        from hpcdist.spec import FunctionJob, job_from_dict
+        from hpcdist.job.spec import FunctionJob, job_from_dict
 
         spec = self._run.read_spec()
         job = None if spec is None else job_from_dict(spec["job"])
@@ -144,7 +144,7 @@ class SubmittedRun:
 
     def logs(self, rank: int = 0) -> str:
         """What one rank printed, over all attempts, as a terminal shows it."""
-        from hpcdist.follow.tail import whole_log
+        from hpcdist.monitor.follow.tail import whole_log
 
         files = [path for found, _, path in self._run.log_files() if found == rank]
         return "".join(f"{line}\n" for path in files for line in whole_log(path))
@@ -203,8 +203,8 @@ def submit(
         RunDirectoryError: the run directory cannot be written.
 
     """
-    from hpcdist import submission
-    from hpcdist.workspace import SnapshotRequest
+    from hpcdist.submission import single as submission
+    from hpcdist.submission.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
     kind = _kind(is_module=is_module, is_program=is_program)
@@ -284,14 +284,14 @@ def sweep(
         RunDirectoryError: the run directories cannot be written.
 
     """
-    from hpcdist import submission
     from hpcdist.job import load_job
     from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.sweeps.plan import plan_sweep
-    from hpcdist.sweeps.points import axes_from_values, check_given_once, make_points
-    from hpcdist.sweeps.submit import submit_sweep
-    from hpcdist.workspace import SnapshotRequest
+    from hpcdist.submission import single as submission
+    from hpcdist.submission.sweeps.plan import plan_sweep
+    from hpcdist.submission.sweeps.points import axes_from_values, check_given_once, make_points
+    from hpcdist.submission.sweeps.submit import submit_sweep
+    from hpcdist.submission.workspace import SnapshotRequest
 
     if callable(job):
         raise JobError(
@@ -352,8 +352,8 @@ def _load(
             raise JobError(
                 f"is_{kind} is given for a function", hint=f"give the name of the {kind} as text"
             )
-        from hpcdist.functions.call import pickle_call
-        from hpcdist.functions.describe import load_function
+        from hpcdist.job.function import load_function
+        from hpcdist.job.function_call import pickle_call
 
         call = pickle_call(job, args, kwargs or {})
         return load_function(job, call, flags=flags), call
@@ -407,7 +407,7 @@ def _cluster(
 def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dependency]:
     if not after:
         return []
-    from hpcdist.dependencies import find_afters, settle
+    from hpcdist.submission.dependencies import find_afters, settle
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
     names = [str(one.path) if isinstance(one, SubmittedRun) else one for one in listed]
@@ -417,9 +417,9 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
 def _sweep_here(
     planned: PlannedSweep, folder: Path, command: list[str], *, summary_after: bool
 ) -> list[SubmittedRun]:
+    from hpcdist.runs.sweep import Sweep
+    from hpcdist.submission.sweeps.local import EndsHere, LocalSweep, run_points
     from hpcdist.summary.writing import write_summary
-    from hpcdist.sweeps.folder import Sweep
-    from hpcdist.sweeps.local import EndsHere, LocalSweep, run_points
 
     planned = planned.stored(folder)
     local = LocalSweep(planned=planned, sweep=Sweep.create(folder, planned.name), command=command)

@@ -29,10 +29,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hpcdist import rank, shield
-from hpcdist.errors import EXIT_STOPPED
-from hpcdist.rank import RankContext
-from hpcdist.recording import PHASES, StepRecorder
+from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.rank import context as rank
+from hpcdist.rank import shield
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.recorder import PHASES, StepRecorder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,7 +120,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 def _make_timer(context: RankContext, first_step: int, model: nn.Module | None) -> _Timer:
     if model is None:
         return _PlainTimer(context.recorder(first_step=first_step))
-    from hpcdist.watching import WatchedTimer
+    from hpcdist.rank.watched_loop import WatchedTimer
 
     return WatchedTimer(context, model, first_step=first_step)
 

@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.events import read_events
-from hpcdist.run import Run
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
 
 START_LIMIT_S = 90
 END_LIMIT_S = 90

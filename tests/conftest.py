@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcdist import submission
-from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
-from hpcdist.run import Run
-from hpcdist.spec import Launch, ProgramJob, Record, Resources, ScriptJob
+from hpcdist.job.spec import Launch, ProgramJob, Record, Resources, ScriptJob
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
+from hpcdist.submission import single as submission
 
 LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
 _GONE_LIMIT_S = 30.0

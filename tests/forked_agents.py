@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcdist import submission
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.launch import rank_exit
-from hpcdist.run import Run
+from hpcdist.rank import exit as rank_exit
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
+from hpcdist.submission import single as submission
 
 _ZYGOTE = Path(__file__).parent / "launch" / "zygote.py"
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.events import EventWriter
-from hpcdist.run import Run
-from hpcdist.usage.figures import GpuFacts, NodeBegin
-from hpcdist.usage.windows import Sample, Windows, to_fields
+from hpcdist.agent.usage.figures import GpuFacts, NodeBegin
+from hpcdist.agent.usage.windows import Sample, Windows, to_fields
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
 
 _OF_GPU = ("utilization", "memory_bytes", "power_w", "temperature_c", "throttled")
 _NODE_BYTES = 64 * 10**9

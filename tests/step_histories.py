@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hpcdist.events import SCHEMA_VERSION, EventWriter
-from hpcdist.recording import StepRecorder
-from hpcdist.run import Run
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.run import Run
 
 PHASES = (
     "checkpoint",

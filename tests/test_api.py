@@ -3,7 +3,7 @@
 import pytest
 
 import hpcdist
-from hpcdist.errors import JobError, ProfileError, RunNotFoundError, SchedulerError, UserError
+from hpcdist.base.errors import JobError, ProfileError, RunNotFoundError, SchedulerError, UserError
 
 HELLO = """
 import os, sys

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpcdist import files
+from hpcdist.base import files
 
 
 def test_a_file_is_written_whole_and_private(tmp_path):

@@ -11,11 +11,11 @@ import threading
 import pytest
 
 import hpcdist
-from hpcdist.errors import HpcdistError, JobError, UserError
-from hpcdist.functions import call
-from hpcdist.functions.describe import function_name
-from hpcdist.functions.outcome import write_outcome
-from hpcdist.run import Run
+from hpcdist.base.errors import HpcdistError, JobError, UserError
+from hpcdist.job import function_call as call
+from hpcdist.job.function import function_name
+from hpcdist.runs.function_outcome import write_outcome
+from hpcdist.runs.run import Run
 
 MODULE = """
 import os, sys, threading

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hpcdist.progress import ProgressBoard
+from hpcdist.rank.board import ProgressBoard
 
 
 def test_a_forked_rank_is_seen_by_its_parent():

@@ -133,7 +133,7 @@ def test_a_loop_that_marks_nothing_has_its_phases_seen_by_hooks(submit, write_sc
 FULL = """
 import os
 from pathlib import Path
-from hpcdist.events import EventWriter
+from hpcdist.runs.events import EventWriter
 
 events = EventWriter(Path("/dev/full"))
 for number in range(2):

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from hpcdist.events import EventWriter, read_events
-from hpcdist.recording import HISTOGRAM_RATIO, StepRecorder
+from hpcdist.rank.recorder import HISTOGRAM_RATIO, StepRecorder
+from hpcdist.runs.events import EventWriter, read_events
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hpcdist.errors import RunDirectoryError, RunNotFoundError
-from hpcdist.run import Run, all_runs, find_run, is_run, runs_folder, slug
-from hpcdist.verdict import Verdict
+from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
+from hpcdist.runs.verdict import Verdict
 
 
 def make_run(runs, name, created_s):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.secrets import looks_secret, redact
+from hpcdist.base.secrets import looks_secret, redact
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist import submission
-from hpcdist.errors import RunDirectoryError, UserError
+from hpcdist.base.errors import RunDirectoryError, UserError
 from hpcdist.job import LoadedJob, load_job
-from hpcdist.run import Run
-from hpcdist.snapshot import (
+from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import (
     NoWorkTreeError,
     SnapshotChangedError,
     SnapshotTooLargeError,
     plan_snapshot,
     store,
 )
-from hpcdist.snapshot.store import manifest_file, read_manifest
-from hpcdist.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
+from hpcdist.runs.snapshot.store import manifest_file, read_manifest
+from hpcdist.submission import single as submission
+from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 
 
 def git(folder, *arguments):

@@ -10,20 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcdist import schedulers, submission
+from hpcdist import schedulers
+from hpcdist.base.errors import RunDirectoryError, SchedulerError
 from hpcdist.cluster.load import NO_PROFILE
-from hpcdist.errors import RunDirectoryError, SchedulerError
-from hpcdist.events import read_events
 from hpcdist.job import LoadedJob
-from hpcdist.run import Run
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import Plan, local
+from hpcdist.submission import single as submission
 
 DEBUG = """
 import sys
 from pathlib import Path
 from hpcdist import submission
 from hpcdist.job import LoadedJob
-from hpcdist.spec import ScriptJob, Launch
+from hpcdist.job.spec import ScriptJob, Launch
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
 loaded = submission.one_rank(LoadedJob(job=job, source="x"))
 planned = submission.plan_submission(loaded, scheduler="local")
@@ -284,7 +285,7 @@ def test_a_debug_run_is_running_until_it_ends(write_script, tmp_path):
 def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     gpus = (
         "import sys\n"
-        "from hpcdist.gpus import Gpu\n"
+        "from hpcdist.machine.gpus import Gpu\n"
         "from hpcdist.schedulers import local\n"
         "def gpu(index, **more):\n"
         "    uuid = f'GPU-{sys.argv[2]}-{index}'\n"
@@ -293,7 +294,7 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     )
     script = write_script(
         "import os, hpcdist\n"
-        "from hpcdist.gpus import claim\n"
+        "from hpcdist.machine.gpus import claim\n"
         "uuid = os.environ['CUDA_VISIBLE_DEVICES']\n"
         "try:\n"
         "    claim([uuid])\n"

@@ -3,22 +3,22 @@
 import msgspec
 import pytest
 
-from hpcdist.dependencies import parse_after
-from hpcdist.errors import JobError, RunNotFoundError, UserError
+from hpcdist.base.errors import JobError, RunNotFoundError, UserError
 from hpcdist.job.swept import SHORT_NAMES
-from hpcdist.run import Run
+from hpcdist.monitor.ends import exit_code_of_all
+from hpcdist.runs.run import Run
+from hpcdist.runs.sweep import Sweep, find_runs
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.limits import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
 from hpcdist.schedulers.slurm.queue import parse_accounting
-from hpcdist.sweeps.folder import Sweep, find_runs
-from hpcdist.sweeps.jobs import group_points
-from hpcdist.sweeps.points import (
+from hpcdist.submission.dependencies import parse_after
+from hpcdist.submission.sweeps.jobs import group_points
+from hpcdist.submission.sweeps.points import (
     axes_from_values,
     check_given_once,
     make_points,
     parse_sweeps,
 )
-from hpcdist.sweeps.watch import exit_code_of_all
-from hpcdist.verdict import Verdict
 
 
 def axes(*texts):

@@ -5,7 +5,7 @@ import io
 import pytest
 from tqdm import tqdm
 
-from hpcdist.terminal_lines import TerminalLines, end_of_log, last_lines, terminal_lines
+from hpcdist.base.terminal_lines import TerminalLines, end_of_log, last_lines, terminal_lines
 
 UP = "\x1b[A"
 

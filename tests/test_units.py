@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.units import show_mean_sd
+from hpcdist.base.units import show_mean_sd
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from hpcdist import rank
-from hpcdist.training.models import FashionCNN
+from hpcdist.training.model.models import FashionCNN
 
 
 class HeldCNN(FashionCNN):

@@ -25,9 +25,9 @@ from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, epoch_order
-from hpcdist.launch.memory import proportional_bytes
-from hpcdist.launch.process import descendants
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
+from hpcdist.machine.memory import proportional_bytes
+from hpcdist.machine.process import descendants
 
 BATCH = 64
 CPU = torch.device("cpu")

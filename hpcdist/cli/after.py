@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.cli.options import JobOptions
 from hpcdist.cli.printing import note
-from hpcdist.errors import SchedulerError, SubmissionUnclearError
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.schedulers import Dependency, Scheduler
-    from hpcdist.submission import PlannedSubmission
+    from hpcdist.submission.single import PlannedSubmission
 
 
 def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
     """What the scheduler has to wait for; on this machine, the waiting itself."""
     if not options.after:
         return []
-    from hpcdist.dependencies import find_afters, settle
+    from hpcdist.submission.dependencies import find_afters, settle
 
     return settle(find_afters(options.runs, options.after), scheduler, told=note)
 
@@ -30,7 +30,7 @@ def settle(
     options: JobOptions, planned: PlannedSubmission
 ) -> tuple[PlannedSubmission, list[Dependency]]:
     """`settle_afters`, and the plan after it: this machine may look otherwise after the waiting."""
-    from hpcdist.submission import plan_now
+    from hpcdist.submission.single import plan_now
 
     dependencies = settle_afters(options, planned.scheduler)
     if options.after and planned.scheduler.name == "local":
@@ -51,7 +51,7 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
     Raises SchedulerError, which says that the run itself was submitted.
     """
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.summary_after import SummaryJob
+    from hpcdist.submission.summary_after import SummaryJob
 
     if not isinstance(planned.scheduler, BatchScheduler):
         return
@@ -74,7 +74,7 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
 def summary_scripts(options: JobOptions, planned: PlannedSubmission, run: Run) -> list[str]:
     """The script that `submit_summary` would submit, where it would."""
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.summary_after import SummaryJob
+    from hpcdist.submission.summary_after import SummaryJob
 
     if not (options.summary_after and isinstance(planned.scheduler, BatchScheduler)):
         return []

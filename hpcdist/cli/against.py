@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 from hpcdist.cli.printing import note, print_json
-from hpcdist.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 
 if TYPE_CHECKING:
-    from hpcdist.summary.cache import SummaryCache
-    from hpcdist.summary.change import Comparison
+    from hpcdist.summary.compare.change import Comparison
+    from hpcdist.summary.read.cache import SummaryCache
     from hpcdist.summary.values import RunSummary
 
 
@@ -28,8 +28,8 @@ def compare(
 
     Without names, runs of the baseline are not compared with themselves.
     """
-    from hpcdist.summary.baseline import check_comparable, nothing_in_common
-    from hpcdist.summary.change import compare_with
+    from hpcdist.summary.compare.baseline import check_comparable, nothing_in_common
+    from hpcdist.summary.compare.change import compare_with
 
     baseline = _baseline(runs, against, cache)
     own = {run.run for run in baseline}
@@ -50,14 +50,14 @@ def _print(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(comparison))
         return
-    from hpcdist.summary.change_table import print_changes
-    from hpcdist.summary.table import make_console
+    from hpcdist.summary.report.change_table import print_changes
+    from hpcdist.summary.report.table import make_console
 
     print_changes(make_console(), comparison)
 
 
 def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.summary.baseline import is_saved, no_baseline, read_saved
+    from hpcdist.summary.compare.baseline import is_saved, no_baseline, read_saved
 
     if is_saved(name):
         return read_saved(Path(name))
@@ -68,9 +68,9 @@ def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSumm
 
 
 def _summaries(runs: Path, names: Sequence[str], cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.states import run_states
+    from hpcdist.monitor.states import run_states
     from hpcdist.summary import summarize
-    from hpcdist.summary.search import search_named
+    from hpcdist.summary.read.search import search_named
 
     found, foreign = search_named(runs, names)
     result = summarize(

@@ -11,8 +11,8 @@ import click
 
 from hpcdist.cli.options import json_option, named_runs, runs_option
 from hpcdist.cli.printing import print_json
-from hpcdist.run import Run
-from hpcdist.verdict import State
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import State
 
 
 @click.command
@@ -21,8 +21,8 @@ from hpcdist.verdict import State
 @json_option
 def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """End runs, and wait until nothing of them is left. A sweep's id names all of its runs."""
-    from hpcdist.states import run_states
-    from hpcdist.sweeps.folder import Sweep, find_named
+    from hpcdist.monitor.states import run_states
+    from hpcdist.runs.sweep import Sweep, find_named
 
     for name in run_names:
         named = find_named(runs, name)
@@ -46,9 +46,9 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 
 def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
     """End those that have not ended; each scheduler is asked once."""
+    from hpcdist.monitor.states import OPEN_STATES
+    from hpcdist.runs.submitted import scheduler_of
     from hpcdist.schedulers import load_scheduler
-    from hpcdist.states import OPEN_STATES
-    from hpcdist.submitted import scheduler_of
 
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:

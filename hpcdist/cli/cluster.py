@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.printable import one_line
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_columns, print_json
-from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
+    from hpcdist.base.errors import ProfileError
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.cluster.site import Site
-    from hpcdist.errors import ProfileError
 
 
 @click.group
@@ -153,10 +153,10 @@ def _give(text: str, path: Path | None) -> None:
 def _detect(scheduler: str | None) -> Site:
     import getpass
 
-    from hpcdist.cluster.detect_lsf import detect_lsf
-    from hpcdist.cluster.detect_slurm import detect_slurm
-    from hpcdist.errors import SchedulerError
+    from hpcdist.base.errors import SchedulerError
     from hpcdist.schedulers import detect_scheduler
+    from hpcdist.schedulers.lsf.detect import detect_lsf
+    from hpcdist.schedulers.slurm.detect import detect_slurm
 
     try:
         found = scheduler or detect_scheduler()
@@ -166,7 +166,7 @@ def _detect(scheduler: str | None) -> Site:
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:
-    from hpcdist.errors import UserError
+    from hpcdist.base.errors import UserError
 
     if os.path.lexists(path) and not force:
         raise UserError(
@@ -177,8 +177,8 @@ def _refuse_existing(path: Path, *, force: bool) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    from hpcdist import files
-    from hpcdist.errors import UserError
+    from hpcdist.base import files
+    from hpcdist.base.errors import UserError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _listed(found: LoadedProfile | ProfileError) -> dict[str, Any]:
-    from hpcdist.errors import ProfileError
+    from hpcdist.base.errors import ProfileError
 
     if isinstance(found, ProfileError):
         return {"scheduler": None, "partition": None, "files": [], "error": found.message}

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.errors import EXIT_FAILED, UserError
+from hpcdist.base.printable import one_line
 from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_json
-from hpcdist.errors import EXIT_FAILED, UserError
-from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
     from hpcdist.data.images.checking import Report
     from hpcdist.data.images.files import ImageParts
-    from hpcdist.spec import Data
+    from hpcdist.job.spec import Data
 
 
 @click.group
@@ -78,7 +78,7 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
 
 def _stand_in() -> Path:
     from hpcdist.data.images import faces as photographs
-    from hpcdist.spec import Data
+    from hpcdist.job.spec import Data
 
     wanted = Data(name="faces")
     note_unmade(wanted)
@@ -158,8 +158,8 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
+    from hpcdist.base.units import show_bytes
     from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
-    from hpcdist.units import show_bytes
 
     for path, problem in report.problems.items():
         print(f"{one_line(path)} {one_line(problem)}")

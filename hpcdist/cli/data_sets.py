@@ -10,7 +10,7 @@ import click
 from hpcdist.cli.printing import note
 
 if TYPE_CHECKING:
-    from hpcdist.spec import Data
+    from hpcdist.job.spec import Data
 
 
 def data_set_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +40,7 @@ def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
     JobError for what no job takes. Relative folders are those of the shell.
     """
     from hpcdist.job.load import Flag, load_values, parse_flag
-    from hpcdist.spec import TrainJob
+    from hpcdist.job.spec import TrainJob
 
     given = {"data.name": Flag(name="NAME", value=name)}
     for flag, text in flags.items():

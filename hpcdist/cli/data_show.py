@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcdist.base.errors import UserError
 from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.printing import note
-from hpcdist.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from hpcdist.spec import Data
+    from hpcdist.job.spec import Data
 
 _MOST_SEED = 2**32 - 1
 
@@ -151,7 +151,7 @@ def _in_words(wanted: Data) -> str:
 def _save(picture: Image, path: Path) -> None:
     from PIL import Image
 
-    from hpcdist.files import write_whole
+    from hpcdist.base.files import write_whole
 
     content = io.BytesIO()
     picture.save(content, Image.registered_extensions()[path.suffix.lower()])

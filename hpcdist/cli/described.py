@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpcdist.run import Run
+from hpcdist.monitor.states import OPEN_STATES, end_verdict
+from hpcdist.runs.run import Run
+from hpcdist.runs.submitted import job_section, scheduler_of, section
+from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import Condition
-from hpcdist.states import OPEN_STATES, end_verdict
-from hpcdist.submitted import job_section, scheduler_of, section
-from hpcdist.verdict import State, Verdict
 
 
 def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _attempt_verdict(run: Run) -> Verdict | None:
 
 def _last_attempt(run: Run) -> str | None:
     """How the newest attempt ended, where another is to follow."""
-    from hpcdist.follow.run import again_sentence
+    from hpcdist.monitor.follow.run import again_sentence
 
     verdict = _attempt_verdict(run)
     if verdict is None or run.verdict_file.exists():

@@ -6,6 +6,9 @@ import sys
 
 import click
 
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
+from hpcdist.base.printable import one_line
+from hpcdist.base.shipped import shipped_folder
 from hpcdist.cli.interrupts import Interrupts
 from hpcdist.cli.options import (
     JobOptions,
@@ -15,9 +18,6 @@ from hpcdist.cli.options import (
     options_of_job,
 )
 from hpcdist.cli.printing import note, print_json
-from hpcdist.errors import EXIT_DONE, EXIT_FAILED
-from hpcdist.printable import one_line
-from hpcdist.shipped import shipped_folder
 
 _DEFAULT_NODES = 2
 
@@ -49,8 +49,8 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
     import msgspec
 
     from hpcdist.doctor.examine import Request, examine
-    from hpcdist.doctor.finding import Finding
     from hpcdist.schedulers import detect_scheduler
+    from hpcdist.schedulers.finding import Finding
 
     loaded = load_from_options(options, defaults={"resources.nodes": _DEFAULT_NODES})
     scheduler, cluster = cluster_from_options(options)
@@ -80,7 +80,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
 
 
 def _print(finding: object) -> None:
-    from hpcdist.doctor.finding import Finding
+    from hpcdist.schedulers.finding import Finding
 
     assert isinstance(finding, Finding)
     print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")

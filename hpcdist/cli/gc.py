@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
+from hpcdist.base.printable import one_line
+from hpcdist.base.units import show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_columns, print_json
-from hpcdist.errors import EXIT_FAILED, RunNotFoundError
-from hpcdist.printable import one_line
-from hpcdist.run import all_runs
-from hpcdist.units import show_bytes
+from hpcdist.runs.run import all_runs
 
 if TYPE_CHECKING:
-    from hpcdist.garbage import Candidate, Rules
+    from hpcdist.monitor.garbage import Candidate, Rules
 
 _DEFAULT_DAYS = 30.0
 
@@ -82,7 +82,7 @@ def gc(
 
 
 def _rules(runs: Path, names: Sequence[str], older_than: float | None, keep_last: int) -> Rules:
-    from hpcdist.garbage import DAY_S, Rules
+    from hpcdist.monitor.garbage import DAY_S, Rules
 
     default = 0.0 if names else _DEFAULT_DAYS
     return Rules(
@@ -106,8 +106,8 @@ def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
 
 
 def _find(runs: Path, rules: Rules) -> list[Candidate]:
-    from hpcdist.garbage import find_garbage
-    from hpcdist.states import run_states
+    from hpcdist.monitor.garbage import find_garbage
+    from hpcdist.monitor.states import run_states
 
     everything = all_runs(runs)
     states = run_states(everything, warn=note)
@@ -145,7 +145,7 @@ def _agreed() -> bool:
 
 def _remove(candidates: Sequence[Candidate]) -> dict[str, str]:
     """Path -> what kept it from being removed."""
-    from hpcdist.garbage import remove
+    from hpcdist.monitor.garbage import remove
 
     outcomes = {str(candidate.path): remove(candidate) for candidate in candidates}
     return {path: problem for path, problem in outcomes.items() if problem is not None}

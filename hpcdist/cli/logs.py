@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from hpcdist.base.errors import UserError
 from hpcdist.cli.options import run_argument, runs_option
 from hpcdist.cli.printing import note
-from hpcdist.errors import UserError
-from hpcdist.run import Run, find_run
+from hpcdist.runs.run import Run, find_run
 
 
 @click.command
@@ -34,8 +34,8 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
 
 
 def _print(run: Run, rank: int | None) -> None:
-    from hpcdist.follow.screen import Screen
-    from hpcdist.follow.tail import whole_log
+    from hpcdist.monitor.follow.screen import Screen
+    from hpcdist.monitor.follow.tail import whole_log
 
     files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
     if not files:
@@ -47,11 +47,11 @@ def _print(run: Run, rank: int | None) -> None:
 
 
 def _follow(run: Run, rank: int | None) -> None:
-    from hpcdist.follow.beginning import Beginning
-    from hpcdist.follow.run import POLL_S, end_sentence, show_lost_agents, show_new
-    from hpcdist.follow.screen import Screen
-    from hpcdist.follow.tail import LogTail
-    from hpcdist.states import EndWatch
+    from hpcdist.monitor.follow.beginning import Beginning
+    from hpcdist.monitor.follow.run import POLL_S, end_sentence, show_lost_agents, show_new
+    from hpcdist.monitor.follow.screen import Screen
+    from hpcdist.monitor.follow.tail import LogTail
+    from hpcdist.monitor.states import EndWatch
 
     end = EndWatch(run)
     tail = LogTail(run, lambda found: rank in {None, found})

@@ -1,7 +1,7 @@
 """The command `hpcdist`: finds the verb, and turns every expected error into two lines on stderr.
 
 Only bugs show a traceback. A verb returns the exit code, or None for 0; the codes are in
-`hpcdist.errors`.
+`hpcdist.base.errors`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import click
 
-from hpcdist.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
-from hpcdist.printable import one_line
-from hpcdist.version import __version__
+from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
+from hpcdist.base.printable import one_line
+from hpcdist.base.version import __version__
 
 VERBS = {
     "submit": "Submit a job: to Slurm, to LSF, or on this machine.",
@@ -138,7 +138,7 @@ def _usage_hint(error: click.UsageError) -> str:
 
 
 def _unknown_verb(name: str) -> click.UsageError:
-    from hpcdist.nearest import nearest
+    from hpcdist.base.nearest import nearest
 
     near = nearest(name, VERBS)
     suggestion = f"; did you mean {near}?" if near else ""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.run import Run, all_runs, runs_folder
+from hpcdist.runs.run import Run, all_runs, runs_folder
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
-    from hpcdist.sweeps.points import Axis, Point
-    from hpcdist.workspace import SnapshotRequest
+    from hpcdist.submission.sweeps.points import Axis, Point
+    from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -269,7 +269,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.load import parse_override
     from hpcdist.job.swept import SHORT_NAMES
-    from hpcdist.sweeps.points import (
+    from hpcdist.submission.sweeps.points import (
         check_given_once,
         make_points,
         parse_sweeps,
@@ -375,7 +375,7 @@ def _requeue_flag(requeue: bool | None) -> dict[str, Flag]:  # noqa: FBT001 - as
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
     """What the user wants of the snapshot."""
-    from hpcdist.workspace import SnapshotRequest
+    from hpcdist.submission.workspace import SnapshotRequest
 
     return SnapshotRequest(
         wanted=options.snapshot, limit_mb=options.snapshot_limit, runs=options.runs
@@ -385,7 +385,7 @@ def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
     """The runs of these names, each once; a sweep's name is all of its. All runs if there are no
     names."""
-    from hpcdist.sweeps.folder import find_runs
+    from hpcdist.runs.sweep import find_runs
 
     if not names:
         return all_runs(runs)

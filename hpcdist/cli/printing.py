@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
-from hpcdist import files
-from hpcdist.printable import one_line
+from hpcdist.base import files
+from hpcdist.base.printable import one_line
 
 
 def print_json(value: Any) -> None:

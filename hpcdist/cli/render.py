@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcdist.base.printable import one_line
 from hpcdist.cli.after import dependencies_now, summary_scripts
 from hpcdist.cli.options import (
     JobOptions,
@@ -16,11 +17,10 @@ from hpcdist.cli.options import (
     snapshot_from_options,
 )
 from hpcdist.cli.printing import note, say
-from hpcdist.printable import one_line
 
 if TYPE_CHECKING:
-    from hpcdist.submission import PlannedSubmission
-    from hpcdist.sweeps.plan import PlannedSweep
+    from hpcdist.submission.single import PlannedSubmission
+    from hpcdist.submission.sweeps.plan import PlannedSweep
 
 
 @click.command
@@ -48,7 +48,7 @@ def render(*, options: JobOptions, explain: bool) -> None:
 
 
 def _of_run(options: JobOptions, *, explain: bool) -> list[str]:
-    from hpcdist.submission import placeholder_run, plan_submission
+    from hpcdist.submission.single import placeholder_run, plan_submission
 
     loaded = load_from_options(options)
     scheduler, cluster = cluster_from_options(options)
@@ -67,10 +67,10 @@ def _of_run(options: JobOptions, *, explain: bool) -> list[str]:
 
 def _of_sweep(options: JobOptions, *, explain: bool) -> list[str]:
     from hpcdist.cli.sweeping import plan
+    from hpcdist.runs.sweep import Sweep
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.submission import placeholder_run
-    from hpcdist.sweeps.folder import Sweep
-    from hpcdist.sweeps.submit import planned_scripts
+    from hpcdist.submission.single import placeholder_run
+    from hpcdist.submission.sweeps.submit import planned_scripts
 
     planned = plan(options)
     if explain:
@@ -96,7 +96,7 @@ def _explain(planned: PlannedSubmission) -> None:
 
 def _explain_sweep(planned: PlannedSweep) -> None:
     """Once for runs that ask for the same."""
-    from hpcdist.submission import shape_of
+    from hpcdist.submission.single import shape_of
 
     points: dict[str, list[int]] = {}
     for index, run in enumerate(planned.runs):

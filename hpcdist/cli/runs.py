@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from hpcdist.base.printable import one_line
 from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
-from hpcdist.printable import one_line
-from hpcdist.run import all_runs
+from hpcdist.runs.run import all_runs
 
 
 @click.command(name="runs")
@@ -21,7 +21,7 @@ from hpcdist.run import all_runs
 @json_option
 def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
-    from hpcdist.states import run_conditions
+    from hpcdist.monitor.states import run_conditions
 
     found = all_runs(runs)
     conditions = run_conditions(found, warn=note)

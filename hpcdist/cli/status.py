@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.printable import one_line
 from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, print_json
-from hpcdist.printable import one_line
-from hpcdist.run import Run
-from hpcdist.verdict import State
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import State
 
 if TYPE_CHECKING:
-    from hpcdist.follow.live import Progress
+    from hpcdist.monitor.follow.live import Progress
     from hpcdist.schedulers import Condition
 
 
@@ -38,9 +38,9 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from hpcdist.follow.live import LiveProgress
-    from hpcdist.nodes import seen_nodes
-    from hpcdist.states import run_conditions
+    from hpcdist.monitor.follow.live import LiveProgress
+    from hpcdist.monitor.nodes import seen_nodes
+    from hpcdist.monitor.states import run_conditions
 
     found = named_runs(runs, run_names)
     conditions = run_conditions(found, warn=note)
@@ -77,7 +77,7 @@ def _print_sweep(
     runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
 ) -> None:
     """How many are in which state, and what there is to say about those that are not done."""
-    from hpcdist.states import OPEN_STATES
+    from hpcdist.monitor.states import OPEN_STATES
 
     states = states_in_words(run["state"] for run in runs)
     print(f"{one_line(runs[0]['sweep']['id'])}: {len(runs)} runs, {states}")
@@ -109,13 +109,13 @@ def _print_waiting(runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
-    from hpcdist.states import OPEN_STATES
+    from hpcdist.monitor.states import OPEN_STATES
 
     return [run for run in found if states[run.id] in OPEN_STATES] or list(found[-1:])
 
 
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
-    from hpcdist.states import OPEN_STATES
+    from hpcdist.monitor.states import OPEN_STATES
 
     has_ended = run["state"] not in OPEN_STATES
     explains_end = has_ended and not run["message"]
@@ -143,9 +143,9 @@ def _whose(run: Mapping[str, Any]) -> str:
 
 def _print_place(run: Run, condition: Condition) -> None:
     """Why it waits, or where it is and by which way its nodes reach the first one."""
-    from hpcdist.follow.beginning import waiting_sentence
-    from hpcdist.nodes import master_sentence, node_lines, seen_nodes
-    from hpcdist.states import OPEN_STATES
+    from hpcdist.monitor.follow.beginning import waiting_sentence
+    from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes
+    from hpcdist.monitor.states import OPEN_STATES
 
     _print_line("pending", waiting_sentence(condition))
     if condition.state not in OPEN_STATES and run.read_verdict() is None:
@@ -162,7 +162,7 @@ def _print_line(name: str, value: str | None) -> None:
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:
-    from hpcdist.follow.screen import progress_figures, progress_place
+    from hpcdist.monitor.follow.screen import progress_figures, progress_place
 
     if progress is None or progress.step is None:
         return None

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base.printable import one_line
 from hpcdist.cli.after import print_summary_here, settle, submit_summary
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (
@@ -23,16 +25,14 @@ from hpcdist.cli.options import (
     snapshot_from_options,
 )
 from hpcdist.cli.printing import note, print_json, say
-from hpcdist.errors import EXIT_INTERRUPTED
-from hpcdist.printable import one_line
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
+    from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers import Dependency
-    from hpcdist.submission import PlannedSubmission
-    from hpcdist.verdict import Verdict
+    from hpcdist.submission.single import PlannedSubmission
 
 
 @click.command
@@ -111,7 +111,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
 
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
     from hpcdist.schedulers.slurm.allocation import find_allocation
-    from hpcdist.submission import plan_step
+    from hpcdist.submission.single import plan_step
 
     if debug:
         raise click.UsageError("--here and --debug contradict each other")
@@ -158,7 +158,7 @@ def _debug(
     *,
     as_json: bool,
 ) -> int:
-    from hpcdist import submission
+    from hpcdist.submission import single as submission
 
     num_ranks = loaded.job.resources.nodes * loaded.job.ranks_per_node
     if num_ranks > 1:
@@ -199,7 +199,7 @@ def _refuse_what_needs_more(options: JobOptions, *, debug: bool) -> None:
 def _plan(
     loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
 ) -> PlannedSubmission:
-    from hpcdist.submission import plan_submission
+    from hpcdist.submission.single import plan_submission
 
     planned = plan_submission(
         loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
@@ -219,7 +219,7 @@ def _submit(
     interrupts: Interrupts,
     dependencies: Sequence[Dependency] = (),
 ) -> Run:
-    from hpcdist.submission import prepare, submit
+    from hpcdist.submission.single import prepare, submit
 
     prepare(planned)  # may be interrupted
     interrupts.defer()  # until the caller knows the run, and can end it
@@ -233,8 +233,8 @@ def _follow(
     run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
 ) -> tuple[Verdict | None, int]:
     """Follow the run to its end; `owned` is a run that must not outlive this command."""
-    from hpcdist.follow.run import end_sentence, follow
-    from hpcdist.follow.screen import Screen
+    from hpcdist.monitor.follow.run import end_sentence, follow
+    from hpcdist.monitor.follow.screen import Screen
 
     with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
         screen.say(f"run {run.id} in {one_line(str(run.path))}")
@@ -261,8 +261,8 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 
 
 def _cancel(run: Run) -> None:
+    from hpcdist.runs.submitted import scheduler_of
     from hpcdist.schedulers import load_scheduler
-    from hpcdist.submitted import scheduler_of
 
     load_scheduler(scheduler_of(run) or "local").cancel([run])
 
@@ -285,7 +285,7 @@ def _described(
 ) -> dict[str, Any]:
     import msgspec
 
-    from hpcdist.states import run_states
+    from hpcdist.monitor.states import run_states
 
     return {
         "run": run.id,

@@ -14,7 +14,7 @@ from hpcdist.cli.printing import note
 
 if TYPE_CHECKING:
     from hpcdist.summary import Summary
-    from hpcdist.summary.cache import SummaryCache
+    from hpcdist.summary.read.cache import SummaryCache
 
 _NAMES = {
     "csv": "the CSV",
@@ -144,9 +144,9 @@ def summary(
         raise click.UsageError("--threshold goes with --against")
     tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
     _need_packages(tracking)
-    from hpcdist.states import run_accounting, run_states
+    from hpcdist.monitor.states import run_accounting, run_states
     from hpcdist.summary import print_summary, summarize
-    from hpcdist.summary.search import search_named
+    from hpcdist.summary.read.search import search_named
 
     on_stdout = _on_stdout(files, as_json=as_json)
     found, foreign = search_named(runs, run_names)
@@ -194,11 +194,11 @@ def _on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
 
 
 def _text(result: Summary, form: str) -> str:
-    from hpcdist import files
+    from hpcdist.base import files
     from hpcdist.summary import to_json
-    from hpcdist.summary.as_csv import to_csv
-    from hpcdist.summary.as_markdown import to_markdown
-    from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
+    from hpcdist.summary.report.as_csv import to_csv
+    from hpcdist.summary.report.as_markdown import to_markdown
+    from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
 
     if form == "json":
         return files.to_json(to_json(result))
@@ -208,13 +208,13 @@ def _text(result: Summary, form: str) -> str:
         return to_benchmarks_csv(result)
     if form == "markdown":
         return to_markdown(result)
-    from hpcdist.summary.page.rendering import to_html
+    from hpcdist.summary.report.page.rendering import to_html
 
     return to_html(result)
 
 
 def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
-    from hpcdist.summary.outputs import write_output
+    from hpcdist.summary.report.outputs import write_output
 
     for form, file in files.items():
         assert file is not None
@@ -222,7 +222,7 @@ def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
 
 
 def _write_pictures(result: Summary, folder: Path) -> None:
-    from hpcdist.summary.pictures.files import write_pictures
+    from hpcdist.summary.report.pictures.files import write_pictures
 
     written = write_pictures(result, folder)
     if written:
@@ -233,7 +233,7 @@ def _write_pictures(result: Summary, folder: Path) -> None:
 
 def _need_packages(options: Mapping[str, str | None]) -> None:
     """Before anything is read: that may take long."""
-    from hpcdist.summary.tracking.packages import need_package
+    from hpcdist.summary.export.packages import need_package
 
     for name, value in options.items():
         if value is not None:
@@ -242,14 +242,14 @@ def _need_packages(options: Mapping[str, str | None]) -> None:
 
 def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None) -> None:
     if event_folder is not None:
-        from hpcdist.summary.text import number_of
-        from hpcdist.summary.tracking.tensorboard import write_event_files
+        from hpcdist.base.text import number_of
+        from hpcdist.summary.export.tensorboard import write_event_files
 
         written = write_event_files(result, Path(event_folder))
         of = number_of(len(written), "run")
         note(f"event files of {of} are in {event_folder}, in the place of earlier ones of hpcdist")
     if mlflow_uri is not None:
-        from hpcdist.summary.tracking.mlflow import import_runs
+        from hpcdist.summary.export.mlflow import import_runs
 
         counts = import_runs(result, mlflow_uri)
         told = ", ".join(f"{count} {what}" for what, count in counts.items())
@@ -258,7 +258,7 @@ def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None)
 
 def summary_cache() -> SummaryCache | None:
     """Where figures are kept; None where that is nowhere."""
-    from hpcdist.summary.cache import SummaryCache, cache_folder
+    from hpcdist.summary.read.cache import SummaryCache, cache_folder
 
     try:
         return SummaryCache(cache_folder())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base.printable import one_line
 from hpcdist.cli.after import print_summary_here, settle_afters
 from hpcdist.cli.described import states_in_words
 from hpcdist.cli.interrupts import Interrupted, Interrupts
@@ -21,16 +23,14 @@ from hpcdist.cli.options import (
     sweep_points,
 )
 from hpcdist.cli.printing import note, print_columns, print_json, say
-from hpcdist.errors import EXIT_INTERRUPTED
-from hpcdist.printable import one_line
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
+    from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers import BatchScheduler
-    from hpcdist.sweeps.local import LocalSweep, PointEnd, Shown
-    from hpcdist.sweeps.plan import PlannedSweep
-    from hpcdist.sweeps.submit import SubmittedSweep
-    from hpcdist.verdict import Verdict
+    from hpcdist.submission.sweeps.local import LocalSweep, PointEnd, Shown
+    from hpcdist.submission.sweeps.plan import PlannedSweep
+    from hpcdist.submission.sweeps.submit import SubmittedSweep
 
 _SHOWN_POINTS = 40
 """A longer table would push what comes before it off the screen."""
@@ -38,8 +38,8 @@ _SHOWN_POINTS = 40
 
 def plan(options: JobOptions) -> PlannedSweep:
     """Every point of the options' sweep, checked; the notes are printed."""
-    from hpcdist.submission import plan_submission
-    from hpcdist.sweeps.plan import plan_sweep
+    from hpcdist.submission.single import plan_submission
+    from hpcdist.submission.sweeps.plan import plan_sweep
 
     scheduler, cluster = cluster_from_options(options)
     planned = plan_sweep(
@@ -70,7 +70,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
         scheduler = planned.scheduler
         if not isinstance(scheduler, BatchScheduler):
             return _run_here(planned, options, interrupts, as_json=as_json)
-        from hpcdist.sweeps.submit import submit_sweep as submit
+        from hpcdist.submission.sweeps.submit import submit_sweep as submit
 
         interrupts.defer()
         submitted = submit(
@@ -146,7 +146,7 @@ def _print_submitted(
 
 
 def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, Verdict], int]:
-    from hpcdist.sweeps.watch import EndsWatch, exit_code_of_all
+    from hpcdist.monitor.ends import EndsWatch, exit_code_of_all
 
     name = submitted.sweep.id
     try:
@@ -169,9 +169,9 @@ def _wait(submitted: SubmittedSweep, interrupts: Interrupts) -> tuple[dict[str, 
 def _run_here(
     planned: PlannedSweep, options: JobOptions, interrupts: Interrupts, *, as_json: bool
 ) -> int:
-    from hpcdist.sweeps.folder import Sweep
-    from hpcdist.sweeps.local import LocalSweep, run_points
-    from hpcdist.sweeps.watch import exit_code_of_all
+    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.runs.sweep import Sweep
+    from hpcdist.submission.sweeps.local import LocalSweep, run_points
 
     interrupts.defer()
     planned = planned.stored(options.runs)
@@ -221,8 +221,8 @@ class _OneByOne:
         _say_ended(self.local, end)
 
     def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-        from hpcdist.follow.run import follow
-        from hpcdist.follow.screen import Screen
+        from hpcdist.monitor.follow.run import follow
+        from hpcdist.monitor.follow.screen import Screen
 
         ((index, run),) = running.items()
         with closing(Screen(log=sys.stderr if self.as_json else sys.stdout)) as screen:
@@ -231,7 +231,7 @@ class _OneByOne:
 
 def _several_at_once(local: LocalSweep, interrupts: Interrupts) -> Shown:
     """Tells of beginnings and ends; the logs of several runs at once could not be read."""
-    from hpcdist.sweeps.local import EndsHere
+    from hpcdist.submission.sweeps.local import EndsHere
 
     class SeveralAtOnce(EndsHere):
         def started(self, index: int, run: Run) -> None:
@@ -254,7 +254,7 @@ def _say_ended(local: LocalSweep, end: PointEnd) -> None:
 
 
 def _end_sentence(run: Run, verdict: Verdict) -> str:
-    from hpcdist.follow.run import end_sentence
+    from hpcdist.monitor.follow.run import end_sentence
 
     return one_line(end_sentence(run, verdict))
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note
-from hpcdist.errors import EXIT_DONE, EXIT_INTERRUPTED
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from hpcdist.watch.board import Board
+    from hpcdist.monitor.watch.board import Board
 
 
 @click.command
@@ -45,7 +45,7 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     if not found and not is_live:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return EXIT_DONE
-    from hpcdist.watch.board import Board
+    from hpcdist.monitor.watch.board import Board
 
     interrupts = Interrupts()
     try:
@@ -61,20 +61,20 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
 
 
 def _watch_live(board: Board, title: Callable[[], str]) -> bool:
-    from hpcdist.watch.live import watch_live
+    from hpcdist.monitor.watch.live import watch_live
 
     return watch_live(board, title)
 
 
 def _print_frame(board: Board, title: Callable[[], str]) -> None:
-    from hpcdist.watch.frame import make_frame, plain
+    from hpcdist.monitor.watch.frame import make_frame, plain
 
     frame = make_frame(board.look(), title=title(), notes=board.unanswered)
     sys.stdout.write(plain(frame))
 
 
 def _exit_code(board: Board, runs: Sequence[Run]) -> int:
-    from hpcdist.sweeps.watch import exit_code_of_all
+    from hpcdist.monitor.ends import exit_code_of_all
 
     if len(runs) == 1:
         return board.verdicts[runs[0].id].exit_code_of_run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile, load_profile
-from hpcdist.errors import ProfileError
 from hpcdist.job import Flag
 
 

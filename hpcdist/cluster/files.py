@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.errors import JobError, ProfileError
+from hpcdist.base.errors import JobError, ProfileError
 from hpcdist.job.check import check_values
-from hpcdist.spec import Section
+from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import LsfOptions
 from hpcdist.cluster.site import Partition, Site
-from hpcdist.errors import SchedulerError
 
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _NOT_TEXT = {"true", "false", "null"}

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.base.errors import JobError, ProfileError
+from hpcdist.base.nearest import nearest, nearest_first
 from hpcdist.cluster.files import ProfileFile, profile_files, shown_path, user_file
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
 from hpcdist.cluster.shipped_files import shipped_names
-from hpcdist.errors import JobError, ProfileError
 from hpcdist.job import Flag
 from hpcdist.job.check import check_values
-from hpcdist.nearest import nearest, nearest_first
 
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hpcdist.base.nearest import nearest
 from hpcdist.cluster.placeholders import has_stray_brace, placeholders
 from hpcdist.cluster.profile import LSF_OPTIONS
 from hpcdist.cluster.requirement import parse_requirement, requirement_of
 from hpcdist.job.check import show
-from hpcdist.nearest import nearest
 
 Problem = tuple[str, str, str]
 """The key, what is wrong with it, and what to do."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcdist.spec import Count, Positive, Section
+from hpcdist.job.spec import Count, Positive, Section
 
 LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from hpcdist.base.errors import ProfileError
+from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.lsf_rules import LSF_KEYS, Problem, lsf_problems, requirement_problems
-from hpcdist.errors import ProfileError
 from hpcdist.job.check import show
-from hpcdist.secrets import looks_secret
 
 Origin = Callable[[str], str]
 """Key -> what messages call the place that its value came from."""

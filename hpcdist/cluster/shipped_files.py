@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcdist.errors import ProfileError
-from hpcdist.nearest import nearest, nearest_first
-from hpcdist.shipped import shipped_folder
+from hpcdist.base.errors import ProfileError
+from hpcdist.base.nearest import nearest, nearest_first
+from hpcdist.base.shipped import shipped_folder
 
 _SUFFIX = ".yaml"
 

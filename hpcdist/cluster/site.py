@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from hpcdist.cluster.profile import LsfOptions
-from hpcdist.schedulers.command import run_command
+from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 20.0
 

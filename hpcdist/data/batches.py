@@ -18,9 +18,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
-from hpcdist.death_signal import die_with_parent
-from hpcdist.shield import shield_worker
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
+from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.rank.shield import shield_worker
 
 if TYPE_CHECKING:
     from hpcdist.data.images.loading import ImageBatches

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest_first
 from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
 from hpcdist.data.images.transforms import is_unchanged
 from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.sizes import SplitSizes
-from hpcdist.errors import JobError
-from hpcdist.nearest import nearest_first
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet

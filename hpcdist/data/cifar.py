@@ -15,10 +15,10 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.mnist import download_by_torchvision
 from hpcdist.data.sizes import SplitSizes
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from torch import Tensor

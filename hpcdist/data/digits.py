@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.sizes import SplitSizes
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet

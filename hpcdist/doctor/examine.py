@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
-from hpcdist.doctor.finding import Finding, failed, passed, skipped, warned
 from hpcdist.doctor.folder import examine_folder
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import NotEndedError, collect, run_trial
-from hpcdist.errors import HpcdistError, SchedulerError
 from hpcdist.job import LoadedJob
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.asked import asks_for_gpus
-from hpcdist.submission import PlannedSubmission, placeholder_run, plan_submission
+from hpcdist.schedulers.finding import Finding, failed, passed, skipped, warned
+from hpcdist.submission.single import PlannedSubmission, placeholder_run, plan_submission
 
 _SCHEDULERS = {
-    "slurm": "hpcdist.doctor.slurm",
-    "lsf": "hpcdist.doctor.lsf",
+    "slurm": "hpcdist.schedulers.slurm.doctor",
+    "lsf": "hpcdist.schedulers.lsf.doctor",
     "local": "hpcdist.doctor.local",
 }
 """Scheduler -> module with its checks."""

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hpcdist.base.units import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.doctor.finding import Finding, failed, passed, skipped
 from hpcdist.doctor.trial import Evidence
-from hpcdist.launch.network import NO_INTERFACE
-from hpcdist.units import show_bytes
+from hpcdist.machine.network import NO_INTERFACE
+from hpcdist.schedulers.finding import Finding, failed, passed, skipped
 
 SETUP_MARK = "hpcdist: setup: "
 """Begins what the job's script prints of a setup line that failed."""

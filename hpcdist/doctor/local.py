@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcdist.doctor.finding import Finding, passed, skipped
-from hpcdist.gpus import list_gpus
-from hpcdist.launch.cpus import usable_cpus
-from hpcdist.run import Run
+from hpcdist.machine.cpus import usable_cpus
+from hpcdist.machine.gpus import list_gpus
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.finding import Finding, passed, skipped
 
 
 def examine() -> Iterator[Finding]:

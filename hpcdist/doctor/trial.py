@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import submission
-from hpcdist.errors import HpcdistError
-from hpcdist.events import read_events
-from hpcdist.follow.beginning import waiting_sentence
-from hpcdist.nodes import NodeSeen, seen_nodes
-from hpcdist.run import Run
+from hpcdist.base.errors import HpcdistError
+from hpcdist.base.terminal_lines import last_lines
+from hpcdist.monitor.follow.beginning import waiting_sentence
+from hpcdist.monitor.nodes import NodeSeen, seen_nodes
+from hpcdist.monitor.states import OPEN_STATES, EndWatch
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import Condition
-from hpcdist.states import OPEN_STATES, EndWatch
-from hpcdist.submission import PlannedSubmission
-from hpcdist.terminal_lines import last_lines
-from hpcdist.verdict import Verdict
+from hpcdist.submission import single as submission
+from hpcdist.submission.single import PlannedSubmission
 
 _POLL_S = 0.2
 _GONE_POLL_S = 1.0

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from hpcdist.errors import JobError
-from hpcdist.nearest import nearest, nearest_first
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest, nearest_first
 
 Path = tuple[str, ...]
 Origin = Callable[[Path], str]

@@ -26,12 +26,12 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job.check import check_values, show
 from hpcdist.job.files import JobFile, compares, find_job, read_job_file
 from hpcdist.job.load import Flag, load_job
+from hpcdist.job.spec import Count, Resources, Section
 from hpcdist.job.swept import Axes, check_axes, combinations, with_axes
-from hpcdist.spec import Count, Resources, Section
 
 _SIZE = "resources."
 """Keys that flags such as --gpus give for all variants but those with a size of their own."""

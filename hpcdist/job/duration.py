@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 _MINUTES = re.compile(r"\d+(?:\.\d+)?")
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpcdist.errors import JobError
-from hpcdist.nearest import nearest, nearest_first
-from hpcdist.shipped import shipped_folder
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest, nearest_first
+from hpcdist.base.shipped import shipped_folder
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 
 def check_each_once(

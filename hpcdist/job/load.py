@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import (
     JobFile,
@@ -31,8 +32,7 @@ from hpcdist.job.files import (
 from hpcdist.job.modules import find_module
 from hpcdist.job.programs import find_program
 from hpcdist.job.source import check_script
-from hpcdist.nearest import nearest
-from hpcdist.spec import (
+from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,
     DataloadJob,

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest
 from hpcdist.job.source import SUFFIX, check_module, find_in_folders
-from hpcdist.nearest import nearest
 
 
 def find_module(name: str, shown: str) -> str:

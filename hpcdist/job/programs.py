@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 _LONGEST_FIRST_LINE = 256  # of what the kernel reads
 _INTERPRETED = b"#!"

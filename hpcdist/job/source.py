@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile, is_zipfile
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job.files import read_bytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job.check import show
 from hpcdist.job.lists import check_each_once
 

@@ -11,11 +11,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import SchedulerError
-from hpcdist.run import Run
-from hpcdist.spec import JobSpec
-from hpcdist.verdict import State
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import State
 
 SCHEDULERS = {
     "local": "hpcdist.schedulers.local",

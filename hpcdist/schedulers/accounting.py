@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 
 class Accounting(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.spec import JobSpec
+from hpcdist.job.spec import JobSpec
 
 
 def cpus_per_node(job: JobSpec, cluster: ClusterProfile) -> int:

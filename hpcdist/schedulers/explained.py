@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import cpus_per_node, source, time_limit_min
-from hpcdist.spec import JobSpec
 
 
 def product(nodes: int, per_node: int, *, what: str) -> str:

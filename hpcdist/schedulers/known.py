@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from hpcdist import files
-from hpcdist.errors import SchedulerError, SubmissionUnclearError
-from hpcdist.run import Run
+from hpcdist.base import files
+from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.runs.run import Run
+from hpcdist.runs.submitted import section
 from hpcdist.schedulers import Condition, Target
-from hpcdist.submitted import section
 
 _STARTING_S = 120.0
 _SETTLE_S = 5.0

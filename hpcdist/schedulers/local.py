@@ -20,15 +20,17 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import files, workloads
+from hpcdist import workloads
+from hpcdist.agent.node import LaunchPlan, NodePlan, threads_of_user
+from hpcdist.agent.outcome.failure import count
+from hpcdist.base import files
+from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError
-from hpcdist.gpus import Gpu, list_gpus
-from hpcdist.launch.cpus import share_cpus, threads_per_rank, usable_cpus
-from hpcdist.launch.failure import count
-from hpcdist.launch.node import LaunchPlan, NodePlan, threads_of_user
-from hpcdist.launch.ports import local_addresses, ports_are_free
-from hpcdist.launch.process import (
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
+from hpcdist.machine.gpus import Gpu, list_gpus
+from hpcdist.machine.ports import local_addresses, ports_are_free
+from hpcdist.machine.process import (
     ProcessId,
     descendants,
     identify,
@@ -36,13 +38,12 @@ from hpcdist.launch.process import (
     is_cleaner,
     send_signal,
 )
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
+from hpcdist.runs.submitted import job_section
+from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.local_explanation import explanation
 from hpcdist.schedulers.script import comment, render
-from hpcdist.spec import JobSpec
-from hpcdist.submitted import job_section
-from hpcdist.verdict import State, cancelled_verdict
 
 _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
@@ -101,7 +102,7 @@ class LocalScheduler:
         (run,) = runs
         from submitit.local.local import LocalExecutor, LocalJob
 
-        from hpcdist.launch.task import AgentTask
+        from hpcdist.agent.task import AgentTask
 
         class SimulatedNodes(LocalExecutor):
             """submitit's local executor, its tasks being nodes: run our script, and stay out of

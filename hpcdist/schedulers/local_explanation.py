@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.agent.node import LaunchPlan, NodePlan
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.explained import counted, product
-from hpcdist.spec import JobSpec
 
 
 def explanation(job: JobSpec, details: Mapping[str, Any]) -> list[str]:

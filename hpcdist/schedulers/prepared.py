@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from submitit.core import utils
 
-from hpcdist.launch.pickles import unnamed_pickle
+from hpcdist.machine.pickles import unnamed_pickle
 from hpcdist.schedulers import Target
 
 if TYPE_CHECKING:

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import State
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.summary import collect, metrics, scaling
-from hpcdist.summary.cache import SummaryCache
-from hpcdist.summary.configuration import configurations
-from hpcdist.summary.forecast import with_forecasts
+from hpcdist.summary.compare import scaling
+from hpcdist.summary.compare.configuration import configurations
+from hpcdist.summary.compare.forecast import with_forecasts
+from hpcdist.summary.compare.repeats import with_repeats
+from hpcdist.summary.compare.sizes import with_sizes
+from hpcdist.summary.figures import metrics
+from hpcdist.summary.figures.reaching import with_times_to_accuracy
 from hpcdist.summary.found import find_measurements
-from hpcdist.summary.reaching import with_times_to_accuracy
-from hpcdist.summary.repeats import with_repeats
-from hpcdist.summary.search import search_runs
-from hpcdist.summary.sizes import with_sizes
+from hpcdist.summary.read import collect
+from hpcdist.summary.read.cache import SummaryCache
+from hpcdist.summary.read.search import search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
-from hpcdist.verdict import State
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +104,7 @@ def print_summary(
     With `details` every table, else those that answer; `times_accuracy` has that of the time to an
     accuracy be one of them.
     """
-    from hpcdist.summary.report import print_tables
-    from hpcdist.summary.table import make_console
+    from hpcdist.summary.report.table import make_console
+    from hpcdist.summary.report.terminal import print_tables
 
     print_tables(summary, console or make_console(), details=details, times_accuracy=times_accuracy)

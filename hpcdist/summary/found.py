@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpcdist.run import Run
-from hpcdist.summary.cache import SummaryCache, is_settled
-from hpcdist.summary.fingerprint import Fingerprint, take_fingerprint
+from hpcdist.runs.run import Run
 from hpcdist.summary.measuring import (
     Measurement,
     choose_num_workers,
@@ -18,6 +16,8 @@ from hpcdist.summary.measuring import (
     encode_conditions,
     measure_all,
 )
+from hpcdist.summary.read.cache import SummaryCache, is_settled
+from hpcdist.summary.read.fingerprint import Fingerprint, take_fingerprint
 
 
 class _Asked(NamedTuple):

@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcdist.death_signal import die_with_parent
-from hpcdist.run import Run
-from hpcdist.summary import collect, metrics, usage
-from hpcdist.summary.metrics import MeasuredRun
-from hpcdist.summary.records import Fault
+from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.runs.run import Run
+from hpcdist.summary.figures import metrics, usage
+from hpcdist.summary.figures.metrics import MeasuredRun
+from hpcdist.summary.read import collect
+from hpcdist.summary.read.records import Fault
 
 _MOST_WORKERS = 16  # on a login node there are others, and one file system
 _RUNS_AT_ONCE = 8  # given to a worker

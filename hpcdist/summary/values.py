@@ -10,12 +10,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.estimates import Estimate
+from hpcdist.base.student import Interval
+from hpcdist.runs.verdict import Kind, State
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
-from hpcdist.summary.estimates import Estimate
-from hpcdist.summary.student import Interval
-from hpcdist.summary.usage_values import Cost, UsageSummary
-from hpcdist.verdict import Kind, State
+from hpcdist.summary.figures.benchmark_values import (
+    AllReduceSummary,
+    InferenceSummary,
+    LoadingSummary,
+)
+from hpcdist.summary.figures.usage_values import Cost, UsageSummary
 
 SCHEMA = 1
 """Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""

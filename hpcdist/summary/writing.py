@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist import files
-from hpcdist.run import Run
-from hpcdist.states import run_accounting, run_states
+from hpcdist.base import files
+from hpcdist.monitor.states import run_accounting, run_states
+from hpcdist.runs.run import Run
 from hpcdist.summary import Summary, print_summary, summarize, to_json
 
 PICTURE = "compare.png"
@@ -18,7 +18,7 @@ PICTURE = "compare.png"
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
     """Write summary.txt and summary.json into `folder`; returns the text."""
-    from hpcdist.summary.table import make_console
+    from hpcdist.summary.report.table import make_console
 
     summary = summarize(runs, run_states(runs), accounting=run_accounting(runs))
     text = io.StringIO()
@@ -32,7 +32,7 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
 def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
     """Write compare.png and compare.json into the folder of every comparison's sweep in the folder
     of the runs; the pictures' paths. Raises OSError."""
-    from hpcdist.summary.plot import write_plot
+    from hpcdist.summary.report.plot import write_plot
 
     written = []
     for comparison in summary.comparisons:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.data.images.samples import BadFile
-from hpcdist.rank import RankContext
+from hpcdist.rank.context import RankContext
 
 _NAMED = 20
 """More are met in silence: whoever has so many looks for all of them."""

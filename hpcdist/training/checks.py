@@ -5,14 +5,14 @@ Imports no torch.
 
 from __future__ import annotations
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.data.images.transforms import check_transform, is_unchanged
 from hpcdist.data.images.whole_batch.choice import check_device_transform
-from hpcdist.errors import JobError
-from hpcdist.spec import TrainingJob
-from hpcdist.training.checkpoint_files import resume_candidates
-from hpcdist.training.model_args import check_model_args
-from hpcdist.training.model_names import check_model_name, is_torchvision
+from hpcdist.job.spec import TrainingJob
+from hpcdist.training.checkpoint.files import resume_candidates
+from hpcdist.training.model.args import check_model_args
+from hpcdist.training.model.names import check_model_name, is_torchvision
 
 
 def check_training(job: TrainingJob) -> None:

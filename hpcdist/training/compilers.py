@@ -10,7 +10,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 
 @dataclass(frozen=True, kw_only=True)

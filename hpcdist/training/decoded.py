@@ -7,8 +7,8 @@ import torch.distributed as dist
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.images.cache import DecodedCache, affordable_bytes, needed_bytes
 from hpcdist.data.images.samples import ImageSamples
-from hpcdist.rank import RankContext
-from hpcdist.spec import Data, TrainingJob
+from hpcdist.job.spec import Data, TrainingJob
+from hpcdist.rank.context import RankContext
 
 Place = tuple[int, int, int]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcdist.training.checkpoint import Position
+from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.evaluation import Score
 
 

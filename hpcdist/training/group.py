@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from hpcdist.rank import RankContext
+from hpcdist.rank.context import RankContext
 
 
 @contextmanager

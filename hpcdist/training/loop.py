@@ -16,28 +16,29 @@ from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.images.whole_batch.choice import device_note
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
-from hpcdist.rank import RankContext
-from hpcdist.spec import TrainJob
-from hpcdist.training import identity, memory, model_state, rng
+from hpcdist.job.spec import TrainJob
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.gradients import call_when_ready, warm_up
+from hpcdist.rank.timing import make_timer
+from hpcdist.training import memory
 from hpcdist.training.bad_files import BadFileNotes
-from hpcdist.training.blocks import recompute_blocks
-from hpcdist.training.checkpoint import Position
+from hpcdist.training.checkpoint import identity, model_state, rng
+from hpcdist.training.checkpoint.checkpoint import Position
+from hpcdist.training.checkpoint.resume import Loaded
+from hpcdist.training.checkpoint.saving import Saver
 from hpcdist.training.compilation import compile_module
 from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.evaluation import Score, Scoring, evaluate, in_evaluation
-from hpcdist.training.gradients import call_when_ready, warm_up
-from hpcdist.training.models import pick_memory_format
+from hpcdist.training.model.blocks import recompute_blocks
+from hpcdist.training.model.models import pick_memory_format
 from hpcdist.training.optimization import (
     Schedule,
     build_optimizer,
     set_rate,
 )
 from hpcdist.training.precision import PRECISIONS
-from hpcdist.training.resume import Loaded
-from hpcdist.training.saving import Saver
 from hpcdist.training.strategies import STRATEGIES, Place
 from hpcdist.training.threads import pick_num_threads
-from hpcdist.training.timing import make_timer
 
 
 @dataclass

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
-from hpcdist.events import EventWriter
+from hpcdist.runs.events import EventWriter
 
 
 @dataclass(frozen=True, kw_only=True)

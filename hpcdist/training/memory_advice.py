@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpcdist.spec import TrainingJob
+from hpcdist.job.spec import TrainingJob
 from hpcdist.training.rules import can_recompute, strategy_of
 
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}

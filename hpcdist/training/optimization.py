@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcdist.spec import Train
+from hpcdist.job.spec import Train
 
 _STAIR = 0.1  # of the schedule called step
 _NUM_STAIRS = 3

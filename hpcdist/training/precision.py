@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcdist.errors import HpcdistError
+from hpcdist.base.errors import HpcdistError
 
 _AMPERE = 8
 """First generation of GPUs whose tensor cores take TF32 and bfloat16 (compute capability 8.0)."""

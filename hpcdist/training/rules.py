@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcdist.errors import JobError
-from hpcdist.spec import LightningJob, Train, TrainingJob, TrainJob
+from hpcdist.base.errors import JobError
+from hpcdist.job.spec import LightningJob, Train, TrainingJob, TrainJob
 
 _WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
 

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.parallel import DataParallel as TorchDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcdist.spec import Train
-from hpcdist.training.blocks import find_blocks
+from hpcdist.job.spec import Train
+from hpcdist.training.model.blocks import find_blocks
 from hpcdist.training.precision import PRECISIONS, Autocasting
 
 if TYPE_CHECKING:

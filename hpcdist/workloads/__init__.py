@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import JobSpec
+from hpcdist.rank.context import RankContext
 from hpcdist.workloads.main_module import set_main
-from hpcdist.workloads.preload import Preload
 
 WORKLOADS = {
     "train": "hpcdist.workloads.train",
@@ -23,9 +23,9 @@ WORKLOADS = {
     "program": "hpcdist.workloads.program",
     "function": "hpcdist.workloads.function",
     "check": "hpcdist.workloads.cluster_check",
-    "allreduce": "hpcdist.workloads.all_reduce",
-    "inference": "hpcdist.workloads.predict",
-    "dataload": "hpcdist.workloads.load_batches",
+    "allreduce": "hpcdist.bench.allreduce.workload",
+    "inference": "hpcdist.bench.inference.workload",
+    "dataload": "hpcdist.bench.dataload.workload",
 }
 """Workload -> its module; none is called as a function here is, which would hide the function."""
 

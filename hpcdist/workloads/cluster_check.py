@@ -10,10 +10,10 @@ import os
 import time
 from typing import Any
 
-from hpcdist.launch.facts import visible_uuids
-from hpcdist.rank import RankContext
-from hpcdist.spec import CheckJob, JobSpec
-from hpcdist.units import show_bytes
+from hpcdist.agent.facts import visible_uuids
+from hpcdist.base.units import show_bytes
+from hpcdist.job.spec import CheckJob, JobSpec
+from hpcdist.rank.context import RankContext
 
 _SHOWN_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -35,7 +35,7 @@ def prepare(job: JobSpec) -> None:
 
 def preload(job: JobSpec) -> list[str]:  # noqa: ARG001 - all workloads are asked so
     """torch, once per node."""
-    return ["torch", "torch.distributed", "hpcdist.collectives.measure"]
+    return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
 
 
 def run(context: RankContext) -> None:
@@ -55,7 +55,7 @@ def run(context: RankContext) -> None:
 
 
 def _place(context: RankContext) -> dict[str, Any]:
-    from hpcdist.submission import versions
+    from hpcdist.submission.single import versions
 
     environment = {name: os.environ[name] for name in _SHOWN_VARIABLES if name in os.environ}
     return {
@@ -90,7 +90,7 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from hpcdist.collectives.measure import Effort, measure_all_reduce
+    from hpcdist.bench.allreduce.measure import Effort, measure_all_reduce
 
     device = torch.device(context.device)
     if device.type == "cuda":

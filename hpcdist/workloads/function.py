@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcdist import record
-from hpcdist.functions.call import load_call
-from hpcdist.functions.outcome import Kind, write_outcome
-from hpcdist.rank import RankContext
-from hpcdist.spec import FunctionJob, JobSpec
-from hpcdist.workloads.imports import heavy_imports, notes_on_imports
-from hpcdist.workloads.preload import Preload
+from hpcdist.job.function_call import load_call
+from hpcdist.job.imports import heavy_imports, notes_on_imports
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import FunctionJob, JobSpec
+from hpcdist.rank.context import RankContext
+from hpcdist.runs.function_outcome import Kind, write_outcome
 
 
 def check(job: JobSpec) -> None:

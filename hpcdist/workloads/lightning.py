@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
-from hpcdist.errors import EXIT_STOPPED
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec, LightningJob
+from hpcdist.job.spec import JobSpec, LightningJob
+from hpcdist.rank.context import RankContext
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group

@@ -8,12 +8,12 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpcdist.job.imports import heavy_imports, notes_on_imports
+from hpcdist.job.preload import Preload
 from hpcdist.job.source import unpacked
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec, ModuleJob
-from hpcdist.workloads.imports import heavy_imports, notes_on_imports
+from hpcdist.job.spec import JobSpec, ModuleJob
+from hpcdist.rank.context import RankContext
 from hpcdist.workloads.main_module import put_first, run_module
-from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 
-from hpcdist.errors import JobError
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec, ProgramJob
-from hpcdist.workloads.preload import Preload
+from hpcdist.base.errors import JobError
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import JobSpec, ProgramJob
+from hpcdist.rank.context import RankContext
 
 _SIGNAL_BASE = 128
 """What a shell adds to the number of the signal that ended a program."""

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+from hpcdist.job.imports import heavy_imports, notes_on_imports
+from hpcdist.job.preload import Preload
 from hpcdist.job.source import find_main, unpacked
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec, ScriptJob
-from hpcdist.workloads.imports import heavy_imports, notes_on_imports
+from hpcdist.job.spec import JobSpec, ScriptJob
+from hpcdist.rank.context import RankContext
 from hpcdist.workloads.main_module import put_first, run_as_main, run_module
-from hpcdist.workloads.preload import Preload
 
 
 def check(job: JobSpec) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
-from hpcdist.errors import EXIT_STOPPED
-from hpcdist.rank import RankContext
-from hpcdist.spec import JobSpec, TrainJob
+from hpcdist.job.spec import JobSpec, TrainJob
+from hpcdist.rank.context import RankContext
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
@@ -54,7 +54,11 @@ def prepare(job: JobSpec) -> None:
 def preload(job: JobSpec) -> list[str]:
     """Modules to import once per node: this package's loop brings torch along."""
     assert isinstance(job, TrainJob)
-    fsdp = ["torch.distributed.fsdp", "hpcdist.training.sharded"] if job.strategy == "fsdp" else []
+    fsdp = (
+        ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
+        if job.strategy == "fsdp"
+        else []
+    )
     return ["hpcdist.training.loop", *fsdp, *training_modules(job)]
 
 
@@ -83,10 +87,10 @@ def _make_trainer(
     context: RankContext, job: TrainJob, begin_s: float, *, has_group: bool
 ) -> Trainer:
     from hpcdist.data.catalog import load_data
-    from hpcdist.training.building import build_noted
     from hpcdist.training.decoded import share_decoded
     from hpcdist.training.loop import Trainer
-    from hpcdist.training.models import count_parameters
+    from hpcdist.training.model.building import build_noted
+    from hpcdist.training.model.models import count_parameters
 
     data = load_data(job.data, seed=job.train.seed, device=context.device)
     share_decoded(data, context, job, has_group=has_group)
@@ -116,7 +120,7 @@ def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s:
 
 def _resume(trainer: Trainer, *, has_group: bool) -> None:
     """Take over the checkpoint to go on from, if there is one, and say so."""
-    from hpcdist.training.resume import load_start
+    from hpcdist.training.checkpoint.resume import load_start
 
     context = trainer.context
     loaded = load_start(context, trainer.job, has_group=has_group)

@@ -95,8 +95,8 @@ def test_bulk_made_runs_are_whole_to_the_summary(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     from made_runs import make_runs
 
-    from hpcdist.run import all_runs
-    from hpcdist.states import run_states
+    from hpcdist.monitor.states import run_states
+    from hpcdist.runs.run import all_runs
     from hpcdist.summary import summarize
 
     make_runs(tmp_path / "runs", num_runs=3, num_ranks=2, num_windows=4)

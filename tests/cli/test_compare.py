@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcdist import submit
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 LOOP = """
 import sys, time

@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from hpcdist import submission
-from hpcdist.files import write_json
+from hpcdist.base.files import write_json
 from hpcdist.job import load_job
-from hpcdist.run import Run
-from hpcdist.snapshot import stored
-from hpcdist.snapshot.store import manifest_file
-from hpcdist.verdict import Verdict
-from hpcdist.workspace import SnapshotRequest
+from hpcdist.runs.run import Run
+from hpcdist.runs.snapshot import stored
+from hpcdist.runs.snapshot.store import manifest_file
+from hpcdist.runs.verdict import Verdict
+from hpcdist.submission import single as submission
+from hpcdist.submission.workspace import SnapshotRequest
 
 DAY_S = 86400.0
 CHECKPOINT = b"x" * 2000

@@ -10,7 +10,7 @@ import pytest
 
 from hpcdist import workloads
 from hpcdist.cli.main import main
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 HELLO = """
 import os, sys

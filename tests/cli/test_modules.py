@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hpcdist as package
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job import load_job
 
 TELL = '''

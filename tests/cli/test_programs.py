@@ -12,7 +12,7 @@ import pytest
 
 import hpcdist as package
 from hpcdist import workloads
-from hpcdist.spec import ModuleJob, ScriptJob
+from hpcdist.job.spec import ModuleJob, ScriptJob
 
 TELL = '''
 """A docstring."""

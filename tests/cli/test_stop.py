@@ -12,7 +12,7 @@ import torch
 from held_model import HELD_MODEL
 
 from hpcdist.cli.described import describe_run
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 LIMIT_S = 90
 JOB = """

@@ -7,10 +7,10 @@ import json
 import pytest
 from mlflow_database import copy_database
 
-from hpcdist import files
-from hpcdist.events import SCHEMA_VERSION
-from hpcdist.run import Run
-from hpcdist.verdict import Verdict
+from hpcdist.base import files
+from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 

@@ -10,8 +10,8 @@ import pytest
 from held_model import HELD_MODEL
 from terminals import LIMIT_S, Terminal
 
-from hpcdist.run import Run
-from hpcdist.terminal_lines import terminal_lines
+from hpcdist.base.terminal_lines import terminal_lines
+from hpcdist.runs.run import Run
 
 GONE_S = 60.0
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 from terminals import Terminal
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 SEEN = """
 import time

@@ -2,9 +2,9 @@
 
 import pytest
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.choose import choose_cluster
 from hpcdist.cluster.load import NO_PROFILE
-from hpcdist.errors import ProfileError
 from hpcdist.job import Flag
 
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.load import list_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.errors import ProfileError
 from hpcdist.job import Flag
 
 TWO = """

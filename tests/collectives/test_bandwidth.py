@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.collectives.bandwidth import algorithm_bandwidth, bus_bandwidth, percentile
+from hpcdist.bench.allreduce.bandwidth import algorithm_bandwidth, bus_bandwidth, percentile
 
 
 def test_algorithm_bandwidth_is_size_over_time():

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpcdist.collectives.measure import Effort, measure_all_reduce
+from hpcdist.bench.allreduce.measure import Effort, measure_all_reduce
 
 EFFORT = Effort(iterations=2_000_000, warmup=2, max_time_s=600, check=True)
 

@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from hpcdist.collectives.pairs import (
+from hpcdist.bench.allreduce.pairs import (
     common_node,
     next_to_confirm,
     one_by_one,

@@ -1,6 +1,6 @@
 """Memory for the buffers: what is shared by whom, and which sizes fit."""
 
-from hpcdist.collectives.room import (
+from hpcdist.machine.host_memory import (
     free_host_bytes,
     largest_buffer,
     machine_id,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hpcdist.collectives import sums
+from hpcdist.bench.allreduce import sums
 
 
 def added_up(number, num_ranks, dtype=torch.float32, leave_out=()):

@@ -8,7 +8,7 @@ import torch
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.order import Share
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 SHARES = [
     Share(begin=0, end=3, filled_end=3),

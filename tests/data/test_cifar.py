@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
+from hpcdist.base.errors import JobError
 from hpcdist.data import cifar
 from hpcdist.data.catalog import check_data, download_data, find_data_set, load_data
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
 TRAP = b"cos\nsystem\n(S'touch trapped'\ntR."
@@ -100,8 +100,8 @@ def test_what_is_missing_is_known_only_when_it_is_downloaded(published):
 def test_checking_imports_no_torch_and_no_numpy(tmp_path):
     write_batches(tmp_path)
     code = (
-        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.spec import Data\n"
-        "from hpcdist.errors import JobError\n"
+        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.job.spec import Data\n"
+        "from hpcdist.base.errors import JobError\n"
         f"try: check_data(Data(name='cifar10', root={str(tmp_path)!r}))\n"
         "except JobError: print({'torch', 'numpy', 'torchvision'} & set(sys.modules))"
     )

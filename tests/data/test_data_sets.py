@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
+from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data.catalog import check_data, download_data, load_data
-from hpcdist.errors import HpcdistError, JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 
 def test_digits_has_1797_images_in_two_parts_that_show_each_digit_alike():
@@ -56,7 +56,7 @@ def test_idx_files_are_checked_and_loaded(write_idx_data, name, packed):
 def test_checking_data_imports_no_torch_and_no_numpy(write_idx_data):
     root = write_idx_data()
     code = (
-        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.spec import Data\n"
+        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.job.spec import Data\n"
         f"check_data(Data()); check_data(Data(name='mnist', root={str(root)!r}))\n"
         "print({'torch', 'numpy', 'sklearn', 'torchvision'} & set(sys.modules))"
     )

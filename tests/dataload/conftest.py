@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.dataload.figures import LoadingCell, Setting
+from hpcdist.bench.dataload.figures import LoadingCell, Setting
 
 PARTS = {
     "read": 20e-6,

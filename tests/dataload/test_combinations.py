@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from hpcdist.dataload.combinations import combine, in_words, several, varied
-from hpcdist.spec import LoadedData
+from hpcdist.bench.dataload.combinations import combine, in_words, several, varied
+from hpcdist.job.spec import LoadedData
 
 
 def data(**values):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdist.dataload.conclusion import Conclusion, conclude
-from hpcdist.dataload.figures import StepTime
+from hpcdist.bench.dataload.conclusion import Conclusion, conclude
+from hpcdist.bench.dataload.figures import StepTime
 
 TIMES_MS = {0: 60.0, 1: 58.0, 2: 33.0, 4: 32.9}
 

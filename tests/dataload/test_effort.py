@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.dataload.effort import Effort, first_batches, fit, turns
+from hpcdist.bench.dataload.effort import Effort, first_batches, fit, turns
 
 
 @pytest.mark.parametrize(("repeats", "expected"), [(1, [1]), (2, [1, 1]), (5, [3, 2])])

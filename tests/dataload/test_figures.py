@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.dataload.figures import Passes, Place, Setting, to_cell
+from hpcdist.bench.dataload.figures import Passes, Place, Setting, to_cell
 
 
 def passes(*times_s, batches=10, start_s=0.5, first_s=0.2, worker_bytes=None):

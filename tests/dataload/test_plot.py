@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from hpcdist.dataload.plot import MOST_AXES, draw, num_panels
+from hpcdist.bench.dataload.plot import MOST_AXES, draw, num_panels
 
 
 def colours(image):

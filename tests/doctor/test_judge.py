@@ -7,8 +7,8 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.folder import examine_folder, file_system
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import Evidence
-from hpcdist.nodes import NodeSeen
-from hpcdist.verdict import Verdict
+from hpcdist.monitor.nodes import NodeSeen
+from hpcdist.runs.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 VERSIONS = {"python": "3.11.2", "hpcdist": "0.1.0", "torch": "2.15.0"}

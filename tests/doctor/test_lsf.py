@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.doctor.lsf import end_words, examine, explain_end, script_options, try_script
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.lsf.doctor import (
+    end_words,
+    examine,
+    explain_end,
+    script_options,
+    try_script,
+)
 
 RECORDED = Path(__file__).parents[1] / "schedulers" / "lsf" / "recorded"
 QUEUE = "gpuv100"

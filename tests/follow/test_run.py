@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from hpcdist.events import EventWriter
-from hpcdist.follow.live import LiveProgress
-from hpcdist.follow.run import end_sentence, follow
-from hpcdist.follow.screen import Screen
-from hpcdist.follow.tail import OVERDUE_S, LogTail, TailedFile, whole_log
-from hpcdist.run import Run
-from hpcdist.states import EndWatch, run_states
-from hpcdist.verdict import Verdict
+from hpcdist.monitor.follow.live import LiveProgress
+from hpcdist.monitor.follow.run import end_sentence, follow
+from hpcdist.monitor.follow.screen import Screen
+from hpcdist.monitor.follow.tail import OVERDUE_S, LogTail, TailedFile, whole_log
+from hpcdist.monitor.states import EndWatch, run_states
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 
@@ -247,7 +247,7 @@ def test_of_many_ranks_rank_0_is_followed_and_the_one_that_failed_is_shown(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("exception", "is_shown"), [("hpcdist.errors.JobError", False), ("ValueError", True)]
+    ("exception", "is_shown"), [("hpcdist.base.errors.JobError", False), ("ValueError", True)]
 )
 def test_frames_are_not_shown_of_an_error_that_says_all_in_words(
     tmp_path, capsys, exception, is_shown

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120.0

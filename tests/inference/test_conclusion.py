@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdist.inference.conclusion import conclude, wins_from
-from hpcdist.inference.figures import Cell, share_of, slowest, timed_fields
+from hpcdist.bench.inference.conclusion import conclude, wins_from
+from hpcdist.bench.inference.figures import Cell, share_of, slowest, timed_fields
 
 SINGLE = {1: 1.0, 8: 1.0, 64: 4.0, 512: 32.0}
 """Milliseconds by batch size."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpcdist.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
-from hpcdist.inference.plot import make_figure
-from hpcdist.line_styles import LINES
+from hpcdist.base.line_styles import LINES
+from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
+from hpcdist.bench.inference.plot import make_figure
 
 STRATEGIES = (SINGLE, DATA_PARALLEL, PROCESS_PER_GPU)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job.duration import parse_minutes
 
 

@@ -6,9 +6,9 @@ from zipfile import ZipFile
 import msgspec
 import pytest
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job import Flag, list_jobs, load_job, parse_flag
-from hpcdist.spec import ScriptJob, TrainJob
+from hpcdist.job.spec import ScriptJob, TrainJob
 
 
 @pytest.fixture(autouse=True)

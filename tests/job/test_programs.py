@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.job import load_job
 
 

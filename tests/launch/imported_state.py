@@ -23,9 +23,9 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpcdist.launch.import_state import renew_import_state
-from hpcdist.launch.node import Meeting, rank_environment
-from hpcdist.workloads.imports import PRELOADED_PACKAGES
+from hpcdist.agent.node import Meeting, rank_environment
+from hpcdist.job.imports import PRELOADED_PACKAGES
+from hpcdist.rank.import_state import renew_import_state
 
 USUAL_MODULES = (
     *("torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "torch.utils.data"),

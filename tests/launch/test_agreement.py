@@ -5,17 +5,17 @@ import socket
 
 import pytest
 
-from hpcdist.launch.facts import DisagreementError, NodeFacts, agree, find_device
-from hpcdist.launch.meeting import OnlyLoopbackError, usable_addresses
-from hpcdist.launch.network import (
+from hpcdist.agent.facts import DisagreementError, NodeFacts, agree, find_device
+from hpcdist.agent.meeting import OnlyLoopbackError, usable_addresses
+from hpcdist.agent.node import LaunchPlan, Meeting, NodePlan, rank_orders
+from hpcdist.agent.place import find_place
+from hpcdist.machine.network import (
     NoSuchInterfaceError,
     interface_of,
     network_key,
     offered_addresses,
 )
-from hpcdist.launch.node import LaunchPlan, Meeting, NodePlan, rank_orders
-from hpcdist.launch.place import find_place
-from hpcdist.launch.rank_check import RankCheck, RankChecks
+from hpcdist.rank.check import RankCheck, RankChecks
 
 
 def facts(node, **changes):

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from hpcdist.launch.channel import Channel, ChannelClosedError
+from hpcdist.agent.channel import Channel, ChannelClosedError
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from hpcdist.launch.coordinator import (
+from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
     Coordinator,
@@ -13,9 +13,9 @@ from hpcdist.launch.coordinator import (
     Stage,
     hang_verdict,
 )
-from hpcdist.launch.facts import NodeFacts
-from hpcdist.launch.rank_check import RankCheck
-from hpcdist.verdict import RankEnd
+from hpcdist.agent.facts import NodeFacts
+from hpcdist.rank.check import RankCheck
+from hpcdist.runs.verdict import RankEnd
 
 
 def end(rank, node=0, **fields):

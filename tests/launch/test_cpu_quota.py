@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.launch.cpu_quota import cpu_quota
+from hpcdist.machine.cpu_quota import cpu_quota
 
 
 def write(path, text):

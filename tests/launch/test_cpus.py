@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.launch import cpus
+from hpcdist.machine import cpus
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdist.launch import failure
-from hpcdist.verdict import RankEnd
+from hpcdist.agent.outcome import failure
+from hpcdist.runs.verdict import RankEnd
 
 
 def end(rank, *, at=0.0, node=0, **fields):

@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-from hpcdist.events import EventWriter, read_events
-from hpcdist.launch.ends import close_event_file, rank_end
-from hpcdist.launch.node import RankOrder
-from hpcdist.progress import ProgressBoard
-from hpcdist.run import Run
-from hpcdist.spec import TrainJob
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.ends import close_event_file, rank_end
+from hpcdist.job.spec import TrainJob
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.run import Run
 
 
 @pytest.fixture

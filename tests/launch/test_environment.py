@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.launch.node import LaunchPlan, Meeting, NodePlan, node_environment, rank_environment
+from hpcdist.agent.node import LaunchPlan, Meeting, NodePlan, node_environment, rank_environment
 
 TELL = """
 import json, os

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.events import read_events
+from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -193,7 +193,7 @@ def is_kept(path):
 
 @pytest.mark.timeout(AUDIT_LIMIT_S + 30)
 def test_all_that_differs_between_fresh_processes_is_renewed_in_ranks(imported):
-    """A path in the list that fails is for hpcdist.launch.import_state to renew, or to be kept."""
+    """A path in the list that fails is for hpcdist.rank.import_state to renew, or to be kept."""
     fresh, ours = imported["fresh"]["values"], imported["forked"]["values"]
     before = imported["forked"]["before"]
     assert "torch.default_generator" in before
@@ -223,7 +223,7 @@ def test_what_is_the_same_in_fresh_processes_stays_as_it_is(imported):
 
 
 def test_what_reads_a_ranks_variables_as_it_is_imported_is_known(imported):
-    """A new reader is for hpcdist.launch.import_state to renew, or not to be preloaded."""
+    """A new reader is for hpcdist.rank.import_state to renew, or not to be preloaded."""
     reads = imported["fresh"]["reads"]
     assert reads
     assert reads == {who: READERS.get(who) for who in reads}

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcdist import submission
 from hpcdist.job import load_job
-from hpcdist.launch.lightning_defaults import added_arguments
+from hpcdist.rank.lightning_defaults import added_arguments
+from hpcdist.submission import single as submission
 
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 LIMIT_S = 110.0
@@ -214,7 +214,7 @@ def test_the_import_of_lightning_leaves_no_thread_and_no_cuda_before_the_fork():
     code = (
         "import importlib, os, sys\n"
         "from hpcdist import workloads\n"
-        "from hpcdist.spec import LightningJob\n"
+        "from hpcdist.job.spec import LightningJob\n"
         "names = workloads.preload(LightningJob(name='x')).modules\n"
         "for name in names: importlib.import_module(name)\n"
         "import torch\n"

@@ -5,14 +5,14 @@ import json
 import msgspec
 import pytest
 
-from hpcdist.errors import SchedulerError
-from hpcdist.events import EventWriter
-from hpcdist.launch import lives, requeue
-from hpcdist.launch.lost import note_lost_attempt
-from hpcdist.launch.patience import Patience
-from hpcdist.run import Run
-from hpcdist.spec import Launch, ScriptJob, TrainJob
-from hpcdist.verdict import Verdict
+from hpcdist.agent.lost import note_lost_attempt
+from hpcdist.agent.outcome import lives, requeue
+from hpcdist.agent.patience import Patience
+from hpcdist.base.errors import SchedulerError
+from hpcdist.job.spec import Launch, ScriptJob, TrainJob
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 
 TRAINING = TrainJob(name="t")
 SCRIPT = ScriptJob(name="s", script="s.py")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist import files
-from hpcdist.launch.host_script import host_script
-from hpcdist.launch.launchers import launch_command
-from hpcdist.launch.lsf_job import Host, exit_code_for_lsf, job_hosts
+from hpcdist.base import files
+from hpcdist.schedulers.lsf.host_script import host_script
+from hpcdist.schedulers.lsf.launchers import launch_command
+from hpcdist.schedulers.lsf.own_job import Host, exit_code_for_lsf, job_hosts
 
 LIMIT_S = 60
 
@@ -52,7 +52,7 @@ class Job:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.launch import lsf_hosts; lsf_hosts._KILLED_END_S = 0; lsf_hosts.main()"
+        code = "from hpcdist.agent import lsf_hosts; lsf_hosts._KILLED_END_S = 0; lsf_hosts.main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(

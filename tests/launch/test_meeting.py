@@ -4,10 +4,10 @@ import json
 import selectors
 import socket
 
-from hpcdist.launch.channel import Channel
-from hpcdist.launch.meeting import HostedMeeting, join_meeting
-from hpcdist.launch.network import network_key
-from hpcdist.run import Run
+from hpcdist.agent.channel import Channel
+from hpcdist.agent.meeting import HostedMeeting, join_meeting
+from hpcdist.machine.network import network_key
+from hpcdist.runs.run import Run
 
 
 def test_an_agent_waits_past_the_place_of_one_that_is_gone(tmp_path):

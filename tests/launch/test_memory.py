@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from hpcdist.launch import memory
+from hpcdist.machine import memory
 
 
 def test_memory_of_a_rank_counts_what_it_started():

@@ -1,6 +1,6 @@
 """The memory that cgroups leave, from trees of files as the kernel shows them."""
 
-from hpcdist.launch.memory_left import memory_left
+from hpcdist.machine.memory_left import memory_left
 
 
 def write(folder, **files):

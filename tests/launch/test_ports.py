@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.launch import ports
+from hpcdist.machine import ports
 
 
 def test_ports_stay_out_of_the_ephemeral_range(monkeypatch):

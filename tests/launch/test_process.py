@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 
-from hpcdist.launch import process
+from hpcdist.machine import process
 
 
 def test_a_process_is_told_from_a_later_one_with_its_pid():

@@ -3,13 +3,18 @@
 import msgspec
 import pytest
 
-from hpcdist import submission
+from hpcdist.agent.outcome.failure import decide
+from hpcdist.agent.outcome.shortage import (
+    Shortage,
+    parse_shortage,
+    shortage_sentence,
+    tells_of_shortage,
+)
 from hpcdist.job import load_job
-from hpcdist.launch.failure import decide
-from hpcdist.launch.shortage import Shortage, parse_shortage, shortage_sentence, tells_of_shortage
-from hpcdist.spec import TrainJob
+from hpcdist.job.spec import TrainJob
+from hpcdist.runs.verdict import RankEnd
+from hpcdist.submission import single as submission
 from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
-from hpcdist.verdict import RankEnd
 
 GIB = 1 << 30
 LIMIT_S = 60.0

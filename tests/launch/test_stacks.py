@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hpcdist.launch import stacks
+from hpcdist.agent.outcome import stacks
 
 LIMIT_S = 60
 

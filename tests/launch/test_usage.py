@@ -3,13 +3,13 @@
 import os
 import stat
 
-from hpcdist.events import read_events
+from hpcdist.runs.events import read_events
 from hpcdist.summary import summarize
 
 SCRIPT = """
 import os, resource, sys, time
 from hpcdist import rank
-from hpcdist.events import read_events
+from hpcdist.runs.events import read_events
 
 context = rank.current()
 attempt = context.attempt

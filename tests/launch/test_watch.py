@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdist.launch import watch
-from hpcdist.launch.watch import RankWatch
-from hpcdist.progress import ProgressBoard
-from hpcdist.run import Run
-from hpcdist.spec import JobSpec, Launch
+from hpcdist.agent import watch
+from hpcdist.agent.watch import RankWatch
+from hpcdist.job.spec import JobSpec, Launch
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.runs.run import Run
 
 
 @pytest.fixture

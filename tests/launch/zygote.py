@@ -19,9 +19,9 @@ import torch
 import torch.distributed
 from requeuing import TestRequeuer
 
-from hpcdist.launch import requeue
-from hpcdist.launch.agent import run_agent
-from hpcdist.launch.place import find_place
+from hpcdist.agent.agent import run_agent
+from hpcdist.agent.outcome import requeue
+from hpcdist.agent.place import find_place
 
 _TESTS = str(Path(__file__).parents[1])
 

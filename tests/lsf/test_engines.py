@@ -8,7 +8,7 @@ from counting import COUNT, await_counting, count, end_counting
 from lsf_site.config import OLDEST, STRICT
 from trainings import CPU, TWO
 
-from hpcdist.sweeps.folder import Sweep
+from hpcdist.runs.sweep import Sweep
 
 OLD_SITE = """
 clusters:

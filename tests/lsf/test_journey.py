@@ -10,7 +10,7 @@ from cluster_user import User, events, job_id, log, printed
 from shipped_jobs import run_and_sum_up
 from trainings import CPU
 
-from hpcdist.launch.network import local_addresses
+from hpcdist.machine.network import local_addresses
 
 SECRETS = {
     "HF_TOKEN": "hf_Qm3xVt81pLw9",

@@ -8,7 +8,7 @@ from cluster_user import job_id, log
 from counting import COUNT, await_counting, end_counting
 from trainings import CPU
 
-from hpcdist.sweeps.folder import Sweep
+from hpcdist.runs.sweep import Sweep
 
 SAYS = """
 import os, sys, time

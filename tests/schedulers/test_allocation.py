@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError
 from hpcdist.schedulers.slurm.allocation import check_allocation, parse_allocation, step_options
 
 OLD = (

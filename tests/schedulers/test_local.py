@@ -11,11 +11,11 @@ import time
 import msgspec
 import pytest
 
+from hpcdist.agent.node import LaunchPlan
+from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError
-from hpcdist.gpus import Gpu
-from hpcdist.launch.node import LaunchPlan
-from hpcdist.run import Run
+from hpcdist.machine.gpus import Gpu
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import Target, local
 from hpcdist.schedulers.local import choose_gpus
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from hpcdist.launch.node import LaunchPlan, NodePlan
+from hpcdist.agent.node import LaunchPlan, NodePlan
+from hpcdist.job.spec import Resources, ScriptJob
 from hpcdist.schedulers.local_explanation import explanation
-from hpcdist.spec import Resources, ScriptJob
 
 
 def lines(nodes, *, device="cpu", num_threads=None):

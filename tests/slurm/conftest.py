@@ -11,7 +11,7 @@ from slurm_cluster.cluster import Cluster
 from slurm_cluster.needs import missing_programs
 from trainings import train_undisturbed
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 
 @pytest.fixture(scope="session")

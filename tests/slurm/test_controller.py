@@ -8,7 +8,7 @@ import sys
 import pytest
 from cluster_user import User, job_id
 
-from hpcdist.run import all_runs
+from hpcdist.runs.run import all_runs
 from hpcdist.schedulers.slurm.clusters import parse_cluster
 
 STAY = """\

@@ -7,7 +7,7 @@ import signal
 import pytest
 from cluster_user import log
 
-from hpcdist.run import all_runs
+from hpcdist.runs.run import all_runs
 
 WORK = """
 import os, sys, time

@@ -7,7 +7,7 @@ from counting import COUNT, await_counting, count
 from interruptions import kill_agent, requeue, warn
 from trainings import CPU, end_well, stopped_steps, train
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from cluster_user import User, job_id, log
 
-from hpcdist.run import Run
-from hpcdist.sweeps.folder import Sweep
+from hpcdist.runs.run import Run
+from hpcdist.runs.sweep import Sweep
 
 CPU = ("--set", "launch.device=cpu")
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcdist import files
-from hpcdist.events import SCHEMA_VERSION
-from hpcdist.recording import HISTOGRAM_RATIO
-from hpcdist.run import Run
-from hpcdist.spec import Checkpoint, Data, Resources, Train, TrainJob, job_to_dict
-from hpcdist.verdict import Verdict
+from hpcdist.base import files
+from hpcdist.job.spec import Checkpoint, Data, Resources, Train, TrainJob, job_to_dict
+from hpcdist.rank.recorder import HISTOGRAM_RATIO
+from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
 

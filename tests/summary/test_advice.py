@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdist.summary.advice import Case, advise
-from hpcdist.summary.parts import PARTS
+from hpcdist.summary.compare.advice import Case, advise
+from hpcdist.summary.figures.parts import PARTS
 from hpcdist.summary.values import AttemptSummary, Losses, RunSummary, Straggler
 
 PHOTOS = {

@@ -6,12 +6,12 @@ import math
 import pytest
 from msgspec import structs
 
+from hpcdist.base.student import two_sided
 from hpcdist.cli.main import main
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.change import compare_with
-from hpcdist.summary.change_table import conclusion
-from hpcdist.summary.student import two_sided
-from hpcdist.verdict import Verdict
+from hpcdist.summary.compare.change import compare_with
+from hpcdist.summary.report.change_table import conclusion
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 

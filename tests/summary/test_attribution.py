@@ -13,8 +13,8 @@ from hpcdist import workloads
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.table import make_console
-from hpcdist.summary.why import NAMES
+from hpcdist.summary.compare.why import NAMES
+from hpcdist.summary.report.table import make_console
 
 FOLDER = Path(attributed.__file__).parent
 SHORT = ("train.batch_size=16", "train.evaluate_every_epochs=0", "record.window_s=0.05")

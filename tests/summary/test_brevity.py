@@ -7,10 +7,10 @@ import re
 
 import pytest
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.as_markdown import to_markdown
-from hpcdist.summary.table import make_console
-from hpcdist.verdict import Verdict
+from hpcdist.summary.report.as_markdown import to_markdown
+from hpcdist.summary.report.table import make_console
 
 FAILED = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
 

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.page.rendering import to_html
-from hpcdist.verdict import Verdict
+from hpcdist.summary.report.page.rendering import to_html
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
 FAILED = Verdict(

@@ -9,9 +9,9 @@ import time
 import msgspec
 import pytest
 
-from hpcdist import files
+from hpcdist.base import files
 from hpcdist.summary import SummaryCache, summarize, to_json
-from hpcdist.summary.fingerprint import take_fingerprint
+from hpcdist.summary.read.fingerprint import take_fingerprint
 
 _LONG_AGO_S = 1.6e9
 
@@ -196,11 +196,11 @@ def test_the_cache_stays_below_its_limit(varied, tmp_path, clock, monkeypatch):
     old = folder / "0123.msgpack"
     old.write_bytes(bytes(100))
     os.utime(old, (_LONG_AGO_S, _LONG_AGO_S))
-    monkeypatch.setattr("hpcdist.summary.cache._MOST_BYTES", path.stat().st_size + 50)
+    monkeypatch.setattr("hpcdist.summary.read.cache._MOST_BYTES", path.stat().st_size + 50)
     append(varied[0].event_file(0))
     summarize(varied[:1], {}, cache=SummaryCache(folder))
     assert [file.name for file in folder.iterdir()] == [path.name]
-    monkeypatch.setattr("hpcdist.summary.cache._MOST_BYTES_PER_FOLDER", 10)
+    monkeypatch.setattr("hpcdist.summary.read.cache._MOST_BYTES_PER_FOLDER", 10)
     append(varied[0].event_file(0))
     summarize(varied[:1], {}, cache=SummaryCache(folder))
     assert kept(folder) == []

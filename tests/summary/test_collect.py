@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from hpcdist import files
-from hpcdist.events import SCHEMA_VERSION
-from hpcdist.run import Run
+from hpcdist.base import files
+from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.run import Run
 from hpcdist.summary import search_runs, summarize
 
 

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.dataload.figures import LoadingCell, Setting
+from hpcdist.base.student import Interval
+from hpcdist.bench.dataload.figures import LoadingCell, Setting
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import summarize
-from hpcdist.summary.as_csv import to_csv
-from hpcdist.summary.benchmark_values import AllReduceSummary, InferenceSummary, LoadingSummary
-from hpcdist.summary.student import Interval
+from hpcdist.summary.figures.benchmark_values import (
+    AllReduceSummary,
+    InferenceSummary,
+    LoadingSummary,
+)
+from hpcdist.summary.report.as_csv import to_csv
 from hpcdist.summary.values import (
     SCHEMA,
     AttemptSummary,

@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from hpcdist.summary.estimates import Measured, differ, estimate, ratio
+from hpcdist.base.estimates import Measured, differ, estimate, ratio
 
 
 def over_runs(*values):

@@ -19,7 +19,7 @@ from measured_steps import student
 from sampled_nodes import expected_usage, sample_nodes, write_nodes
 from step_histories import LONGEST_SKEW_S, Shape, make_history, write
 
-from hpcdist import files
+from hpcdist.base import files
 from hpcdist.cli.main import main
 from hpcdist.summary import summarize, to_json
 

@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from hpcdist.errors import UserError
+from hpcdist.base.errors import UserError
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.as_csv import to_csv
-from hpcdist.summary.as_markdown import to_markdown
-from hpcdist.summary.benchmarks_csv import to_benchmarks_csv
-from hpcdist.summary.outputs import write_output
-from hpcdist.summary.sections import one_line
-from hpcdist.verdict import Verdict
+from hpcdist.summary.report.as_csv import to_csv
+from hpcdist.summary.report.as_markdown import to_markdown
+from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
+from hpcdist.summary.report.outputs import write_output
+from hpcdist.summary.report.sections import one_line
 
 FAILED = Verdict(
     kind="exception",

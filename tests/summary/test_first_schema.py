@@ -8,7 +8,7 @@ import shutil
 import pytest
 from step_histories import Shape, make_history, write
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
 from hpcdist.summary import summarize, to_json
 
 WINDOW = (

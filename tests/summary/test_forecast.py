@@ -7,9 +7,9 @@ import random
 import pytest
 
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.forecast import make
-from hpcdist.summary.step_fit import Law, Scale, Timed, error_without_each, fit
-from hpcdist.summary.table import make_console
+from hpcdist.summary.compare.forecast import make
+from hpcdist.summary.compare.step_fit import Law, Scale, Timed, error_without_each, fit
+from hpcdist.summary.report.table import make_console
 from hpcdist.summary.values import Rate, RunSummary
 
 

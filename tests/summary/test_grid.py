@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from hpcdist.summary.grid import Grid
+from hpcdist.summary.report.grid import Grid
 
 HEADERS = ["#", "run", "nodes\nx gpus", "speed-\nup  "]
 ARE_NUMBERS = [True, False, True, True]

@@ -6,12 +6,12 @@ import random
 import msgspec
 import pytest
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.parts import PARTS, Pauses, divide
-from hpcdist.summary.pictures.losses import draw
-from hpcdist.summary.table import make_console
-from hpcdist.summary.timing import StepTotals
-from hpcdist.verdict import Verdict
+from hpcdist.summary.figures.parts import PARTS, Pauses, divide
+from hpcdist.summary.figures.timing import StepTotals
+from hpcdist.summary.report.pictures.losses import draw
+from hpcdist.summary.report.table import make_console
 
 ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
 STEPS = 10

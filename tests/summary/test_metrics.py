@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from hpcdist.events import EventWriter
-from hpcdist.recording import StepRecorder
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.verdict import Verdict
 
 KEYS = {
     "run",

@@ -10,11 +10,11 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.page.again import command_again
-from hpcdist.summary.page.contents import sort_key
-from hpcdist.summary.page.rendering import to_html
-from hpcdist.verdict import Verdict
+from hpcdist.summary.report.page.again import command_again
+from hpcdist.summary.report.page.contents import sort_key
+from hpcdist.summary.report.page.rendering import to_html
 
 EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=alert(1)>"
 FAILED = Verdict(

@@ -8,13 +8,13 @@ import xml.etree.ElementTree as ET
 import pytest
 from PIL import Image
 
-from hpcdist.errors import UserError
+from hpcdist.base.errors import UserError
 from hpcdist.summary import summarize
-from hpcdist.summary.pictures import heat_map
-from hpcdist.summary.pictures.catalogue import find_pictures
-from hpcdist.summary.pictures.files import write_pictures
-from hpcdist.summary.pictures.scaling import draw, points
-from hpcdist.summary.pictures.series import (
+from hpcdist.summary.report.pictures import heat_map
+from hpcdist.summary.report.pictures.catalogue import find_pictures
+from hpcdist.summary.report.pictures.files import write_pictures
+from hpcdist.summary.report.pictures.scaling import draw, points
+from hpcdist.summary.report.pictures.series import (
     NUM_COLUMNS,
     HeatMap,
     read_heat_map,

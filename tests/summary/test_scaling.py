@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.remarks import conclusion
-from hpcdist.summary.report import parts
-from hpcdist.summary.size_table import size_tables
-from hpcdist.verdict import Verdict
+from hpcdist.summary.report.remarks import conclusion
+from hpcdist.summary.report.size_table import size_tables
+from hpcdist.summary.report.terminal import parts
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 

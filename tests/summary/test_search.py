@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from hpcdist.errors import RunNotFoundError
-from hpcdist.summary.search import search_named, search_runs
+from hpcdist.base.errors import RunNotFoundError
+from hpcdist.summary.read.search import search_named, search_runs
 
 
 def names(found):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hpcdist.summary.student import (
+from hpcdist.base.student import (
     Interval,
     Sample,
     as_spread,

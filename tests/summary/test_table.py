@@ -7,8 +7,8 @@ import sys
 import pytest
 from rich.console import Console
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, search_runs, summarize
-from hpcdist.verdict import Verdict
 
 KILLED = Verdict(
     kind="signal",

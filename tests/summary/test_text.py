@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdist.summary import text
+from hpcdist.base import text
 
 
 @pytest.mark.parametrize(

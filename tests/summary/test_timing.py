@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcdist.summary import timing
-from hpcdist.summary.records import Window
-from hpcdist.summary.timing import Spans, StepTotals
+from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.timing import Spans, StepTotals
+from hpcdist.summary.read.records import Window
 
 
 def windows_of(made: list[dict[str, Any]]) -> list[Window]:

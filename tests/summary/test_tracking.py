@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from mlflow_database import copy_database
 
-from hpcdist.errors import UserError
-from hpcdist.run import Run
+from hpcdist.base.errors import UserError
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.tracking.history import read_history
-from hpcdist.summary.tracking.packages import need_package
-from hpcdist.summary.tracking.settings import settings_of
-from hpcdist.summary.tracking.tensorboard import write_event_files
-from hpcdist.verdict import Verdict
+from hpcdist.summary.export.history import read_history
+from hpcdist.summary.export.packages import need_package
+from hpcdist.summary.export.settings import settings_of
+from hpcdist.summary.export.tensorboard import write_event_files
 
 BEGUN_S = 1.7e9
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
@@ -282,7 +282,7 @@ def mlflow_store(tmp_path, monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def import_into(mlflow_store):
-    from hpcdist.summary.tracking.mlflow import import_runs
+    from hpcdist.summary.export.mlflow import import_runs
 
     def import_into(*runs: Run, states=None):
         return import_runs(summarize(runs, states or {}), mlflow_store.tracking_uri)
@@ -357,7 +357,7 @@ def test_figures_that_come_with_other_runs_are_added_to_a_run_that_is_there(
 
 @pytestmark_mlflow
 def test_mlflow_that_cannot_be_reached_is_an_error_with_its_address(trained, monkeypatch):
-    from hpcdist.summary.tracking.mlflow import import_runs
+    from hpcdist.summary.export.mlflow import import_runs
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(UserError, match=r"--mlflow http://\*\*\*@127\.0\.0\.1:9: ") as raised:

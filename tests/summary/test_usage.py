@@ -8,18 +8,18 @@ import math
 import msgspec
 import pytest
 
-from hpcdist.run import Run
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.as_csv import to_csv
-from hpcdist.summary.cost import AttemptSpan, cost_by_events
-from hpcdist.summary.pictures.catalogue import find_pictures
-from hpcdist.summary.pictures.style import drawing, save
-from hpcdist.summary.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
-from hpcdist.summary.remarks import remarks
-from hpcdist.summary.report import print_tables
-from hpcdist.summary.table import make_console
-from hpcdist.verdict import Verdict
+from hpcdist.summary.figures.cost import AttemptSpan, cost_by_events
+from hpcdist.summary.report.as_csv import to_csv
+from hpcdist.summary.report.pictures.catalogue import find_pictures
+from hpcdist.summary.report.pictures.style import drawing, save
+from hpcdist.summary.report.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
+from hpcdist.summary.report.remarks import remarks
+from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.terminal import print_tables
 
 GIB = 2**30
 

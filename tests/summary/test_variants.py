@@ -7,15 +7,15 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from msgspec import structs
 
-from hpcdist import files
+from hpcdist.base import files
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.parts import PARTS, lost_parts
-from hpcdist.summary.pictures.style import drawing
-from hpcdist.summary.plot import make_figure
-from hpcdist.summary.table import make_console
+from hpcdist.summary.compare.variants import ratio
+from hpcdist.summary.compare.why import conclusion, conclusions
+from hpcdist.summary.figures.parts import PARTS, lost_parts
+from hpcdist.summary.report.pictures.style import drawing
+from hpcdist.summary.report.plot import make_figure
+from hpcdist.summary.report.table import make_console
 from hpcdist.summary.values import Rate
-from hpcdist.summary.variants import ratio
-from hpcdist.summary.why import conclusion, conclusions
 from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"

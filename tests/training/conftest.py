@@ -23,12 +23,13 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hpcdist import workloads
-from hpcdist.events import EventWriter, read_events
-from hpcdist.progress import ProgressBoard, ProgressSlot
-from hpcdist.rank import RankContext
-from hpcdist.run import Run
-from hpcdist.spec import JOB_TYPES, TrainJob
-from hpcdist.training import checkpoint, checkpoint_files
+from hpcdist.job.spec import JOB_TYPES, TrainJob
+from hpcdist.rank.board import ProgressBoard, ProgressSlot
+from hpcdist.rank.context import RankContext
+from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.run import Run
+from hpcdist.training.checkpoint import checkpoint
+from hpcdist.training.checkpoint import files as checkpoint_files
 
 LIMIT_S = 100
 VICTIMS_LIMIT_S = 2  # an agent would end them at once
@@ -39,10 +40,10 @@ torch.set_num_threads(1)  # threads of a parent do not live on in forked childre
 _OF_A_TRAINING = (
     "torch._dynamo",
     "torch.distributed.fsdp",
-    "hpcdist.training.building",
+    "hpcdist.training.model.building",
     "hpcdist.training.decoded",
     "hpcdist.training.loop",
-    "hpcdist.training.sharded",
+    "hpcdist.training.checkpoint.sharded",
     "hpcdist.workloads.train",
 )
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
-from hpcdist.errors import HpcdistError, JobError
-from hpcdist.training import checkpoint, checkpoint_files
+from hpcdist.base.errors import HpcdistError, JobError
+from hpcdist.training.checkpoint import checkpoint
+from hpcdist.training.checkpoint import files as checkpoint_files
 
 LIMIT_S = 100
 

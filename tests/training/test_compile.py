@@ -5,7 +5,7 @@ import pytorch_lightning  # noqa: F401 - imported once, before the ranks are for
 import torch
 
 from hpcdist import workloads
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 from hpcdist.training import compilers
 
 COMPILING_LIMIT_S = 300

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import load_data
-from hpcdist.errors import JobError
-from hpcdist.events import EventWriter
-from hpcdist.spec import Model
-from hpcdist.training.building import build_noted
-from hpcdist.training.models import build_model, is_convolutional
+from hpcdist.job.spec import Model
+from hpcdist.runs.events import EventWriter
+from hpcdist.training.model.building import build_noted
+from hpcdist.training.model.models import build_model, is_convolutional
 
 
 @pytest.mark.parametrize("name", ["fashion_cnn", "mlp"])

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 import torch
 
-from hpcdist.errors import HpcdistError
-from hpcdist.spec import Train, TrainJob
+from hpcdist.base.errors import HpcdistError
+from hpcdist.job.spec import Train, TrainJob
 from hpcdist.training.precision import PRECISIONS, Autocasting
 
 BLOCKS = """

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from hpcdist.errors import HpcdistError
-from hpcdist.spec import Model
-from hpcdist.training import checkpoint_files, sharded
-from hpcdist.training.models import build_model
+from hpcdist.base.errors import HpcdistError
+from hpcdist.job.spec import Model
+from hpcdist.training.checkpoint import files as checkpoint_files
+from hpcdist.training.checkpoint import sharded
+from hpcdist.training.model.models import build_model
 
 MLP = {"name": "mlp", "args": {"hidden": [1100]}}
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hpcdist import files
-from hpcdist.spec import job_to_dict
+from hpcdist.base import files
+from hpcdist.job.spec import job_to_dict
 from hpcdist.summary import summarize
 
 SEVERAL_BLOCKS = {"name": "mlp", "args": {"hidden": [1100, 64]}}

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from hpcdist.spec import Model
-from hpcdist.training.models import build_model
+from hpcdist.job.spec import Model
+from hpcdist.training.model.models import build_model
 from hpcdist.training.threads import pick_num_threads
 
 

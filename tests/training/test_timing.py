@@ -1,9 +1,9 @@
 import pytest
 
-from hpcdist.events import EventWriter, read_events
-from hpcdist.progress import ProgressBoard
-from hpcdist.recording import StepRecorder
-from hpcdist.training.timing import GpuTimer
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.timing import GpuTimer
+from hpcdist.runs.events import EventWriter, read_events
 
 
 class Stream:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.events import read_events
-from hpcdist.run import Run
+from hpcdist.runs.events import read_events
+from hpcdist.runs.run import Run
 from hpcdist.summary import summarize
 
 SCRIPT = """
 import time
 from hpcdist import rank
-from hpcdist.events import read_events
+from hpcdist.runs.events import read_events
 
 own = rank.current().run.usage_file(0)
 deadline = time.monotonic() + 60

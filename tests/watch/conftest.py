@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpcdist import files
-from hpcdist.events import EventWriter
-from hpcdist.run import Run
+from hpcdist.base import files
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
 
 
 class GoingRun:

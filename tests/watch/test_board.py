@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from hpcdist import files
-from hpcdist.run import all_runs
-from hpcdist.verdict import Verdict
-from hpcdist.watch.board import Board
+from hpcdist.base import files
+from hpcdist.monitor.watch.board import Board
+from hpcdist.runs.run import all_runs
+from hpcdist.runs.verdict import Verdict
 
 LIMIT_S = 90.0
 DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)

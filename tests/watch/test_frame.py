@@ -1,9 +1,9 @@
 """One frame of the view, whole."""
 
-from hpcdist.follow.live import Progress
-from hpcdist.watch.board import RunView
-from hpcdist.watch.frame import make_frame, plain
-from hpcdist.watch.running import RanksSeen
+from hpcdist.monitor.follow.live import Progress
+from hpcdist.monitor.watch.board import RunView
+from hpcdist.monitor.watch.frame import make_frame, plain
+from hpcdist.monitor.watch.running import RanksSeen
 
 
 def ranks(step=120, *, alive=4, troubles=()):

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from hpcdist.events import EventWriter
-from hpcdist.watch.event_tail import EventTail
-from hpcdist.watch.running import RunningRun
+from hpcdist.monitor.watch.event_tail import EventTail
+from hpcdist.monitor.watch.running import RunningRun
+from hpcdist.runs.events import EventWriter
 
 DAY_S = 86400
 

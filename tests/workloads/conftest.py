@@ -10,9 +10,9 @@ from hpcdist.job.load import Flag
 _OF_THE_JOBS = (
     "torchvision.transforms.v2",
     "matplotlib.figure",
-    "hpcdist.workloads.all_reduce",
-    "hpcdist.workloads.load_batches",
-    "hpcdist.workloads.predict",
+    "hpcdist.bench.allreduce.workload",
+    "hpcdist.bench.dataload.workload",
+    "hpcdist.bench.inference.workload",
 )
 
 

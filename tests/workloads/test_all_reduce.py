@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from hpcdist.errors import JobError
-from hpcdist.spec import AllreduceJob
+from hpcdist.base.errors import JobError
+from hpcdist.bench.allreduce import workload as all_reduce
+from hpcdist.job.spec import AllreduceJob
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.workloads import all_reduce
 
 SMALL = ("allreduce.iterations=4", "allreduce.warmup=1")
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from hpcdist.launch.node import Meeting, rank_environment
-from hpcdist.workloads.imports import heavy_imports, notes_on_imports, readers
-from hpcdist.workloads.preload import Preload
-from hpcdist.workloads.program_text import OF_EACH_RANK, Change, Place
+from hpcdist.agent.node import Meeting, rank_environment
+from hpcdist.job.imports import heavy_imports, notes_on_imports, readers
+from hpcdist.job.preload import Preload
+from hpcdist.job.program_text import OF_EACH_RANK, Change, Place
 
 TORCH = ["torch", "torch.distributed"]
 

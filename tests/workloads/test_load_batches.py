@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
+from hpcdist.bench.dataload import workload as load_batches
 from hpcdist.job import load_job
-from hpcdist.spec import DataloadJob
+from hpcdist.job.spec import DataloadJob
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.workloads import load_batches
 
 LIMIT_S = 120.0
 """Ranks and their workers, on machines that do other things too."""

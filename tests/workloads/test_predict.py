@@ -14,11 +14,11 @@ from PIL import Image
 from rich.console import Console
 from torch import nn
 
-from hpcdist.errors import HpcdistError, JobError
-from hpcdist.inference.forms import FORMS
-from hpcdist.spec import InferenceJob
+from hpcdist.base.errors import HpcdistError, JobError
+from hpcdist.bench.inference import workload as predict
+from hpcdist.bench.inference.forms import FORMS
+from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.workloads import predict
 
 
 def cells_of(launched):

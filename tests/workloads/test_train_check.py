@@ -5,9 +5,9 @@ import msgspec
 import pytest
 
 from hpcdist import workloads
-from hpcdist.errors import JobError
-from hpcdist.spec import InferenceJob, LightningJob, TrainJob
-from hpcdist.training.model_names import torchvision_models
+from hpcdist.base.errors import JobError
+from hpcdist.job.spec import InferenceJob, LightningJob, TrainJob
+from hpcdist.training.model.names import torchvision_models
 from hpcdist.workloads import train
 
 
@@ -17,7 +17,7 @@ def test_the_default_job_is_right():
 
 def test_checking_a_job_imports_no_heavy_library():
     code = (
-        "import sys; from hpcdist import workloads; from hpcdist.spec import Model, TrainJob\n"
+        "import sys; from hpcdist import workloads; from hpcdist.job.spec import Model, TrainJob\n"
         "job = TrainJob(name='x', model=Model(name='resnet50'))\n"
         "workloads.check(job); workloads.prepare(job); workloads.preload(job)\n"
         "print({'torch', 'numpy', 'torchvision', 'sklearn', 'matplotlib'} & set(sys.modules))"

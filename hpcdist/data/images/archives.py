@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from hpcdist.errors import JobError
+from hpcdist.base.errors import JobError
 
 _MOST_BYTES = 8 * 10**9
 _MOST_FILES = 1_000_000

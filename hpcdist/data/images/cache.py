@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdist.data.images.memory import SharedMemory
-from hpcdist.launch.memory_left import memory_left
+from hpcdist.machine.memory_left import memory_left
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

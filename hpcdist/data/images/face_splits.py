@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.files import ImageFiles, ImageParts
 from hpcdist.data.images.listing import Found, unreadable
 from hpcdist.data.images.splits import make_files
-from hpcdist.errors import JobError
 
 _TEN_SETS = "pairs.txt"
 _HINT = "set data.split to stratified, which needs no such file"

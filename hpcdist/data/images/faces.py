@@ -13,6 +13,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images import made_faces
 from hpcdist.data.images.archives import is_archive, unpack
 from hpcdist.data.images.face_splits import find_split_files, names_in_both, split_by_files
@@ -22,8 +23,7 @@ from hpcdist.data.images.listing import folders_in, has_images, list_classes, un
 from hpcdist.data.images.made_once import cache_folder, make_once
 from hpcdist.data.images.splits import split_classes
 from hpcdist.data.sizes import SplitSizes
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 VARIANTS = ("lfw", "lfw_funneled", "lfw-deepfunneled", "lfw-py")
 """Names of the folders in LFW's archives, and of the one that torchvision keeps them in."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.files import ImageParts
 from hpcdist.data.images.listing import Found, folders_in, has_images, list_classes
 from hpcdist.data.images.splits import make_files, split_classes
 from hpcdist.data.sizes import SplitSizes
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 _TRAIN = "train"
 _TESTS = ("test", "val", "valid")

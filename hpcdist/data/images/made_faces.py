@@ -18,10 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.files import ImageParts
 from hpcdist.data.images.listing import Found
 from hpcdist.data.images.splits import split_classes
-from hpcdist.errors import JobError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcdist.errors import JobError
-from hpcdist.files import PRIVATE_FOLDER, user_cache
+from hpcdist.base.errors import JobError
+from hpcdist.base.files import PRIVATE_FOLDER, user_cache
 
 _STALE_S = 86_400.0
 _ASIDE = "aside"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     import numpy as np

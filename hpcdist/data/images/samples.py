@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from hpcdist.base.errors import HpcdistError
+from hpcdist.base.printable import one_line
 from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
 from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.contents import explain_unread, no_warnings
@@ -22,9 +24,7 @@ from hpcdist.data.images.transforms import build_transform, kept_random_state
 from hpcdist.data.images.whole_batch.choice import Division, divide
 from hpcdist.data.images.whole_batch.transform import BatchTransform, make_batch_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
-from hpcdist.errors import HpcdistError
-from hpcdist.printable import one_line
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.errors import JobError
-from hpcdist.nearest import nearest_first
+from hpcdist.base.errors import JobError
+from hpcdist.base.nearest import nearest_first
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from hpcdist.errors import SchedulerError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
 from hpcdist.schedulers.lsf.forms import FIRST_FORM, Form, next_form, read_ends, read_pending
 from hpcdist.schedulers.lsf.jobs import LsfJob

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import (
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import (
     CommandFailedError,
     CommandTimeoutError,
     call_command,

@@ -7,8 +7,8 @@ import re
 import subprocess
 from collections.abc import Sequence
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import CommandFailedError, call_command, failure_of
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, call_command, failure_of
 
 TIMEOUT_S = 30.0
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hpcdist.base.errors import ProfileError, RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import ProfileError, RunDirectoryError
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
-from hpcdist.spec import JobSpec
 
 _PATTERN_SIGNS = ("%", "\\", "\n", '"')
 _PLAIN = re.compile(r"[\w./:-]+")

@@ -6,6 +6,7 @@ import re
 
 from hpcdist.cluster.placeholders import fill
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
 from hpcdist.schedulers.explained import (
     counted,
@@ -16,7 +17,6 @@ from hpcdist.schedulers.explained import (
     ranks_and_cpus,
 )
 from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
-from hpcdist.spec import JobSpec
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _UNITS = {"KB": "KB", "MB": "MB", "GB": "GB", "suffix": "MB"}

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpcdist.runs.verdict import State
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
-from hpcdist.verdict import State
 
 STATES: dict[str, State] = {
     "PEND": "pending",

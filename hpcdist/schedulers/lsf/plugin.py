@@ -19,19 +19,19 @@ from typing import Any
 from msgspec.structs import replace
 from submitit.core import core, utils
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.choose import choose_cluster
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import ProfileError
 from hpcdist.job import Flag
+from hpcdist.job.spec import JobSpec, Launch, Resources
+from hpcdist.machine.command import CommandFailedError
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import CommandFailedError
 from hpcdist.schedulers.lsf.bjobs import bkill
 from hpcdist.schedulers.lsf.bsub import bsub, send, submission_environment
 from hpcdist.schedulers.lsf.ids import lsf_id
 from hpcdist.schedulers.lsf.script import FunctionTasks, job_script
 from hpcdist.schedulers.lsf.submitit_job import LsfJob, LsfJobEnvironment
 from hpcdist.schedulers.prepared import PreparedSubmission
-from hpcdist.spec import JobSpec, Launch, Resources
 
 __all__ = ["LsfExecutor", "LsfJob", "LsfJobEnvironment", "PreparedLsfExecutor"]
 

@@ -6,9 +6,10 @@ import os
 import shutil
 from collections.abc import Sequence
 
+from hpcdist.base.errors import JobError, SchedulerError
+from hpcdist.base.nearest import nearest_first
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError
-from hpcdist.nearest import nearest_first
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.lsf.answers import (
     Host,
@@ -20,7 +21,6 @@ from hpcdist.schedulers.lsf.answers import (
     parse_queues,
 )
 from hpcdist.schedulers.lsf.calling import call_lsf
-from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 5.0
 _DEFAULT_QUEUE = "LSB_DEFAULTQUEUE"

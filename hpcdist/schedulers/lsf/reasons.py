@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from hpcdist.verdict import State
+from hpcdist.runs.verdict import State
 
 _PENDING: tuple[tuple[str, str], ...] = (
     (

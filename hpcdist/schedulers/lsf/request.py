@@ -9,6 +9,7 @@ import math
 
 import msgspec
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.placeholders import fill
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import (
@@ -19,14 +20,13 @@ from hpcdist.cluster.requirement import (
     write_requirement,
 )
 from hpcdist.cluster.rules import check_rules
-from hpcdist.errors import ProfileError
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import (
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,
     time_limit_min,
 )
-from hpcdist.spec import JobSpec
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are a GB of hpcdist (10**9 bytes).

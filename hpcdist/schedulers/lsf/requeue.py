@@ -12,19 +12,19 @@ import re
 import time
 from pathlib import Path
 
-from hpcdist import files
-from hpcdist.errors import SubmissionUnclearError
-from hpcdist.launch.host_script import means_first_host
-from hpcdist.launch.lsf_job import LIFE_VARIABLE
-from hpcdist.launch.requeue import Decision, RequeueRefusedError
-from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.agent.outcome.requeue import Decision, RequeueRefusedError
+from hpcdist.base import files
+from hpcdist.base.errors import SubmissionUnclearError
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.known import find_by_name
 from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
 from hpcdist.schedulers.lsf.bsub import NoJobNamedError, send, submission_environment
 from hpcdist.schedulers.lsf.calling import DOWN
+from hpcdist.schedulers.lsf.host_script import means_first_host
 from hpcdist.schedulers.lsf.ids import array_id, own_id
-from hpcdist.verdict import Verdict
+from hpcdist.schedulers.lsf.own_job import LIFE_VARIABLE
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcdist import files
+from hpcdist.agent.node import LaunchPlan, NodePlan
+from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.launch.node import LaunchPlan, NodePlan
-from hpcdist.run import Run
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
@@ -29,8 +31,6 @@ from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max
 from hpcdist.schedulers.lsf.request import request_of
 from hpcdist.schedulers.lsf.script import job_script
 from hpcdist.schedulers.lsf.usage import ask_usage
-from hpcdist.spec import JobSpec
-from hpcdist.verdict import cancelled_verdict
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.lsf.plugin import PreparedLsfExecutor
@@ -77,7 +77,7 @@ class LsfScheduler:
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Give the script to bsub, once."""
-        from hpcdist.launch.task import AgentTask
+        from hpcdist.agent.task import AgentTask
 
         tasks = [AgentTask(str(run.path)) for run in runs]
         executor, job_ids = _send(job, target, tasks, script)

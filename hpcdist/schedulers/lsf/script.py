@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.script import comment, render
-from hpcdist.spec import JobSpec
 
 
 class FunctionTasks(msgspec.Struct, frozen=True, kw_only=True):

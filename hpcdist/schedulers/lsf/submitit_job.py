@@ -9,17 +9,17 @@ from typing import Any
 
 from submitit.core import core, job_environment, logger
 
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.lsf_job import (
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import run_command
+from hpcdist.schedulers.lsf import jobs
+from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill, brequeue
+from hpcdist.schedulers.lsf.ids import lsf_id, own_id
+from hpcdist.schedulers.lsf.own_job import (
     HOSTS_VARIABLE,
     TASK_VARIABLE,
     TASKS_PER_NODE_VARIABLE,
     job_hosts,
 )
-from hpcdist.schedulers.command import run_command
-from hpcdist.schedulers.lsf import jobs
-from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill, brequeue
-from hpcdist.schedulers.lsf.ids import lsf_id, own_id
 
 _STATES = {
     "pending": "PENDING",

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hpcdist.base.errors import JobError, UserError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, UserError
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
-from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
-from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 30.0
 _TRES = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")

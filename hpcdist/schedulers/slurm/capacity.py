@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hpcdist.base.errors import JobError, SchedulerError, UserError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError, UserError
 from hpcdist.job.duration import parse_minutes
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import run_command
 from hpcdist.schedulers.asked import asks_for_gpus, cpus_per_node, time_limit_min
-from hpcdist.schedulers.command import run_command
-from hpcdist.spec import JobSpec
 
 _TIMEOUT_S = 5.0
 _FORMAT = "%P|%D|%c|%G|%l"

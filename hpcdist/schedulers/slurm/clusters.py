@@ -6,8 +6,8 @@ import re
 import threading
 from collections.abc import Iterable
 
-from hpcdist.errors import SchedulerError
-from hpcdist.run import Run
+from hpcdist.base.errors import SchedulerError
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.slurm.config import ask_config
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import run_command
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import run_command
 
 _TIMEOUT_S = 10.0
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import shlex
 
+from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import RunDirectoryError
+from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.schedulers.asked import (
     asks_for_gpus,
@@ -17,7 +18,6 @@ from hpcdist.schedulers.asked import (
     mem_gb_per_node,
     time_limit_min,
 )
-from hpcdist.spec import JobSpec, warning_before_s
 
 _PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20

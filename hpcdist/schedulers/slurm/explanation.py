@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
 from hpcdist.schedulers.explained import (
     limit_line,
@@ -12,7 +13,6 @@ from hpcdist.schedulers.explained import (
     ranks_and_cpus,
 )
 from hpcdist.schedulers.slurm.directives import end_options, resource_options
-from hpcdist.spec import JobSpec
 
 
 def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:

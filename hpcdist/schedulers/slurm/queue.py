@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from hpcdist.machine.command import run_command
+from hpcdist.runs.verdict import State
 from hpcdist.schedulers import Condition
-from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.slurm.reasons import ENDED_REASONS, plain_reason
-from hpcdist.verdict import State
 
 TIMEOUT_S = 30.0
 

@@ -12,11 +12,11 @@ import re
 
 import msgspec
 
-from hpcdist.launch.causes import Cause
-from hpcdist.launch.requeue import Decision
-from hpcdist.run import Run
-from hpcdist.schedulers.command import run_command
-from hpcdist.verdict import Verdict
+from hpcdist.agent.outcome.requeue import Decision
+from hpcdist.machine.command import run_command
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.causes import Cause
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""

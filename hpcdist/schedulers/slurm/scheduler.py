@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcdist import files
+from hpcdist.agent.node import LaunchPlan, NodePlan
+from hpcdist.base import files
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.node import LaunchPlan, NodePlan
-from hpcdist.run import Run
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.command import CommandFailedError
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node
-from hpcdist.schedulers.command import CommandFailedError
 from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
@@ -40,8 +42,6 @@ from hpcdist.schedulers.slurm.limits import ask_max_array_size
 from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
 from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.schedulers.slurm.usage import ask_usage
-from hpcdist.spec import JobSpec
-from hpcdist.verdict import cancelled_verdict
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import ScriptExecutor
@@ -106,7 +106,7 @@ class SlurmScheduler:
 
     def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
         """Give the script to sbatch, once; of a step, start it in the background."""
-        from hpcdist.launch.task import AgentTask
+        from hpcdist.agent.task import AgentTask
 
         tasks = [AgentTask(str(run.path)) for run in runs]
         question = ClusterQuestion()

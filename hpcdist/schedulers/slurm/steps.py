@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.process import ProcessId, is_alive
-from hpcdist.run import Run
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.process import ProcessId, is_alive
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import Condition
-from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
 
 _POLL_S = 0.5

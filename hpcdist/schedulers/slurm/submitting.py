@@ -13,10 +13,10 @@ import msgspec
 from submitit.core import utils
 from submitit.slurm.slurm import SlurmExecutor
 
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.process import identify
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.process import identify
 from hpcdist.schedulers import Target
-from hpcdist.schedulers.command import CommandFailedError, run_command
 from hpcdist.schedulers.prepared import PreparedSubmission
 from hpcdist.schedulers.slurm.environment import submission_environment
 from hpcdist.schedulers.slurm.queue import scancel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.schedulers.known import find_by_name
 from hpcdist.schedulers.slurm.queue import ask_queue
 

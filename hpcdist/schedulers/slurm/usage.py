@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from hpcdist.machine.command import run_command
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.schedulers.command import run_command
 from hpcdist.schedulers.slurm.node_list import expand_nodes
 from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
 

@@ -10,10 +10,13 @@ from typing import Any
 import torch.distributed as dist
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from hpcdist.rank import RankContext
-from hpcdist.spec import LightningJob
-from hpcdist.training import checkpoint_files, rng
-from hpcdist.training.checkpoint import Position
+from hpcdist.job.spec import LightningJob
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.timing import GpuTimer, HostTimer
+from hpcdist.training.checkpoint import files as checkpoint_files
+from hpcdist.training.checkpoint import rng
+from hpcdist.training.checkpoint.checkpoint import Position
+from hpcdist.training.checkpoint.saving import gather, note_saved
 from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.lightning.checkpoints import KEY
 from hpcdist.training.lightning.data import TrainBatch
@@ -21,8 +24,6 @@ from hpcdist.training.lightning.module import Classifier
 from hpcdist.training.lightning.preparing import prepare_ranks, settings_of, take_over
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.saving import gather, note_saved
-from hpcdist.training.timing import GpuTimer, HostTimer
 
 SUFFIX = ".ckpt"
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from hpcdist.errors import HpcdistError
-from hpcdist.rank import RankContext
-from hpcdist.training import checkpoint
-from hpcdist.training.checkpoint import Position
+from hpcdist.base.errors import HpcdistError
+from hpcdist.rank.context import RankContext
+from hpcdist.training.checkpoint import checkpoint
+from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.lightning.progress import Progress
 
 KEY = "hpcdist"

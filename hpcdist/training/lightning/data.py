@@ -14,10 +14,10 @@ from torch import Tensor
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
-from hpcdist.spec import TrainingJob
+from hpcdist.job.spec import TrainingJob
+from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.lightning.progress import Progress
-from hpcdist.training.timing import GpuTimer, HostTimer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,7 @@ import os
 
 from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
 
-from hpcdist.rank import RankContext
+from hpcdist.rank.context import RankContext
 
 
 class RankEnvironment(ClusterEnvironment):

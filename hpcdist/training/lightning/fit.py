@@ -14,11 +14,12 @@ from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
 from hpcdist.data.images.whole_batch.choice import device_note, transform_on
 from hpcdist.data.order import LEAST_BATCH, EpochPlan
-from hpcdist.rank import RankContext
-from hpcdist.spec import LightningJob
-from hpcdist.training import identity
+from hpcdist.job.spec import LightningJob
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.timing import make_timer
 from hpcdist.training.bad_files import BadFileNotes
-from hpcdist.training.building import build_noted
+from hpcdist.training.checkpoint import identity
+from hpcdist.training.checkpoint.resume import find_start
 from hpcdist.training.decoded import share_decoded
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
@@ -29,11 +30,10 @@ from hpcdist.training.lightning.options import make_precision, trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.models import count_parameters, pick_memory_format
+from hpcdist.training.model.building import build_noted
+from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.precision import PRECISIONS
-from hpcdist.training.resume import find_start
 from hpcdist.training.threads import pick_num_threads
-from hpcdist.training.timing import make_timer
 
 
 def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:

@@ -10,16 +10,16 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from hpcdist.spec import LightningJob
-from hpcdist.training.blocks import recompute_blocks
+from hpcdist.job.spec import LightningJob
+from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.compilation import compile_module
 from hpcdist.training.evaluation import Score, Scoring
 from hpcdist.training.lightning.data import TestBatch, TrainBatch
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.memory import MemoryLog
+from hpcdist.training.model.blocks import recompute_blocks
 from hpcdist.training.optimization import Schedule, build_optimizer, set_rate
 from hpcdist.training.strategies import cut_up
-from hpcdist.training.timing import GpuTimer, HostTimer
 
 
 class Classifier(LightningModule):

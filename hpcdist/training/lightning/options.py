@@ -9,8 +9,8 @@ from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, P
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 from torch.distributed.constants import default_pg_timeout
 
-from hpcdist.rank import RankContext
-from hpcdist.spec import LightningJob
+from hpcdist.job.spec import LightningJob
+from hpcdist.rank.context import RankContext
 from hpcdist.training.lightning.sharded import ShardedStrategy
 from hpcdist.training.strategies import NO_BUFFER_SYNC
 

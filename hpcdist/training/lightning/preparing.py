@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hpcdist.data.arrays import Samples
-from hpcdist.training.gradients import call_when_ready, warm_up
+from hpcdist.rank.gradients import call_when_ready, warm_up
+from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.lightning.data import JobData
 from hpcdist.training.lightning.module import Classifier
-from hpcdist.training.timing import GpuTimer, HostTimer
 
 Settings = list[list[dict[str, Any]]]
 """Of each optimizer and group, all but its parameters."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcdist.data.order import EpochPlan
-from hpcdist.training.checkpoint import Position
+from hpcdist.training.checkpoint.checkpoint import Position
 
 
 @dataclass(kw_only=True)

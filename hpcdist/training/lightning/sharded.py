@@ -13,7 +13,7 @@ from pytorch_lightning.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hpcdist.training import model_state
+from hpcdist.training.checkpoint import model_state
 from hpcdist.training.strategies import unsynchronized
 
 

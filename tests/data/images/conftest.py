@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 
 def jpeg(side=8, colour="red"):

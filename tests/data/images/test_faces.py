@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, download_data, find_data_set, find_images
 from hpcdist.data.images.made_faces import Plan, make_faces
 from hpcdist.data.images.made_once import make_once
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 PEOPLE = {"Ann_Lee": 10, "Bo_Ek": 5, "Cy_Roe": 2, "Di_Poe": 1}
 

@@ -10,7 +10,7 @@ from hpcdist.data.images.grid import draw_grid
 from hpcdist.data.images.preview import Shown, load_preview
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import epoch_order
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 SEED, NUMBER = 3, 5
 

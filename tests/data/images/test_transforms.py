@@ -4,8 +4,8 @@ import torch
 from pictures import picture
 from torchvision.transforms import v2
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform
-from hpcdist.errors import JobError
 
 
 def test_light_is_the_affine_transform_of_torchvision():

@@ -5,6 +5,7 @@ import torch
 from pictures import picture, plain, write_files
 from PIL import Image
 
+from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data.images.preview import load_preview
 from hpcdist.data.images.samples import ImageSamples, sample_seed
 from hpcdist.data.images.transforms import build_transform
@@ -18,8 +19,7 @@ from hpcdist.data.images.whole_batch.choice import (
 )
 from hpcdist.data.images.whole_batch.colours import _to_hsv, _to_rgb
 from hpcdist.data.images.whole_batch.transform import make_batch_transform
-from hpcdist.errors import HpcdistError, JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 SIDES = (40, 32)  # width, height
 NUMBER = 24

@@ -5,16 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcdist.base.errors import ProfileError, RunDirectoryError
+from hpcdist.base.shipped import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
-from hpcdist.errors import ProfileError, RunDirectoryError
-from hpcdist.run import Run
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.runs.run import Run
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.request import lsf_time
-from hpcdist.shipped import shipped_folder
-from hpcdist.spec import Launch, Resources, ScriptJob
 
 ASKED = Path(__file__).parent / "asked"
 

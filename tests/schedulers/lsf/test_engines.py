@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.errors import SchedulerError
-from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
 from hpcdist.schedulers.lsf.calling import call_lsf
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from hpcdist.errors import SchedulerError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.schedulers.lsf.plugin import LsfExecutor
 
 SUBMITTED = "Job <9> is submitted to queue <normal>."

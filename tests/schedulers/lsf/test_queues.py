@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.errors import JobError
+from hpcdist.job.spec import Resources, ScriptJob
 from hpcdist.schedulers.lsf.answers import Host, Queue, parse_queues
 from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
-from hpcdist.spec import Resources, ScriptJob
 
 RECORDED = Path(__file__).parent / "recorded"
 LONG = (RECORDED / "bqueues_long.txt").read_text()

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from hpcdist.errors import SchedulerError
-from hpcdist.launch.failure import without_rank
-from hpcdist.run import Run
+from hpcdist.agent.outcome.failure import without_rank
+from hpcdist.base.errors import SchedulerError
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.lsf import requeue
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
-from hpcdist.errors import ProfileError
+from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.schedulers.lsf import scheduler
-from hpcdist.spec import Launch, Resources, ScriptJob
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import JobError, SchedulerError
-from hpcdist.run import Run
-from hpcdist.schedulers.command import CommandFailedError, CommandTimeoutError, run_command
+from hpcdist.job.spec import Launch, Resources, ScriptJob
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
+from hpcdist.runs.run import Run
 from hpcdist.schedulers.known import JobIndex
 from hpcdist.schedulers.slurm.capacity import (
     check_capacity,
@@ -23,7 +24,6 @@ from hpcdist.schedulers.slurm.queue import (
     parse_queue,
 )
 from hpcdist.schedulers.slurm.reasons import plain_reason
-from hpcdist.spec import Launch, Resources, ScriptJob
 
 QUEUE = """\
 101|RUNNING|None|2026-11-21T13:36:39|ddp-20261121-133600-abcd

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.errors import RunDirectoryError
+from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers import Dependency, Target
 from hpcdist.schedulers.slurm import scheduler
 from hpcdist.schedulers.slurm.directives import directives, slurm_time, warning_s
-from hpcdist.spec import Launch, Resources, ScriptJob
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import Spec, Step, is_unchanged, steps_of
-from hpcdist.errors import JobError
-from hpcdist.spec import Data
+from hpcdist.job.spec import Data
 
 _DRAW_NOTHING = frozenset({"CenterCrop", "Grayscale", "Identity", "Pad", "RGB", "Resize"})
 """What an image becomes by these is settled: done before the hand-over, as ever."""

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import Step, kept_random_state
 from hpcdist.data.images.whole_batch.choice import Division
 from hpcdist.data.images.whole_batch.colours import Jitter, inverted, without_colours
@@ -23,7 +24,6 @@ from hpcdist.data.images.whole_batch.geometry import Affine, Crop, Perspective, 
 from hpcdist.data.images.whole_batch.resizing import ResizedCrop
 from hpcdist.data.images.whole_batch.step import BatchStep, Plain, Shape, on_some
 from hpcdist.data.normalizing import one_thread
-from hpcdist.errors import JobError
 
 _AT_A_TIME = {"cpu": 8, "cuda": 64}
 """Images: they stay in a CPU's cache, or leave a GPU's memory to the model."""

@@ -24,13 +24,13 @@ export SUBMITIT_EXECUTOR=lsf
 exec '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.launch.lsf_hosts import main
+from hpcdist.schedulers.lsf.hosts import main
 main()
 ' --logs "$logs" --job "$job" --nodes 2 --tasks-per-node 1 \
     --launcher 'jsrun --nrs {nodes} --rs_per_host 1 --gpu_per_rs {gpus} --bind none {command}' --gpus 6 --node-rank-variable JSM_NAMESPACE_RANK --skip-first-host -- \
     '/opt/my venv/bin/python' -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.launch.task import main
+from hpcdist.agent.task import main
 main()
 ' "$logs"

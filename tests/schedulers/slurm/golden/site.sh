@@ -36,6 +36,6 @@ srun --job-name=RUN --nodes=1 --ntasks=1 --ntasks-per-node=1 \
     /opt/python3.12/bin/python -u -c '
 import sys
 sys.path[:] = [folder for folder in sys.path if folder]
-from hpcdist.launch.task import main
+from hpcdist.agent.task import main
 main()
 ' /scratch/ann/runs/RUN/submitit

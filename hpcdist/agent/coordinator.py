@@ -1,0 +1,514 @@
+"""The coordinator: leads the agents of a run through its attempts, and decides the verdict.
+
+It lives in the agent of node 0 and is pure state: messages and the passing of time go in, messages
+to the agents come out through `send`, the verdict through `finish`. Node 0's own agent is a member
+like the others.
+
+From an agent:  join {facts}, checked {attempt, check}, ended {attempt, end}, gone {attempt},
+                silent {attempt, rank}, stacks {attempt, ranks}, failed {sentence},
+                limit {limit_min}, warn {signal}, reached {attempt, boundary}, cancel {signal}
+To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
+                dump {attempt}, pause, stop_at {boundary}, forgive, close
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcdist.agent.channel import Message
+from hpcdist.agent.facts import Agreement, DisagreementError, NodeFacts, agree
+from hpcdist.agent.node import Meeting
+from hpcdist.agent.outcome import failure
+from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.rank.check import RankCheck, RankChecks
+from hpcdist.runs.verdict import Kind, RankEnd, Verdict
+
+SETTLE_S = 0.2
+"""After a first failure, how long others that failed at the same moment have to be heard."""
+
+_GONE_S = 5.0
+"""Beyond the grace, how long an agent may take to end its ranks before it counts as lost."""
+
+_RESUME_S = 5.0
+"""After a suspension, how long the others may take to hear that nobody is to blame for it."""
+
+_DUMP_S = 2.0
+"""How long agents have to collect stacks from ranks that hang."""
+
+STOP_TOGETHER_S = 60.0
+"""Once a rank has stopped in good order, how long the others have to do so."""
+
+CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What a user, a terminal or a scheduler sends to end a run."""
+
+_CANCEL_SIGNAL_NAMES = frozenset(number.name for number in CANCEL_SIGNALS)
+
+
+class Stage(enum.Enum):
+    """Where an attempt is."""
+
+    JOINING = "joining"
+    STARTING = "starting"
+    RUNNING = "running"
+    SETTLING = "settling"
+    DUMPING = "dumping"
+    ENDING = "ending"
+    FINISHED = "finished"
+
+
+_AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
+
+
+class HangReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent saw of one rank when the run hung."""
+
+    end: RankEnd
+    silent_s: float
+    """Since its last step."""
+    where: str | None = None
+    """Innermost line of its main thread; None where it did not answer."""
+    is_waiting: bool = False
+    """It waits for other ranks, in a collective or in the backward pass."""
+    state: str = "?"
+    """State letter of the process: T is stopped."""
+
+
+@dataclass
+class Coordinator:
+    """See the module."""
+
+    num_nodes: int
+    ranks_per_node: int
+    max_restarts: int
+    grace_s: float
+    join_timeout_s: float
+    backend: str
+    """gloo, nccl, or auto: as the nodes' device wants it."""
+    send: Callable[[int, Message], None]
+    """(node, message); must not fail: a lost agent is told by `on_lost`."""
+    open_store: Callable[[], None]
+    """Ask for a fresh store; `on_store` is the answer."""
+    claim_attempt: Callable[[], int]
+    is_overtaken: Callable[[], bool]
+    """Whether an attempt newer than this run's own has begun elsewhere."""
+    note_restart: Callable[[Verdict], None]
+    """Told why an attempt failed before the next one starts."""
+    finish: Callable[[Verdict], None]
+    now: Callable[[], float]
+    """Monotonic seconds."""
+    unix_now: Callable[[], float]
+    saves: bool = False
+    """Ranks that stop have saved a checkpoint; of a script that is not known."""
+
+    stage: Stage = Stage.JOINING
+    attempt: int = 0
+    restarts: int = 0
+    _deadline: float | None = None
+    _facts: dict[int, NodeFacts] = field(default_factory=dict)
+    _agreement: Agreement | None = None
+    _checks: RankChecks = field(init=False)
+    _lost: set[int] = field(default_factory=set)
+    _ends: dict[int, RankEnd] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
+    _hang_reports: dict[int, HangReport] = field(default_factory=dict)
+    _dumped: set[int] = field(default_factory=set)
+    _decided: Verdict | None = None
+    _cancelled: Verdict | None = None
+    """Came when the ranks were being ended for another reason."""
+    _notice: failure.Notice | None = None
+    _resumed_s: float = -math.inf
+    _reached: dict[int, int] = field(default_factory=dict)
+    """Last boundary between steps that a rank of each node has reached."""
+
+    def begin(self) -> None:
+        """Start to wait for the agents."""
+        self._deadline = self.now() + self.join_timeout_s
+
+    def next_deadline(self) -> float | None:
+        """When `on_time` must be called next; None: only messages matter."""
+        return self._deadline
+
+    def on_message(self, node: int, message: Message) -> None:
+        """A message from a node's agent."""
+        handler = getattr(self, f"_on_{message['type']}")
+        handler(node, message)
+
+    def on_store(self, port: int | None, error: str | None) -> None:
+        """The store of the next attempt listens, or could not."""
+        if self.stage is not Stage.STARTING:
+            return
+        assert self._agreement is not None
+        if port is None:
+            self._decide_and_end(self._verdict_without_rank("launch", f"no store: {error}", 0))
+            return
+        meeting = Meeting(
+            attempt=self.attempt,
+            restart_count=self.restarts,
+            master_addr=self._agreement.master_addr,
+            master_port=port,
+            device=self._agreement.device,
+            backend=self._agreement.backend,
+        )
+        self.stage = Stage.RUNNING
+        self._deadline = None
+        self._broadcast({"type": "start", "meeting": msgspec.to_builtins(meeting)})
+
+    def on_lost(self, node: int, reason: str) -> None:
+        """A node's agent is gone; one that has not joined may come again."""
+        if self.stage is Stage.FINISHED or node in self._lost or node not in self._facts:
+            return
+        self._lost.add(node)
+        if self._decided is None and not self._is_explained():
+            sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
+            if self._notice is not None and self._notice.signal == "SIGINT":
+                # LSF's kill reaches the agents of other hosts too, in an order of its own.
+                verdict = self._stopped_before(f"stopped by SIGINT; {sentence}")
+            else:
+                verdict = self._verdict_without_rank("agent_lost", sentence, node)
+            self._decide_and_end(verdict)
+        self._check_gone()
+
+    def on_unreachable(self, node: int, host: str, sentence: str) -> None:
+        """A node on which no agent will start; of one that was there, its connection tells."""
+        if self.stage is Stage.JOINING and node not in self._facts and self._decided is None:
+            text = f"node {node} (host {host}): {sentence}"
+            self._decide_and_end(self._verdict_without_rank("launch", text, node))
+
+    def on_time(self) -> None:
+        """The deadline has passed."""
+        if self._deadline is None or self.now() < self._deadline:
+            return
+        self._deadline = None
+        if self.stage is Stage.JOINING:
+            missing = [node for node in range(self.num_nodes) if node not in self._facts]
+            sentence = (
+                f"the agents of {failure.listed(missing).replace('rank', 'node')} did not join "
+                f"within {self.join_timeout_s:g} s"
+            )
+            self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
+        elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
+            self._end_ranks()
+        elif self.stage is Stage.DUMPING:
+            self._decide_hang()
+        elif self.stage is Stage.ENDING:
+            for node in self._members() - self._gone:
+                self.on_lost(node, "it did not end its ranks in time")
+
+    # Messages.
+
+    def _on_join(self, node: int, message: Message) -> None:
+        if self.stage is not Stage.JOINING:  # the run was over before all were there
+            self.send(node, {"type": "close"})
+            return
+        self._facts[node] = msgspec.convert(message["facts"], NodeFacts)
+        if len(self._facts) < self.num_nodes:
+            return
+        try:
+            self._agreement = agree(self._facts, self.backend)
+        except DisagreementError as error:
+            self._decide_and_end(self._verdict_without_rank("launch", str(error), node))
+        else:
+            self._start_attempt()
+
+    def _on_checked(self, node: int, message: Message) -> None:
+        """A rank says how it sees its place, before it meets the others."""
+        if self.stage is not Stage.RUNNING or message["attempt"] != self.attempt:
+            return
+        check = msgspec.convert(message["check"], RankCheck)
+        sentence = self._checks.add(check)
+        if sentence is not None:
+            self._decide_and_end(self._verdict_without_rank("launch", sentence, node))
+
+    def _on_ended(self, _node: int, message: Message) -> None:
+        end = msgspec.convert(message["end"], RankEnd)
+        if message["attempt"] != self.attempt or self.stage is Stage.FINISHED:
+            return
+        self._ends[end.rank] = end
+        if self.stage is not Stage.RUNNING:
+            return
+        if self._is_awaited(end):
+            self._deadline = self._deadline or self.now() + STOP_TOGETHER_S
+        elif failure.is_failure(end):
+            self.stage = Stage.SETTLING
+            self._deadline = self.now() + SETTLE_S
+        if len(self._ends) == self._world_size():
+            self._end_ranks()
+
+    def _on_gone(self, node: int, message: Message) -> None:
+        if message["attempt"] == self.attempt and self.stage is Stage.ENDING:
+            self._gone.add(node)
+            self._check_gone()
+
+    def on_standstill(self) -> None:
+        """Node 0 was suspended for a while, and the others' ranks had to wait for its own."""
+        self._resumed_s = self.now()
+        self._broadcast({"type": "forgive"})
+
+    def _on_silent(self, _node: int, message: Message) -> None:
+        if self.now() - self._resumed_s < _RESUME_S:
+            return  # said before, or before the word of it had come
+        if self.stage is Stage.RUNNING and message["attempt"] == self.attempt:
+            self.stage = Stage.DUMPING
+            self._deadline = self.now() + _DUMP_S
+            self._broadcast({"type": "dump", "attempt": self.attempt})
+
+    def _on_stacks(self, node: int, message: Message) -> None:
+        if self.stage is not Stage.DUMPING:
+            return
+        for report in msgspec.convert(message["ranks"], list[HangReport]):
+            self._hang_reports[report.end.rank] = report
+        self._dumped.add(node)
+        if self._dumped >= self._members():
+            self._decide_hang()
+
+    def _on_failed(self, node: int, message: Message) -> None:
+        if self._decided is None:
+            kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
+            sentence = f"node {node} (host {self._host(node)}): {message['sentence']}"
+            self._decide_and_end(self._verdict_without_rank(kind, sentence, node))
+
+    def _on_limit(self, node: int, message: Message) -> None:
+        if self.stage in _AFTER_RUNNING:
+            return
+        sentence = f"the time limit of {message['limit_min']:g} minutes was reached"
+        if self._notice is not None:
+            sentence += "; the ranks had been asked to stop, and did not"
+        self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
+
+    def _on_warn(self, _node: int, message: Message) -> None:
+        """The job will be ended soon: stop the ranks at the next step, and start none any more."""
+        if self._notice is not None:
+            self._heed_again(self._notice, message["signal"])
+            return
+        self._notice = failure.Notice(signal=message["signal"])
+        if self.stage in {Stage.JOINING, Stage.STARTING}:
+            self._decide_and_end(self._stopped_before(f"stopped {self._notice.before_what}"))
+        elif self.stage is Stage.RUNNING:
+            self._broadcast({"type": "pause"})
+        elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._failures())):
+            # Their agent's notice came sooner than this one.
+            self.stage = Stage.RUNNING
+            self._deadline = self.now() + STOP_TOGETHER_S
+            self._broadcast({"type": "pause"})
+
+    def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
+        """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
+        must do for the verdict: the ranks are ended at once.
+
+        The scheduler's word counts more than our clock; and SIGINT, with which LSF begins a kill,
+        more than the time limit: who kills a job that is about to be requeued wants it gone.
+        """
+        if notice.is_over or signal_name is None:
+            return
+        if notice.signal is None or signal_name == "SIGINT":
+            self._notice = msgspec.structs.replace(notice, signal=signal_name)
+        elif signal_name == "SIGTERM" and notice.signal != "SIGTERM":
+            self._notice = msgspec.structs.replace(notice, is_over=True)
+            self._end_ranks()
+
+    def _on_reached(self, node: int, message: Message) -> None:
+        if message["attempt"] != self.attempt:
+            return
+        self._reached[node] = message["boundary"]
+        if self._reached.keys() >= self._members():
+            boundary = max(self._reached.values()) + 1
+            self._broadcast({"type": "stop_at", "boundary": boundary})
+
+    def _on_cancel(self, _node: int, message: Message) -> None:
+        verdict = failure.cancelled(
+            message["signal"],
+            attempt=self.attempt,
+            restarts=self.restarts,
+            time_s=self.unix_now(),
+        )
+        if self.stage in _AFTER_RUNNING:
+            self._cancelled = verdict
+        else:
+            self._decide_and_end(verdict)
+
+    # Stages.
+
+    def _start_attempt(self) -> None:
+        self.stage = Stage.STARTING
+        self._deadline = None
+        self.attempt = self.claim_attempt()
+        self._ends.clear()
+        self._gone.clear()
+        self._hang_reports.clear()
+        self._dumped.clear()
+        self._checks = RankChecks(self._world_size())
+        self._decided = None
+        self._broadcast({"type": "begin", "attempt": self.attempt})
+        self.open_store()
+
+    def _end_ranks(self) -> None:
+        """Have every agent end what it has; `gone` is the answer."""
+        if self.stage in {Stage.ENDING, Stage.FINISHED}:
+            return
+        self.stage = Stage.ENDING
+        self._deadline = self.now() + self.grace_s + _GONE_S
+        self._broadcast({"type": "end", "attempt": self.attempt, "grace_s": self.grace_s})
+        self._check_gone()
+
+    def _decide_and_end(self, verdict: Verdict) -> None:
+        self._decided = verdict
+        self._end_ranks()
+
+    def _decide_hang(self) -> None:
+        reports = [r for r in self._hang_reports.values() if r.end.rank not in self._ends]
+        if reports and not self._is_explained():
+            self._decided = hang_verdict(reports, attempt=self.attempt, restarts=self.restarts)
+        elif not self._is_explained():
+            self._decided = self._hang_without_reports()
+        self._end_ranks()
+
+    def _hang_without_reports(self) -> Verdict:
+        mute = sorted(self._members() - self._dumped or self._members())
+        nodes = failure.listed(mute).replace("rank", "node")
+        sentence = f"the run hangs, and the agents of {nodes} did not say where"
+        return self._verdict_without_rank("hang", sentence, mute[0])
+
+    def _check_gone(self) -> None:
+        if self.stage is not Stage.ENDING or not self._members() <= self._gone:
+            return
+        verdict = self._decided or self._verdict_from_ends()
+        if self._cancelled is not None and (
+            self._may_restart(verdict)
+            or verdict.exit_code_of_run == EXIT_STOPPED
+            or verdict.signal in _CANCEL_SIGNAL_NAMES
+        ):
+            # The user wants no other attempt, be it of a run that has just stopped to go on later,
+            # or the signal that ended a rank was for all.
+            verdict = self._cancelled
+        elif self._may_restart(verdict) and self._notice is not None:
+            sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
+            verdict = self._stopped_before(sentence)
+        elif self._may_restart(verdict):
+            self.note_restart(verdict)
+            self.restarts += 1
+            self._start_attempt()
+            return
+        self.stage = Stage.FINISHED
+        self._deadline = None
+        self._broadcast({"type": "close"})
+        self.finish(verdict)
+
+    def _verdict_from_ends(self) -> Verdict:
+        ends = [self._ends[rank] for rank in sorted(self._ends)]
+        if self._notice is not None and failure.is_cut_short(ends, self._notice):
+            return failure.cut_short(
+                ends,
+                self._notice,
+                attempt=self.attempt,
+                restarts=self.restarts,
+                time_s=self.unix_now(),
+            )
+        return failure.decide(
+            ends,
+            attempt=self.attempt,
+            restarts=self.restarts,
+            notice=self._notice,
+            saves=self.saves,
+        )
+
+    def _failures(self) -> list[RankEnd]:
+        return [end for end in self._ends.values() if failure.is_failure(end)]
+
+    def _is_awaited(self, end: RankEnd) -> bool:
+        """After a notice: the rank stopped, or lost one that did. The others need not be ended."""
+        return self._notice is not None and (
+            failure.is_stop(end, self._notice)
+            or (failure.is_failure(end) and failure.is_victim(end))
+        )
+
+    def _stopped_before(self, sentence: str) -> Verdict:
+        assert self._notice is not None
+        return failure.stopped_without_ranks(
+            self._notice,
+            sentence,
+            time_s=self.unix_now(),
+            attempt=self.attempt,
+            restarts=self.restarts,
+        )
+
+    def _is_explained(self) -> bool:
+        """How the ranks ended so far is a reason of its own for the end of the attempt."""
+        failures = self._failures()
+        if not failures:
+            return len(self._ends) == self._world_size()
+        return not all(failure.is_victim(end) for end in failures)
+
+    def _may_restart(self, verdict: Verdict) -> bool:
+        return (
+            verdict.state == "failed"
+            and verdict.kind not in {"launch", "agent_lost", "time_limit"}
+            and not self._lost
+            and self.restarts < self.max_restarts
+            and not self.is_overtaken()  # a newer claim would take the run from its leader
+        )
+
+    def _host(self, node: int) -> str:
+        return self._facts[node].host if node in self._facts else "unknown host"
+
+    def _world_size(self) -> int:
+        return self.num_nodes * self.ranks_per_node
+
+    def _members(self) -> set[int]:
+        return set(self._facts) - self._lost
+
+    def _broadcast(self, message: Message) -> None:
+        for node in sorted(self._members()):
+            self.send(node, message)
+
+    def _verdict_without_rank(
+        self,
+        kind: Kind,
+        sentence: str,
+        node: int,
+    ) -> Verdict:
+        return failure.without_rank(
+            kind,
+            sentence,
+            time_s=self.unix_now(),
+            attempt=self.attempt,
+            restarts=self.restarts,
+            node=node,
+            host=self._facts[node].host if node in self._facts else None,
+        )
+
+
+def hang_verdict(reports: list[HangReport], *, attempt: int, restarts: int) -> Verdict:
+    """Which rank makes the others wait: one that does not answer or is not waiting itself comes
+    before one that is; then the one with the fewest steps; then the one that was silent longest."""
+    first, *others = sorted(
+        reports,
+        key=lambda report: (
+            report.is_waiting,
+            -1 if report.end.step is None else report.end.step,
+            -report.silent_s,
+            report.end.rank,
+        ),
+    )
+    where = f"in {first.where}" if first.where else "and does not answer"
+    if first.state == "T":
+        where = "and is stopped (SIGSTOP?)"
+    sentence = (
+        f"{failure.place(first.end)} hangs{failure.at_step(first.end)}: no step for "
+        f"{first.silent_s:.0f} s, {where}"
+    )
+    if first.is_waiting:
+        sentence += "; all ranks wait for each other, see logs/*.stacks"
+    return failure.verdict_on(
+        first.end,
+        kind="hang",
+        sentence=sentence,
+        victims=sorted(report.end.rank for report in others),
+        attempt=attempt,
+        restarts=restarts,
+    )

@@ -1,0 +1,151 @@
+"""Debug mode: one rank in the calling process, with its terminal, so that breakpoints work."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from hpcdist.agent.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome.ends import rank_end
+from hpcdist.agent.rank_process import make_context, run_workload
+from hpcdist.base import files
+from hpcdist.base.errors import JobError
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.gpus import claim
+from hpcdist.machine.ports import NoFreePortError, listen
+from hpcdist.machine.process import identify
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.lightning_defaults import fill_in_defaults
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import RankEnd, Verdict
+from hpcdist.schedulers import Plan
+
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebugRank:
+    """The one rank, ready to run."""
+
+    order: RankOrder
+    claims: list[socket.socket]
+    """Hold its GPU while this lives."""
+
+
+def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
+    """Make this process rank 0 of 1 as the local scheduler planned it.
+
+    Raises OSError where the run directory cannot be written, and JobError where another run took
+    the GPU or the ports in the meantime.
+    """
+    launch = msgspec.convert(plan.details, LaunchPlan)
+    assert launch.num_threads is not None
+    claims = _claim(launch.nodes[0].gpus or [])
+    _announce(run)
+    order = _order(run, job, launch, launch.num_threads)
+    os.environ.update(node_environment(launch, 0, launch.num_threads, os.environ))
+    os.environ.update(order.environment)
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    fill_in_defaults()
+    return DebugRank(order=order, claims=claims)
+
+
+def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
+    """Run the rank to its end, write the verdict, and return it."""
+    try:
+        end = _run(run, job, rank.order)
+        is_interrupted = end.exception == KeyboardInterrupt.__name__
+    except KeyboardInterrupt:  # before or after the workload
+        is_interrupted = True
+    attempt = rank.order.attempt
+    if is_interrupted:
+        verdict = failure.cancelled("SIGINT", attempt=attempt, restarts=0, time_s=time.time())
+    else:
+        verdict = failure.decide([end], attempt=attempt, restarts=0)
+    run.write_verdict(verdict)
+    return verdict
+
+
+def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
+    board = ProgressBoard(1)
+    events = EventWriter(run.event_file(0, order.attempt))
+    error_file = run.error_file(0, order.attempt)
+    context = make_context(order, run, job, events, board.slot(0))
+    code = run_workload(replace(context, has_agent=False), error_file)
+    return rank_end(
+        run,
+        job,
+        order,
+        board.read(0),
+        status=code << 8,  # as waitpid would give it
+        time_s=time.time(),
+        clock_offset_s=0.0,
+        stopped_s=None,
+        out_of_memory=None,
+    )
+
+
+def _claim(gpus: list[str]) -> list[socket.socket]:
+    try:
+        return claim(gpus)
+    except OSError:
+        raise JobError(
+            "another run took the GPU that was chosen at the same moment", hint="submit again"
+        ) from None
+
+
+def _announce(run: Run) -> None:
+    """Let `hpcdist status` and `cancel` find this process, as if it were an agent."""
+    process = msgspec.to_builtins(identify(os.getpid()))
+    host = socket.gethostname()
+    files.write_json(
+        run.agent_file(0), {"node": 0, "host": host, "address": _ADDRESS, "process": process}
+    )
+    files.write_json(
+        run.submission_file,
+        {
+            "scheduler": "local",
+            "job_id": str(os.getpid()),
+            "submitted_s": time.time(),
+            "process": process,
+        },
+    )
+
+
+def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> RankOrder:
+    # Rank 0 of 1 serves its own store, so the port is only found here, not held.
+    try:
+        with listen(_ADDRESS, job.launch.port_range) as listener:
+            port = listener.getsockname()[1]
+    except NoFreePortError as error:
+        raise JobError(str(error), hint="name a wider range with launch.port_range") from None
+    (order,) = rank_orders(
+        run_path=str(run.path),
+        run_id=run.id,
+        plan=launch,
+        node_rank=0,
+        ranks_per_node=1,
+        cpus_per_rank=job.cpus_per_rank,
+        num_threads=num_threads,
+        max_restarts=0,
+        host=socket.gethostname(),
+        interface=launch.interface,
+        gpus=launch.nodes[0].gpus or [],
+        meeting=Meeting(
+            attempt=run.claim_attempt(),
+            restart_count=0,
+            master_addr=_ADDRESS,
+            master_port=port,
+            device=launch.device,
+            backend=launch.backend,
+        ),
+    )
+    del order.environment["TORCHELASTIC_USE_AGENT_STORE"]
+    return order

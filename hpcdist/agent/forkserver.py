@@ -1,0 +1,355 @@
+"""The forkserver: imports what ranks need once per node, forks them, reaps them, ends them.
+
+It is forked from the agent before the agent opens any socket, and is the only process of a node
+that imports torch before the ranks exist. It never touches CUDA, since CUDA cannot be used in the
+children of a process that has. It is one thread; threads that a library starts while it is imported
+are told in the agent's log, since a thread that holds a lock during a fork can block the child.
+What cannot be imported here is left to the ranks: a script may well do without it.
+
+Messages to it:      fork {orders}, store {bind_to, address, port_range}, end {grace_s},
+                     signal {signal}
+Messages from it:    ready {threads, not_imported}, store_opened {port} or {error},
+                     started {local_rank, pid}, failed {message}, gone, store_lost,
+                     checked {attempt, check},
+                     exited {local_rank, status, time_s, max_rss_bytes, teardown}
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+
+from hpcdist.agent.channel import Channel, ChannelClosedError, Message
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.rank_process import become_rank
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.machine.ports import NoFreePortError, listen
+from hpcdist.machine.process import (
+    adopt_orphans,
+    children,
+    kill_descendants,
+    send_signal,
+)
+from hpcdist.rank.board import ProgressBoard
+
+_STRAYS_GRACE_S = 0.3
+"""How long what a rank left behind has to end by itself."""
+
+_AGENT_IS_GONE = signal.SIGUSR1
+_IDLE_S = 3600.0
+_BUSY_S = 0.01
+
+
+def start_forkserver(
+    job: JobSpec, board: ProgressBoard, preload: Callable[[], Preload]
+) -> tuple[int, Channel]:
+    """Fork the forkserver from the calling agent; returns its pid and the agent's end."""
+    agent_end, server_end = socket.socketpair()
+    agent_pid = os.getpid()
+    pid = os.fork()
+    if pid:
+        server_end.close()
+        return pid, Channel(agent_end)
+    agent_end.close()
+    code = 1
+    try:
+        adopt_orphans()
+        _ignore_signals()
+        _outlive_agent_briefly(agent_pid)
+        Forkserver(job, board, Channel(server_end)).serve(preload)
+    except ChannelClosedError:
+        code = 0
+    except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
+        traceback.print_exc()
+    finally:
+        kill_descendants()
+        os._exit(code)
+
+
+class Leaving(NamedTuple):
+    """A rank whose workload is over, and which is on its way out."""
+
+    code: int
+    """The exit code that it goes for."""
+    deadline_s: float
+    """When it is taken for hung, by the monotonic clock."""
+
+
+class Forkserver:
+    """The state of the forkserver: which child is which rank, and what is being ended."""
+
+    def __init__(self, job: JobSpec, board: ProgressBoard, channel: Channel) -> None:
+        self._job = job
+        self._board = board
+        self._channel = channel
+        self._ranks: dict[int, int] = {}  # pid -> local rank
+        self._store_pid: int | None = None
+        self._kill_at: float | None = None  # when SIGTERM was not enough
+        self._strays_at: float | None = None  # when what ranks left behind is killed
+        self._ending = False
+        self._leaving: dict[int, Leaving] = {}  # by pid
+        self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
+        os.set_blocking(self._reading, False)
+        self._said = b""
+
+    def serve(self, preload: Callable[[], Preload]) -> NoReturn:
+        """Import, then answer; ChannelClosedError when the agent is gone."""
+        wake_up = _wake_on_child()
+        channel = self._channel.fileno()
+        self._import(preload)
+        while True:
+            waiting_for = [channel, wake_up, self._reading]
+            ready, _, _ = select.select(waiting_for, [], [], self._timeout_s())
+            if wake_up in ready:
+                os.read(wake_up, 4096)
+            if self._reading in ready:
+                self._hear_ranks()
+            self._reap()
+            self._kill_hung()
+            if channel in ready:
+                for message in self._channel.receive():
+                    self._handle(message)
+            if self._ending:
+                self._go_on_ending()
+
+    def _import(self, preload: Callable[[], Preload]) -> None:
+        not_imported: list[str] = []
+        gc.disable()  # imports make many objects and no garbage: looking for some is a fifth of it
+        try:
+            found = preload()
+            not_imported += found.notes()
+            for module in found.in_turn():
+                try:
+                    importlib.import_module(module)
+                except BaseException as error:  # noqa: BLE001 - also what a module raises to exit
+                    not_imported.append(f"{module}: {type(error).__name__}: {error}")
+        except (OSError, ValueError, SyntaxError) as error:  # the script has changed meanwhile
+            not_imported.append(str(error))
+        # Objects that the collector never visits again stay in pages that the ranks share.
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        threads = len(os.listdir("/proc/self/task"))
+        self._channel.send({"type": "ready", "threads": threads, "not_imported": not_imported})
+
+    def _handle(self, message: Message) -> None:
+        kind = message["type"]
+        if kind in {"fork", "store"}:
+            self._fork_as_asked(message)
+        elif kind == "end":
+            self._begin_ending(message["grace_s"])
+        elif kind == "signal":
+            for pid in self._ranks:
+                send_signal(pid, message["signal"])
+
+    def _fork_as_asked(self, message: Message) -> None:
+        try:
+            if message["type"] == "store":
+                self._fork_store(message["bind_to"], message["address"], message["port_range"])
+                return
+            for order in msgspec.convert(message["orders"], list[RankOrder]):
+                self._fork_rank(order)
+        except OSError as error:  # the limit of processes, or of memory
+            sentence = f"a process cannot be forked: {error.strerror}"
+            self._channel.send({"type": "failed", "message": sentence})
+
+    def _timeout_s(self) -> float:
+        if self._ending:
+            return _BUSY_S
+        deadline_s = min((leaving.deadline_s for leaving in self._leaving.values()), default=None)
+        return _IDLE_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+    def _hear_ranks(self) -> None:
+        """A rank writes its line with one call, shorter than what a pipe takes at once."""
+        try:
+            said = os.read(self._reading, 1 << 16)
+        except BlockingIOError:
+            return
+        *lines, self._said = (self._said + said).split(b"\n")
+        for line in lines:
+            message = msgspec.json.decode(line, type=dict[str, Any])
+            if message["type"] == "leaving":
+                deadline_s = time.monotonic() + message["limit_s"]
+                self._leaving[message["pid"]] = Leaving(message["code"], deadline_s)
+            else:
+                self._channel.send(message)
+
+    def _kill_hung(self) -> None:
+        """End the ranks that do not come to their end."""
+        now = time.monotonic()
+        for pid, leaving in self._leaving.items():
+            if now >= leaving.deadline_s:
+                send_signal(pid, signal.SIGKILL)
+
+    def _fork_rank(self, order: RankOrder) -> None:
+        slot = self._board.slot(order.local_rank)
+        parent = os.getpid()
+
+        def child() -> NoReturn:
+            os.close(self._reading)
+            become_rank(order, slot, parent, self._job, say_to=self._writing)
+
+        pid = self._fork(child)
+        self._ranks[pid] = order.local_rank
+        self._channel.send({"type": "started", "local_rank": order.local_rank, "pid": pid})
+
+    def _fork_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
+        try:
+            listener = listen(bind_to, port_range)
+        except NoFreePortError as error:
+            self._channel.send({"type": "store_opened", "error": str(error)})
+            return
+        port = listener.getsockname()[1]
+        parent = os.getpid()
+        self._store_pid = self._fork(lambda: _serve_store(listener, address, parent))
+        listener.close()
+        self._channel.send({"type": "store_opened", "port": port})
+
+    def _fork(self, child: Callable[[], NoReturn]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            self._channel.close()
+            child()
+        except BaseException:  # noqa: BLE001 - as above
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            now_s = time.time()
+            self._hear_ranks()  # what this one said last
+            status, teardown = _end_of_workload(status, self._leaving.pop(pid, None))
+            if pid == self._store_pid:
+                self._store_pid = None
+                if not self._ending:
+                    self._channel.send({"type": "store_lost"})
+            local_rank = self._ranks.pop(pid, None)
+            if local_rank is not None:
+                self._channel.send(
+                    {
+                        "type": "exited",
+                        "local_rank": local_rank,
+                        "status": status,
+                        "time_s": now_s,
+                        "max_rss_bytes": usage.ru_maxrss * 1024,
+                        "teardown": teardown,
+                    }
+                )
+
+    def _begin_ending(self, grace_s: float) -> None:
+        self._ending = True
+        self._kill_at = time.monotonic() + grace_s
+        self._strays_at = None
+        # To the ranks alone: their DataLoader workers end with them, and must not end before.
+        for pid, local_rank in self._ranks.items():
+            deaf = self._board.read(local_rank).ignores_sigterm
+            send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
+            send_signal(pid, signal.SIGCONT)
+
+    def _go_on_ending(self) -> None:
+        now = time.monotonic()
+        if self._ranks:
+            if self._kill_at is not None and now >= self._kill_at:
+                for pid in self._ranks:
+                    send_signal(pid, signal.SIGKILL)
+            return
+        self._strays_at = self._strays_at or now + _STRAYS_GRACE_S
+        if now < self._strays_at and set(children(os.getpid())) - {self._store_pid}:
+            return
+        kill_descendants()
+        self._store_pid = None
+        self._ending = False
+        self._channel.send({"type": "gone"})
+
+
+def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:
+    """Serve the attempt's key-value store until killed: a process of its own, since it has threads,
+    and one per attempt, since a store that knew the last attempt's ranks would mislead the next.
+
+    Where torch is not imported for the ranks either they may never ask: its import waits for them.
+    """
+    die_with_parent(parent_pid)
+    if "torch" not in sys.modules:
+        select.select([listener], [], [])
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore  # torch.distributed exports it untyped
+
+    signal.set_wakeup_fd(-1)
+    signal.signal(_AGENT_IS_GONE, signal.SIG_IGN)
+    store = TCPStore(
+        address,
+        listener.getsockname()[1],
+        world_size=None,
+        is_master=True,
+        timeout=timedelta(seconds=30),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    while store is not None:
+        signal.pause()
+    os._exit(0)
+
+
+def _end_of_workload(status: int, leaving: Leaving | None) -> tuple[int, str | None]:
+    """The status, in the form of waitpid, with which a rank's workload ended, and the signal that
+    ended the rank after that, while it took down what the workload had left."""
+    if leaving is None or not os.WIFSIGNALED(status):
+        return status, None
+    return leaving.code << 8, signal.Signals(os.WTERMSIG(status)).name
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def _ignore_signals() -> None:
+    """The agent decides; a Ctrl-C or a scheduler's signal to all processes must not end the ranks
+    before it does."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def _outlive_agent_briefly(agent_pid: int) -> None:
+    """When the agent dies, take along what the ranks left behind: nobody else would know of it.
+
+    The end of the channel tells of that too, but is not looked at during an import.
+    """
+
+    def follow(*_: object) -> None:
+        if os.getppid() != agent_pid:  # others may send the signal too
+            kill_descendants()
+            os._exit(1)
+
+    signal.signal(_AGENT_IS_GONE, follow)
+    die_with_parent(agent_pid, _AGENT_IS_GONE)

@@ -1,0 +1,260 @@
+"""The ranks of one node, as their agent has them: started, watched and ended by the forkserver."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from hpcdist import workloads
+from hpcdist.agent.channel import Channel, ChannelClosedError, Message
+from hpcdist.agent.coordinator import HangReport
+from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.ends import close_event_file, rank_end, remove_if_empty
+from hpcdist.agent.rank_process import STACKS_SIGNAL
+from hpcdist.agent.watch import RankWatch
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.machine.process import exit_status, send_signal
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.runs.run import Run
+
+_EXIT_WAIT_S = 1.0
+
+
+class LocalRanks:
+    """The agent's side of its forkserver.
+
+    What the coordinator must know is given to `tell`: ended, gone and failed messages.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        job: JobSpec,
+        *,
+        tell: Callable[[Message], None],
+        on_store: Callable[[int | None, str | None], None],
+        log: Callable[[str], None],
+    ) -> None:
+        """Fork the forkserver: before the agent opens a socket, or the selector.
+
+        `on_store` is told the port of a store that was asked for, or why there is none.
+        """
+        self.clock_offset_s = 0.0
+        """Takes this host's clock to node 0's."""
+        self._run = run
+        self._job = job
+        self._tell = tell
+        self._on_store = on_store
+        self._log = log
+        self._is_own_code = isinstance(job, OwnCodeJob)
+        self._board = ProgressBoard(job.ranks_per_node)
+        self._watch = RankWatch(run, job, self._board)
+        self._is_ready = False
+        self._ending_attempt: int | None = None
+        self._ending_s: float | None = None
+        self._was_silent = False
+        self._selector: selectors.BaseSelector | None = None
+        self._pid, channel = start_forkserver(job, self._board, lambda: workloads.preload(job))
+        self._channel: Channel | None = channel
+
+    def listen(self, selector: selectors.BaseSelector) -> None:
+        """Have the agent's selector look for messages of the forkserver."""
+        assert self._channel is not None
+        self._selector = selector
+        selector.register(self._channel, selectors.EVENT_READ, self._receive)
+
+    # What the agent asks for.
+
+    def start(self, orders: list[RankOrder]) -> None:
+        """Fork the ranks of a new attempt."""
+        self._ending_attempt = self._ending_s = None
+        self._was_silent = False
+        self._watch.begin(orders)
+        self._send({"type": "fork", "orders": msgspec.to_builtins(orders)})
+
+    def end(self, attempt: int, grace_s: float) -> None:
+        """End all ranks, and the store; `gone` is told when nothing is left."""
+        self._ending_attempt = attempt
+        self._ending_s = time.time()
+        if self._is_ready:
+            self._send({"type": "end", "grace_s": grace_s})
+            return
+        # It is still importing and would answer only when that is done; nothing depends on it yet.
+        self._drop_forkserver()
+        self._tell({"type": "gone", "attempt": attempt})
+
+    def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
+        """Ask for a fresh store that is known as `address`; `on_store` is the answer.
+
+        It listens on `bind_to`, on all addresses where that is empty.
+        """
+        self._send(
+            {"type": "store", "bind_to": bind_to, "address": address, "port_range": port_range}
+        )
+
+    def dump_stacks(self) -> None:
+        """Have every rank write its stacks."""
+        self._send({"type": "signal", "signal": int(STACKS_SIGNAL)})
+
+    def pause(self) -> None:
+        """Have the ranks wait at their next step boundary for the one at which they stop.
+
+        The user's own code may know nothing of that; it is told as schedulers tell it, by SIGUSR2.
+        """
+        self._board.pause()
+        if self._is_own_code:
+            self._send({"type": "signal", "signal": int(signal.SIGUSR2)})
+
+    def last_boundary(self) -> int:
+        """The last step boundary that a rank has reached."""
+        return self._board.last_boundary()
+
+    def stop_at(self, boundary: int) -> None:
+        """Have the ranks stop at this step boundary."""
+        self._board.stop_at(boundary)
+
+    def hang_reports(self) -> list[HangReport]:
+        """Where the living ranks are, some time after `dump_stacks`."""
+        return self._watch.hang_reports()
+
+    def forgive(self) -> None:
+        """Start anew to look for silent ranks."""
+        self._watch.forgive()
+        self._was_silent = False
+
+    def look(self, *, enforces_limits: bool) -> int | None:
+        """Keep the memory limit; returns a rank that has been silent for too long, once."""
+        if self._ending_attempt is not None:
+            return None
+        if enforces_limits:
+            self._watch.keep_memory_limit()
+        silent = self._watch.most_silent()
+        if silent is None or self._was_silent:
+            return None
+        self._was_silent = True
+        return silent
+
+    def living(self) -> dict[int, int]:
+        """Pids of the ranks that live, by local rank; may be asked by another thread."""
+        return dict(self._watch.pids)
+
+    # Messages of the forkserver.
+
+    def _send(self, message: Message) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(message)
+        except ChannelClosedError:
+            self._on_lost()
+
+    def _receive(self) -> None:
+        if self._channel is None:
+            return  # dropped by an event of the same moment
+        try:
+            messages = self._channel.receive()
+        except ChannelClosedError:
+            self._on_lost()
+            return
+        for message in messages:
+            handler = getattr(self, f"_on_{message['type']}")
+            handler(message)
+
+    def _on_ready(self, message: Message) -> None:
+        self._is_ready = True
+        if message["threads"] > 1:
+            self._log(f"{message['threads'] - 1} threads were started by imports, before the fork")
+        for what in message["not_imported"]:
+            self._log(f"left to the ranks to import: {what}")
+
+    def _on_store_opened(self, message: Message) -> None:
+        self._on_store(message.get("port"), message.get("error"))
+
+    def _on_store_lost(self, _message: Message) -> None:
+        self._fail("the store where the ranks meet was lost")
+
+    def _on_started(self, message: Message) -> None:
+        self._watch.pids[message["local_rank"]] = message["pid"]
+
+    def _on_checked(self, message: Message) -> None:
+        self._tell(message)
+
+    def _on_exited(self, message: Message) -> None:
+        self._close_rank(
+            message["local_rank"],
+            message["status"],
+            message["time_s"],
+            message["max_rss_bytes"],
+            teardown=message["teardown"],
+        )
+
+    def _on_gone(self, _message: Message) -> None:
+        self._tell({"type": "gone", "attempt": self._ending_attempt})
+
+    def _on_failed(self, message: Message) -> None:
+        self._fail(message["message"])
+
+    def _on_lost(self) -> None:
+        how = self._drop_forkserver()
+        self._fail(f"the process that forks the ranks was lost: {how}")
+        if self._ending_attempt is not None:
+            self._tell({"type": "gone", "attempt": self._ending_attempt})
+
+    def _fail(self, sentence: str) -> None:
+        self._tell({"type": "failed", "sentence": sentence})
+
+    def _close_rank(
+        self,
+        local_rank: int,
+        status: int,
+        time_s: float,
+        max_rss_bytes: int | None,
+        *,
+        teardown: str | None = None,
+    ) -> None:
+        """Put together how a rank ended, complete what it recorded, and tell."""
+        order = self._watch.remove(local_rank)
+        if order is None:
+            return
+        end = rank_end(
+            self._run,
+            self._job,
+            order,
+            self._board.read(local_rank),
+            status=status,
+            time_s=time_s,
+            clock_offset_s=self.clock_offset_s,
+            stopped_s=self._ending_s,
+            out_of_memory=self._watch.out_of_memory(local_rank, status),
+            teardown=teardown,
+        )
+        try:
+            close_event_file(self._run, order, end, max_rss_bytes=max_rss_bytes)
+            remove_if_empty(self._run.stacks_file(order.rank, order.attempt))
+        except OSError as error:
+            self._log(f"the events of rank {order.rank} could not be closed: {error}")
+        self._tell({"type": "ended", "attempt": order.attempt, "end": msgspec.to_builtins(end)})
+
+    def _drop_forkserver(self) -> str:
+        """End the forkserver, and with it its ranks; returns how it ended."""
+        if self._channel is None:
+            return "it had ended"
+        if self._selector is not None:
+            self._selector.unregister(self._channel)
+        self._channel.close()
+        self._channel = None
+        self._is_ready = False
+        send_signal(self._pid, signal.SIGKILL)
+        status = exit_status(self._pid, _EXIT_WAIT_S)
+        for local_rank, pid in list(self._watch.pids.items()):  # adopted by the agent now
+            send_signal(pid, signal.SIGKILL)
+            self._close_rank(local_rank, exit_status(pid, _EXIT_WAIT_S), time.time(), None)
+        if os.WIFSIGNALED(status):
+            return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"left with exit code {os.WEXITSTATUS(status)}"

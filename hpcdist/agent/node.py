@@ -1,0 +1,229 @@
+"""What an agent knows about its node, and what a rank is told about its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hpcdist.machine.cpus import share_cpus, usable_cpus
+
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as the scheduler's plan has it; stands in spec.json."""
+
+    address: str | None = None
+    """Where the others reach it; None: its host name."""
+    rank_cpus: list[list[int]] | None = None
+    """CPUs of each rank; None: an equal share of those that the agent may use."""
+    gpus: list[str] | None = None
+    """UUIDs of its GPUs; None: as CUDA_VISIBLE_DEVICES says."""
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks are laid out over the nodes; stands in spec.json as `plan`."""
+
+    nodes: list[NodePlan]
+    device: str
+    """cpu or cuda; auto: as the nodes have it."""
+    backend: str
+    """gloo or nccl; auto: as the device wants it."""
+    num_threads: int | None = None
+    """CPU threads per rank; None: the rank's share of the CPUs."""
+    environment: dict[str, str] = {}
+    """Variables for the agents and ranks; what the user has set stays."""
+    warning_signals: list[str] = []
+    """What the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
+    enforces_limits: bool = False
+    """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
+    limit_min: float | None = None
+    """Time limit of which node 0's agent warns the ranks by its own clock: the scheduler's warning
+    comes at the limit itself. None: the scheduler warns before."""
+    interface: str | None = None
+    """Network interface for gloo and NCCL, where the user has set none; None: the one by which
+    node 0 is reached."""
+
+
+class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent asks its forkserver to start: one rank."""
+
+    run_path: str
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    attempt: int
+    restart_count: int
+    host: str
+    device: str
+    backend: str
+    cpus: list[int]
+    """CPUs that it is bound to; none where the job is not bound to its own."""
+    num_cpus: int
+    """CPUs that the ranks of its node have together."""
+    num_threads: int
+    environment: dict[str, str]
+    gpu: str | None = None
+    """UUID of its GPU, or of its first."""
+    num_gpus: int = 0
+    """GPUs that it drives: from that of its device on."""
+
+
+class Meeting(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the ranks of one attempt meet."""
+
+    attempt: int
+    restart_count: int
+    master_addr: str
+    master_port: int
+    device: str
+    """cpu or cuda."""
+    backend: str
+    """gloo or nccl."""
+
+
+def rank_orders(
+    *,
+    run_path: str,
+    run_id: str,
+    plan: LaunchPlan,
+    node_rank: int,
+    ranks_per_node: int,
+    cpus_per_rank: int | None,
+    num_threads: int,
+    max_restarts: int,
+    host: str,
+    interface: str | None,
+    gpus: Sequence[str] = (),
+    cpus_of_job: int | None = None,
+    meeting: Meeting,
+) -> list[RankOrder]:
+    """The ranks that one node starts for one attempt.
+
+    `gpus` are the UUIDs of theirs, equally many each; `cpus_of_job` is how many CPUs the job has on
+    the node, where the scheduler says so.
+    """
+    num_nodes = len(plan.nodes)
+    num_gpus = len(gpus) // ranks_per_node
+    shares = plan.nodes[node_rank].rank_cpus or _shares(
+        usable_cpus(), ranks_per_node, cpus_per_rank, cpus_of_job
+    )
+    bound_to = {cpu for share in shares for cpu in share}
+    return [
+        RankOrder(
+            run_path=run_path,
+            rank=node_rank * ranks_per_node + local_rank,
+            local_rank=local_rank,
+            world_size=num_nodes * ranks_per_node,
+            local_world_size=ranks_per_node,
+            node_rank=node_rank,
+            num_nodes=num_nodes,
+            attempt=meeting.attempt,
+            restart_count=meeting.restart_count,
+            host=host,
+            device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
+            backend=meeting.backend,
+            cpus=shares[local_rank],
+            num_cpus=len(bound_to) or cpus_of_job or len(usable_cpus()),
+            num_threads=num_threads,
+            gpu=gpus[local_rank * num_gpus] if gpus else None,
+            num_gpus=num_gpus,
+            environment=rank_environment(
+                node_rank=node_rank,
+                num_nodes=num_nodes,
+                local_rank=local_rank,
+                ranks_per_node=ranks_per_node,
+                meeting=meeting,
+                run_id=run_id,
+                max_restarts=max_restarts,
+                interface=interface,
+            ),
+        )
+        for local_rank in range(ranks_per_node)
+    ]
+
+
+def _shares(
+    cpus: list[int], num_ranks: int, cpus_per_rank: int | None, cpus_of_job: int | None
+) -> list[list[int]]:
+    """CPUs of each rank; none to be bound to where the job is not bound to its own.
+
+    Where a site lets a job of 4 CPUs roam over all 64, ranks of every job would choose the same 4.
+    """
+    if cpus_of_job is not None and cpus_of_job < len(cpus):
+        return [[] for _ in range(num_ranks)]
+    return share_cpus(cpus, num_ranks, per_share=cpus_per_rank)
+
+
+def rank_environment(
+    *,
+    node_rank: int,
+    num_nodes: int,
+    local_rank: int,
+    ranks_per_node: int,
+    meeting: Meeting,
+    run_id: str,
+    max_restarts: int,
+    interface: str | None,
+) -> dict[str, str]:
+    """The variables that torchrun sets for its workers, by the same names and meanings
+    (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
+
+    TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
+    MASTER_ADDR:MASTER_PORT instead of serving one from rank 0.
+    """
+    rank = str(node_rank * ranks_per_node + local_rank)
+    world_size = str(num_nodes * ranks_per_node)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": world_size,
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(ranks_per_node),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(num_nodes),
+        "NODE_RANK": str(node_rank),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world_size,
+        "MASTER_ADDR": meeting.master_addr,
+        "MASTER_PORT": str(meeting.master_port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(meeting.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+    if interface is not None:
+        variables |= {name: os.environ.get(name, interface) for name in _INTERFACE_VARIABLES}
+    return variables
+
+
+def node_environment(
+    plan: LaunchPlan, node_rank: int, num_threads: int, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables that must stand before torch is imported: libraries read them as they load.
+
+    What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan chose
+    GPUs.
+    """
+    wanted = {"OMP_NUM_THREADS": str(num_threads), **plan.environment}
+    if plan.device != "cpu":
+        # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA in
+        # the forkserver, and CUDA cannot be used in what is forked from there.
+        wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    variables = {name: value for name, value in wanted.items() if name not in before}
+    gpus = plan.nodes[node_rank].gpus
+    if gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return variables
+
+
+def threads_of_user(before: Mapping[str, str]) -> int | None:
+    """Threads per rank as the user's OMP_NUM_THREADS says; None where it says nothing."""
+    first = before.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None

@@ -1,0 +1,270 @@
+"""How one rank ended, put together from what its process left: status, report, progress, log."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.failure import is_out_of_memory
+from hpcdist.agent.outcome.shortage import parse_shortage
+from hpcdist.agent.rank_process import (
+    MOST_MESSAGE_LETTERS,
+    MOST_TRACEBACK_LETTERS,
+    ErrorReport,
+    clean,
+)
+from hpcdist.base import files
+from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.base.terminal_lines import end_of_log
+from hpcdist.job.spec import JobSpec, OwnCodeJob, TrainingJob
+from hpcdist.rank.board import RankProgress
+from hpcdist.runs.events import EventWriter, read_events
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import RankEnd
+from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
+
+_CRASH_MARK = "Fatal Python error:"
+_LAST_LINES = 60
+"""NCCL's watchdog tells its reason twice before it aborts, each time with the frames of C++."""
+_CRASH_LINES = 500
+"""With what faulthandler writes of all threads."""
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
+"""A rank that ends by these says nothing about it."""
+
+
+class _Frames(msgspec.Struct, frozen=True, kw_only=True):
+    """What torchelastic adds to an error's message."""
+
+    py_callstack: str | None = None
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What torchelastic says of an error."""
+
+    message: str
+    """Type and text of the exception."""
+    extra_info: _Frames = _Frames()
+
+
+class _RecordedError(msgspec.Struct, frozen=True, kw_only=True):
+    """The file TORCHELASTIC_ERROR_FILE as torchelastic's `@record` writes it, in a script or in a
+    program that the rank has become."""
+
+    message: _Message | str
+
+
+def rank_end(
+    run: Run,
+    job: JobSpec,
+    order: RankOrder,
+    progress: RankProgress,
+    *,
+    status: int,
+    time_s: float,
+    clock_offset_s: float,
+    stopped_s: float | None,
+    out_of_memory: str | None,
+    teardown: str | None = None,
+) -> RankEnd:
+    """How a rank ended.
+
+    `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
+    node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
+    whoever killed it for its memory; `teardown` the signal that ended it after its workload.
+    """
+    report = read_error_report(run.error_file(order.rank, order.attempt), ended_s=time_s)
+    killed = os.WIFSIGNALED(status)
+    if killed or (status == 0 and progress.finished):
+        report = None  # what it raised was not what ended it
+    left_early = status == 0 and not progress.finished and report is None
+    end_s = report.time_s if report else time_s
+    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
+    has_crashed = killed and signal_name not in _FROM_OUTSIDE
+    last_words, crash_report = _from_log(run, order) if has_crashed else (None, None)
+    message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
+    end = RankEnd(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        node=order.node_rank,
+        host=order.host,
+        time_s=end_s + clock_offset_s,
+        exit_code=None if killed else os.WEXITSTATUS(status),
+        signal=signal_name,
+        exception=report.exception if report else None,
+        message=report.text if report else message,
+        traceback=report.traceback if report else crash_report,
+        free_bytes=report.free_bytes if report else None,
+        step=progress.step,
+        finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
+        left_early=left_early,
+        teardown=teardown,
+        out_of_memory=out_of_memory is not None,
+        stopped=stopped_s is not None and end_s >= stopped_s,
+    )
+    if isinstance(job, TrainingJob) and is_out_of_memory(end):
+        return msgspec.structs.replace(end, advice=_advice(run, job, order, end))
+    return end
+
+
+def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
+    """What would help, by what the rank recorded of its memory; None where it got to nothing."""
+    try:
+        events = read_events(run.event_file(order.rank, order.attempt)).events
+    except OSError:
+        return None
+    newest = {event["event"]: event for event in events}
+    holding = None
+    if "memory" in newest:
+        fields = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+        holding = Holding(**{field: newest["memory"][field] for field in fields})
+    elif "setup" in newest:
+        holding = expected_holding(job, newest["setup"]["parameters"], order.world_size)
+    if holding is None:
+        return _advice_on_model(job, order, newest.get("model"))
+    shortage = parse_shortage(end.message or "")
+    used_bytes = shortage.used_bytes if shortage else None
+    return advise(job, world_size=order.world_size, holding=holding, used_bytes=used_bytes)
+
+
+def _advice_on_model(
+    job: TrainingJob, order: RankOrder, model: dict[str, Any] | None
+) -> str | None:
+    if model is None:
+        return None
+    return advise_on_model(
+        job,
+        num_parameters=model["parameters"],
+        world_size=order.world_size,
+        is_built=model["built"],
+    )
+
+
+def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
+    """A rank that has not ended, in the form of one that has: for the report on a hang."""
+    return RankEnd(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        node=order.node_rank,
+        host=order.host,
+        time_s=time_s,
+        step=progress.step,
+    )
+
+
+def close_event_file(
+    run: Run, order: RankOrder, end: RankEnd, *, max_rss_bytes: int | None
+) -> None:
+    """Add the last event for a rank that could not write it itself."""
+    path = run.event_file(order.rank, order.attempt)
+    if _is_closed(path):
+        return
+    writer = EventWriter(path)
+    if not _ends_with_newline(path):
+        with path.open("ab") as file:
+            file.write(b"\n")
+    writer.write(
+        "end",
+        status=_status(end),
+        exit_code=end.exit_code,
+        signal=end.signal,
+        exception=end.exception,
+        message=end.message if end.exception else None,
+        step=end.step,
+        max_rss_bytes=max_rss_bytes,
+        max_cuda_bytes=None,
+        by="agent",
+    )
+    writer.close()
+
+
+def _status(end: RankEnd) -> str:
+    if end.signal is not None:
+        return "killed"
+    if end.exit_code == EXIT_STOPPED:
+        return "stopped"
+    return "done" if end.exit_code == 0 and end.finished else "failed"
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove a file that nobody wrote to."""
+    try:
+        if path.stat().st_size == 0:
+            path.unlink()
+    except OSError:
+        pass
+
+
+def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
+    """What a rank, or `@record` in it, left about the exception that ended it at `ended_s`; None
+    where there was none."""
+    value: Any = files.read_json(path)
+    try:
+        return msgspec.convert(value, ErrorReport)
+    except msgspec.ValidationError:
+        pass
+    try:
+        recorded = msgspec.convert(value, _RecordedError)
+    except msgspec.ValidationError:
+        return None
+    return _recorded_report(recorded.message, ended_s)
+
+
+def _recorded_report(said: _Message | str, ended_s: float) -> ErrorReport:
+    """The report on a recorded error. It was raised within whole seconds of what `@record` noted:
+    too coarse for an order among ranks, and the program may have gone on for some time."""
+    if isinstance(said, str):
+        text = clean(said, MOST_MESSAGE_LETTERS)
+        return ErrorReport(exception=None, text=text, traceback=None, time_s=ended_s)
+    stack = said.extra_info.py_callstack
+    name, text = _exception_in(said.message, stack or "")
+    return ErrorReport(
+        exception=name,
+        text=clean(text, MOST_MESSAGE_LETTERS),
+        traceback=stack and clean(stack, MOST_TRACEBACK_LETTERS),
+        time_s=ended_s,
+    )
+
+
+def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
+    """Type and text of `ValueError: text`; the traceback has the type with its module."""
+    name, _, text = message.partition(":")
+    if not name.isidentifier():
+        return None, message
+    lines = re.findall(rf"^((?:\w+\.)*{name})(?::|$)", stack, re.MULTILINE)
+    return (lines[-1].removeprefix("__main__.") if lines else name), text.strip()
+
+
+def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:
+    """What the log of a killed rank ends with, and what faulthandler wrote into it at a crash."""
+    text = "\n".join(end_of_log(run.log_file(order.rank, order.attempt), _CRASH_LINES))
+    start = text.rfind(_CRASH_MARK)
+    crash_report = text[start:] if start >= 0 else None
+    said = text[:start] if start >= 0 else text
+    return "\n".join(said.strip().splitlines()[-_LAST_LINES:]) or None, crash_report
+
+
+def _is_closed(path: Path) -> bool:
+    try:
+        events = read_events(path).events
+    except OSError:
+        return False
+    return bool(events) and events[-1]["event"] == "end"
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
+        return file.read() in {b"", b"\n"}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,420 @@
+"""A rank's process, from the fork to its exit: what the forkserver's child does.
+
+The child begins as a copy of the forkserver. It gives itself what a fresh process would have
+(signal handlers, output, environment, random state), runs the workload, and says how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import resource
+import signal
+import stat
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import msgspec
+
+from hpcdist import record, workloads
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.shortage import tells_of_shortage
+from hpcdist.base import files
+from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
+from hpcdist.base.printable import as_utf8
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.rank import context as rank
+from hpcdist.rank.board import ProgressSlot
+from hpcdist.rank.check import check_rank
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.exit import leave
+from hpcdist.rank.import_state import renew_import_state
+from hpcdist.rank.lightning_defaults import fill_in_defaults
+from hpcdist.rank.shield import RANK_VARIABLE, WARNING_SIGNALS
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.run import Run
+
+STACKS_SIGNAL = signal.SIGQUIT
+"""Makes a rank write the stacks of its threads; the convention of Java's virtual machines."""
+
+_EXIT_EXCEPTION = 1
+_FRAMES_OF_WORKLOAD = 10
+"""Between that of `become_rank` and those of a script, and of C, which some versions of Python
+count."""
+MOST_MESSAGE_LETTERS = 10_000
+MOST_TRACEBACK_LETTERS = 100_000
+
+
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank leaves about the exception that ends it, or about sys.exit with a text.
+
+    `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
+    that read one read the other.
+    """
+
+    exception: str | None
+    """Type, with its module where it is not a builtin; None: it left by sys.exit."""
+    text: str
+    """The exception's message, or what sys.exit was given."""
+    traceback: str | None
+    time_s: float
+    free_bytes: int | None = None
+    """Memory of the host that was left to the rank, where that was too little."""
+    message: dict[str, Any] = {}
+
+
+def become_rank(
+    order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec, *, say_to: int
+) -> NoReturn:
+    """Turn the calling process, just forked, into the rank; never returns.
+
+    `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
+    rank leaves.
+    """
+    modules = dict(sys.modules)
+    pid = os.getpid()
+    die_with_parent(parent_pid)
+    os.setsid()  # the terminal's Ctrl-C goes to the command, which ends the ranks in order
+    _reset_signals(job)
+    run = Run(Path(order.run_path))
+    _redirect_output(run.log_file(order.rank, order.attempt))
+    error_file = run.error_file(order.rank, order.attempt)
+    os.environ.update(
+        order.environment,
+        TORCHELASTIC_ERROR_FILE=str(error_file),
+        HPCDIST_RUN_DIR=order.run_path,
+    )
+    os.environ[RANK_VARIABLE] = str(pid)
+    for name in [name for name in os.environ if name.startswith("SUBMITIT_")]:
+        del os.environ[name]  # the agent is submitit's task, and no rank is
+    if order.cpus:
+        os.sched_setaffinity(0, order.cpus)
+    _say_place(order, say_to)
+    renew_import_state()
+    fill_in_defaults()
+    _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
+    events = EventWriter(run.event_file(order.rank, order.attempt))
+    _give_whole_stack()
+    context = make_context(order, run, job, events, slot)
+    os.register_at_fork(after_in_child=lambda: _be_no_rank(context))
+    code = run_workload(context, error_file)
+
+    def tell(limit_s: float) -> None:
+        if os.getpid() == pid:
+            _say({"type": "leaving", "pid": pid, "code": code, "limit_s": limit_s}, say_to)
+
+    leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
+
+
+def _give_whole_stack() -> None:
+    """Let the program call itself as deeply as one that Python starts: the agent's frames do not
+    count."""
+    num_frames = sum(1 for _ in traceback.walk_stack(None))
+    sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
+
+
+def _be_no_rank(context: RankContext) -> None:
+    """In a process that the rank's code has forked: what it does is not the rank's doing."""
+    rank.set_current(None)
+    record.forget()
+    context.events.close()
+
+
+def _say_place(order: RankOrder, say_to: int) -> None:
+    check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
+    _say({"type": "checked", "attempt": order.attempt, "check": msgspec.to_builtins(check)}, say_to)
+
+
+def _say(line: dict[str, Any], say_to: int) -> None:
+    with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
+        if stat.S_ISFIFO(os.fstat(say_to).st_mode):  # else the program has closed it
+            os.write(say_to, msgspec.json.encode(line) + b"\n")
+
+
+def make_context(
+    order: RankOrder, run: Run, job: JobSpec, events: EventWriter, slot: ProgressSlot
+) -> RankContext:
+    """What the workload is told."""
+    return RankContext(
+        run=run,
+        job=job,
+        rank=order.rank,
+        local_rank=order.local_rank,
+        world_size=order.world_size,
+        local_world_size=order.local_world_size,
+        node_rank=order.node_rank,
+        num_nodes=order.num_nodes,
+        host=order.host,
+        device=order.device,
+        num_gpus=order.num_gpus,
+        backend=order.backend,
+        attempt=order.attempt,
+        restart_count=order.restart_count,
+        cpus=tuple(order.cpus),
+        num_cpus=order.num_cpus,
+        num_threads=order.num_threads,
+        events=events,
+        progress=slot,
+    )
+
+
+def run_workload(context: RankContext, error_file: Path) -> int:
+    """Run the workload between its first and its last event; returns the exit code.
+
+    A process that the workload forks may return from here, too: its exit code is all that counts.
+    """
+    pid = os.getpid()
+    _write_start(context)
+    slot = context.progress
+    if slot is not None:
+        slot.start()
+        if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
+            slot.ignore_sigterm()
+    rank.set_current(context)
+    try:
+        workloads.run(context)
+    except SystemExit as leaving:
+        code = exit_code(leaving)
+        last_words = _last_words(leaving)
+        if last_words is not None and os.getpid() == pid:
+            _write_report(last_words, error_file)
+        _write_end(context, code, last_words)
+    except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
+        free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
+        if isinstance(error, MemoryError):
+            traceback.clear_frames(error.__traceback__)  # there must be room for the report
+        report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
+        code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
+        if os.getpid() == pid:
+            _write_report(report, error_file)
+        _write_end(context, code, report)
+    else:
+        code = 0
+        _write_end(context, code)
+    if slot is not None and code == 0 and os.getpid() == pid:
+        slot.finish()
+    context.events.close()
+    return code
+
+
+def exit_code(leaving: SystemExit) -> int:
+    """The exit code that Python gives a process for this SystemExit; its text goes to stderr."""
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code & 0xFF
+    print(leaving.code, file=sys.stderr, flush=True)
+    return 1
+
+
+def _last_words(leaving: SystemExit) -> ErrorReport | None:
+    """The report on sys.exit with a text, which says why; None for a code, which does not."""
+    if leaving.code is None or isinstance(leaving.code, int):
+        return None
+    text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
+    return ErrorReport(
+        exception=None, text=text, traceback=None, time_s=time.time(), message={"message": text}
+    )
+
+
+def exception_name(error: BaseException) -> str:
+    """Type of an exception, with its module where it is not a builtin or the script's own."""
+    kind = type(error)
+    if kind.__module__ in {"builtins", "__main__"}:
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _write_start(context: RankContext) -> None:
+    context.events.write(
+        "start",
+        schema=SCHEMA_VERSION,
+        rank=context.rank,
+        local_rank=context.local_rank,
+        node=context.node_rank,
+        world_size=context.world_size,
+        local_world_size=context.local_world_size,
+        num_nodes=context.num_nodes,
+        attempt=context.attempt,
+        restart_count=context.restart_count,
+        host=context.host,
+        pid=os.getpid(),
+        device=context.device,
+        num_gpus=context.num_gpus,
+        backend=context.backend,
+        num_threads=context.num_threads,
+        cpus=context.cpus,
+        num_cpus=context.num_cpus,
+    )
+
+
+def describe(error: BaseException) -> ErrorReport:
+    """The report on an exception; texts are cut where they are endless, and are always UTF-8."""
+    now_s = time.time()
+    name = exception_name(error)
+    trace = _own_frames(error.__traceback__)
+    stack = clean(
+        "".join(traceback.format_exception(type(error), error, trace)), MOST_TRACEBACK_LETTERS
+    )
+    try:
+        text = clean(_text(error), MOST_MESSAGE_LETTERS)
+    except Exception:  # noqa: BLE001 - __str__ is the user's code
+        text = "(its message cannot be shown)"
+    return ErrorReport(
+        exception=name,
+        text=text,
+        traceback=stack,
+        time_s=now_s,
+        message={
+            "message": f"{name}: {text}",
+            "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
+        },
+    )
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, HpcdistError) and error.hint:
+        return f"{error.message}; {error.hint}"
+    return str(error)
+
+
+def _free_bytes(error: BaseException) -> int | None:
+    """Memory that is left on the host, where an exception tells that it is too little."""
+    try:
+        text = str(error)
+        if "CUDA" in text or not tells_of_shortage(exception_name(error), text):
+            return None
+        from hpcdist.machine.host_memory import free_host_bytes
+
+        return free_host_bytes()
+    except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's
+        return None
+
+
+def clean(text: str, most_letters: int) -> str:
+    """Without halves of surrogate pairs, which names of files bring in; the middle left out."""
+    if len(text) > most_letters:
+        half = most_letters // 2
+        text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
+    return as_utf8(text)
+
+
+def _show(error: BaseException, *, is_of_user: bool) -> int:
+    """Print the traceback into the log, as the script's sys.excepthook says; of what a workload of
+    hpcdist says itself, its words are all there is to know. Returns the exit code."""
+    if isinstance(error, HpcdistError) and not is_of_user:
+        hint = f"\nhint: {error.hint}" if error.hint else ""
+        print(f"error: {error.message}{hint}", file=sys.stderr, flush=True)
+        return _EXIT_EXCEPTION
+    trace = _own_frames(error.__traceback__)
+    try:
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+    except SystemExit as leaving:  # a hook that ends the program says with which code
+        return exit_code(leaving)
+    except Exception:  # noqa: BLE001 - the hook is the user's code
+        traceback.print_exc()
+    return _EXIT_EXCEPTION
+
+
+def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:
+    context.events.write(
+        "end",
+        status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
+        exit_code=code,
+        signal=None,
+        exception=report.exception if report else None,
+        message=report.text if report else None,
+        step=context.progress.last_step if context.progress else None,
+        max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        max_cuda_bytes=_max_cuda_bytes(),
+        by="rank",
+    )
+
+
+def _max_cuda_bytes() -> int | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.max_memory_allocated())
+
+
+def _write_report(report: ErrorReport, error_file: Path) -> None:
+    try:
+        files.write_json(error_file, msgspec.to_builtins(report))
+    except OSError as failure:
+        print(f"hpcdist: {error_file}: {failure.strerror}", file=sys.stderr)
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without hpcdist's frames at its top: the user's begin where theirs end."""
+    launcher = (str(Path(__file__)), str(Path(workloads.__file__).parent))
+    while trace is not None and trace.tb_next is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(launcher):
+            break
+        trace = trace.tb_next
+    return trace
+
+
+def _reset_signals(job: JobSpec) -> None:
+    """As a fresh process has them, but for those of a scheduler: the forkserver ignores these.
+
+    A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
+    SIGUSR2 is what its agent sends, and would end one that does not know of it.
+    """
+    deaf_to = {signal.SIGUSR2} if isinstance(job, OwnCodeJob) else set(WARNING_SIGNALS)
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        if signum in {signal.SIGKILL, signal.SIGSTOP} | deaf_to:
+            continue
+        if signal.getsignal(signum) not in {signal.SIG_DFL, None}:
+            signal.signal(signum, signal.SIG_DFL)
+    if signal.SIGINT not in deaf_to:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # as Python sets them at its start
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _redirect_output(log_file: Path) -> None:
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    os.close(nothing)
+    python: Any = sys  # for whom __stdin__ and its like are final
+    python.stdin = python.__stdin__ = _empty_input()
+    python.stdout = python.__stdout__ = _unbuffered(1, "<stdout>")
+    python.stderr = python.__stderr__ = _unbuffered(2, "<stderr>")
+
+
+def _empty_input() -> Any:
+    stream: Any = open(0, closefd=False)  # noqa: SIM115
+    stream.buffer.raw.name = "<stdin>"
+    return stream
+
+
+def _unbuffered(descriptor: int, name: str) -> Any:
+    """As `python -u` makes it, which is how torchrun starts its workers: what was printed last is
+    in the log whatever ends the rank."""
+    file: Any = io.FileIO(descriptor, "w", closefd=False)
+    file.name = name
+    stream: Any = io.TextIOWrapper(
+        file, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
+    )
+    stream.mode = "w"
+    return stream
+
+
+def _watch_for_stacks(stacks_file: Path) -> None:
+    faulthandler.enable(file=2)
+    stacks = os.open(stacks_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)

@@ -1,0 +1,136 @@
+"""What an agent watches in the living ranks of its node: silence, memory, and where they hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+
+from hpcdist.agent.coordinator import HangReport
+from hpcdist.agent.node import RankOrder
+from hpcdist.agent.outcome.ends import living_end
+from hpcdist.agent.outcome.stacks import whereabouts
+from hpcdist.job.spec import JobSpec, OwnCodeJob
+from hpcdist.machine import memory
+from hpcdist.machine.process import send_signal, state_letter
+from hpcdist.rank.board import ProgressBoard
+from hpcdist.runs.run import Run
+
+_TRAINER_HANG_TIMEOUT_S = 600.0
+STANDSTILL_S = 10.0
+"""An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
+
+
+@dataclass
+class RankWatch:
+    """The living ranks of one node, and what is seen of them from outside."""
+
+    run: Run
+    job: JobSpec
+    board: ProgressBoard
+    orders: dict[int, RankOrder] = field(default_factory=dict)
+    """Of the living, by local rank."""
+    pids: dict[int, int] = field(default_factory=dict)
+    """Of those that have been forked, by local rank."""
+    _over_memory: dict[int, str] = field(default_factory=dict)
+    _kernel_kills: int = field(default_factory=memory.kernel_kills)
+    _looked_s: float = field(default_factory=time.monotonic)
+    _resumed_s: float = 0.0
+
+    def begin(self, orders: list[RankOrder]) -> None:
+        """A new attempt starts."""
+        self.board.clear()
+        self.orders = {order.local_rank: order for order in orders}
+        self.pids.clear()
+        self._over_memory.clear()
+
+    def remove(self, local_rank: int) -> RankOrder | None:
+        """A rank has ended; returns what it was, None where it is not known."""
+        self.pids.pop(local_rank, None)
+        return self.orders.pop(local_rank, None)
+
+    def most_silent(self) -> int | None:
+        """A rank that has given no sign of life for too long; None where none has."""
+        self._note_standstill()
+        timeout_s = self._hang_timeout_s()
+        if not timeout_s or not self.pids:
+            return None
+        silent = {local_rank: self._silent_s(local_rank) for local_rank in self.pids}
+        longest = max(silent, key=lambda local_rank: silent[local_rank])
+        return self.orders[longest].rank if silent[longest] >= timeout_s else None
+
+    def hang_reports(self) -> list[HangReport]:
+        """Where every living rank is, after STACKS_SIGNAL was sent to all."""
+        return [self._hang_report(local_rank, pid) for local_rank, pid in self.pids.items()]
+
+    def keep_memory_limit(self) -> None:
+        """Kill the rank with most memory where all together exceed `resources.mem_gb`."""
+        limit_gb = self.job.resources.mem_gb
+        if limit_gb is None or self._over_memory:
+            return
+        over = memory.over_limit(self.pids, limit_gb * 1e9)
+        if over is not None:
+            local_rank, sentence = over
+            self._over_memory[local_rank] = sentence
+            send_signal(self.pids[local_rank], signal.SIGKILL)
+
+    def out_of_memory(self, local_rank: int, status: int) -> str | None:
+        """Why a rank that ended with waitpid's `status` was killed, if for its memory."""
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+            return None
+        if local_rank in self._over_memory:
+            return self._over_memory[local_rank]
+        kills = memory.kernel_kills()
+        if kills <= self._kernel_kills:
+            return None
+        self._kernel_kills = kills
+        return "the kernel killed it: the memory limit of its cgroup was reached"
+
+    def forgive(self) -> None:
+        """Nobody could go on until now."""
+        self._resumed_s = time.monotonic()
+
+    def _note_standstill(self) -> None:
+        now = time.monotonic()
+        if now - self._looked_s > STANDSTILL_S:
+            self.forgive()
+        self._looked_s = now
+
+    def _hang_timeout_s(self) -> float:
+        timeout_s = self.job.launch.hang_timeout_s
+        if timeout_s is None:
+            return 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
+        return timeout_s
+
+    def _silent_s(self, local_rank: int) -> float:
+        alive_s = self.board.read(local_rank).alive_s
+        if alive_s == 0.0:
+            return 0.0
+        silent_s = time.monotonic() - max(alive_s, self._resumed_s)
+        if isinstance(self.job, OwnCodeJob):
+            silent_s = min(silent_s, self._since_output_s(local_rank))
+        return silent_s
+
+    def _since_output_s(self, local_rank: int) -> float:
+        order = self.orders[local_rank]
+        try:
+            written_s = self.run.log_file(order.rank, order.attempt).stat().st_mtime
+        except OSError:  # somebody removed it
+            return float("inf")
+        return time.time() - written_s
+
+    def _hang_report(self, local_rank: int, pid: int) -> HangReport:
+        order = self.orders[local_rank]
+        try:
+            text = self.run.stacks_file(order.rank, order.attempt).read_text(errors="replace")
+        except OSError:
+            text = ""
+        found = whereabouts(text)
+        return HangReport(
+            end=living_end(order, self.board.read(local_rank), time_s=time.time()),
+            silent_s=self._silent_s(local_rank),
+            where=found.where if found else None,
+            is_waiting=found.is_waiting if found else False,
+            state=state_letter(pid),
+        )

@@ -1,0 +1,100 @@
+"""Reading and writing the small files of a run: whole or not at all, and private to the user."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+from hpcdist.base.printable import as_utf8
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+USUAL_FILE = 0o666
+"""What the user's umask makes of it: for files that are to be shown to others."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the OSErrors of a disk, or a quota, that is full."""
+
+
+def write_whole(path: Path, content: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
+    """Write aside, then rename: no reader, on no node, ever sees half a file.
+
+    Text may hold names of files that are not UTF-8: their bytes are written as they are.
+    """
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_once(path: Path, content: str) -> bool:
+    """Write whole, unless the file is there already; True for the one writer that won."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    write_whole(aside, content)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        return _rename_once(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
+
+
+def _rename_once(aside: Path, path: Path) -> bool:
+    claim = path.with_name(f".{path.name}.claimed")
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE))
+    except FileExistsError:
+        return False
+    os.replace(aside, path)
+    return True
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as readable JSON, whole or not at all."""
+    write_whole(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """A value as readable JSON with a newline at its end.
+
+    Bytes of file names that are not UTF-8 are escaped, so that the text always is UTF-8.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return as_utf8(text)
+
+
+def read_json(path: Path) -> Any | None:
+    """The value in a JSON file; None where it is missing, torn or not JSON.
+
+    What is no regular file is not read: a pipe by that name would block its reader.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return json.loads(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def user_cache() -> Path:
+    """$XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist; raises RuntimeError where there is no home."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # such a value is to be ignored, the XDG specification says
+        base = str(Path.home() / ".cache")
+    return Path(base) / "hpcdist"

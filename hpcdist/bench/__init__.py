@@ -1,0 +1,1 @@
+"""The benchmarks that ranks run: all-reduce, inference and data loading."""

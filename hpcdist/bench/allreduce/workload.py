@@ -1,0 +1,328 @@
+"""The all-reduce benchmark: bandwidth and latency by size, then of each pair of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.base.errors import JobError
+from hpcdist.base.units import show_binary, show_bytes
+from hpcdist.bench.allreduce import pairs
+from hpcdist.bench.benchmark import (
+    alive,
+    finish_step,
+    gather,
+    is_asked_to_stop,
+    leave,
+    process_group,
+    should_stop,
+    stop,
+)
+from hpcdist.job.lists import check_each_once
+from hpcdist.job.spec import Allreduce, AllreduceJob, JobSpec
+from hpcdist.machine import host_memory as room
+from hpcdist.rank.context import RankContext
+
+if TYPE_CHECKING:
+    from hpcdist.bench.allreduce.measure import Effort, Measured
+
+NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_PAIR_BYTES = 16 << 20
+"""Size that pairs of nodes exchange: enough to fill a link, also a fast one."""
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for sizes that cannot be measured."""
+    assert isinstance(job, AllreduceJob)
+    setting = job.allreduce
+    if not setting.sizes:
+        raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
+    often = "allreduce.iterations says how often it is measured"
+    check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
+    number_bytes = NUMBER_BYTES[setting.dtype]
+    for size in setting.sizes:
+        if size % number_bytes:
+            raise JobError(
+                f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} bytes "
+                f"of a {setting.dtype}",
+                hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
+            )
+    if setting.pairs and job.resources.nodes < 2:
+        raise JobError(
+            "allreduce.pairs is true, but resources.nodes is 1",
+            hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
+        )
+    _check_room(job)
+
+
+def _check_room(job: AllreduceJob) -> None:
+    """What is certain here: on CPUs all ranks of a node have to share resources.mem_gb."""
+    mem_gb = job.resources.mem_gb
+    if mem_gb is None or job.launch.device != "cpu":
+        return
+    needed = max(job.allreduce.sizes) * job.resources.gpus
+    if needed > mem_gb * 1e9:
+        raise JobError(
+            f"allreduce.sizes has {max(job.allreduce.sizes):,} bytes, with "
+            f"{job.resources.gpus} ranks per node {show_bytes(needed)}, but resources.mem_gb is "
+            f"{mem_gb:g}",
+            hint="leave out the largest sizes, or ask for more memory",
+        )
+
+
+def prepare(job: JobSpec) -> None:
+    """Nothing."""
+
+
+def preload(job: JobSpec) -> list[str]:  # noqa: ARG001 - all workloads are asked so
+    """torch, once per node."""
+    return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
+
+
+def run(context: RankContext) -> None:
+    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
+    job = context.job
+    assert isinstance(job, AllreduceJob)
+    with process_group(context, context.backend):
+        _Benchmark(context, job.allreduce).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What the ranks tell each other of themselves."""
+
+    node: int
+    host: str
+    machine: str
+    free_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the ranks of a pair tell all others."""
+
+    figures: dict[str, Any]
+    """Empty where they were told to leave before they had any."""
+    is_whole: bool
+
+
+def _told(measured: Measured | None) -> _Told:
+    if measured is None:
+        return _Told(figures={}, is_whole=False)
+    return _Told(figures=measured.to_event(), is_whole=measured.is_whole)
+
+
+def _bandwidth(fields: Mapping[str, Any]) -> float:
+    """Of a pair, by the fields of its event."""
+    return pairs.pair_bandwidth(fields["bytes"], fields["median_time_s"])
+
+
+class _Benchmark:
+    """One rank's part."""
+
+    def __init__(self, context: RankContext, setting: Allreduce) -> None:
+        import torch
+
+        self.context = context
+        self.setting = setting
+        self._device = torch.device(context.device)
+        self._dtype = getattr(torch, setting.dtype)
+        self._places: list[_Place] = gather(context, self._place())
+        self._sizes = self._sizes_that_fit()
+        numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
+        self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
+        self._done = 0
+        self._planned = 0
+
+    def run(self) -> None:
+        """All sizes, then all pairs."""
+        if self.context.world_size == 1:
+            self.context.note(
+                "one rank sends nothing, and what is measured is the cost of a call: "
+                "measure with more --nodes or --gpus"
+            )
+        rounds = self._rounds()
+        self._planned = len(self._sizes) + len(rounds)
+        for size in self._sizes:
+            self._begin_next()
+            self._end(is_whole=self._measure_size(size))
+        found: dict[pairs.Pair, dict[str, Any]] = {}
+        for one in rounds:
+            self._begin_next()
+            found |= self._measure_round(one)
+        # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
+        # slow only if it is so a second time, alone.
+        bandwidths = {pair: _bandwidth(fields) for pair, fields in found.items()}
+        confirmed: set[pairs.Pair] = set()
+        while (pair := pairs.next_to_confirm(bandwidths, confirmed)) is not None:
+            self._planned += 1
+            self._begin_next()
+            bandwidths[pair] = _bandwidth(self._measure_round([pair])[pair])
+            confirmed.add(pair)
+
+    def _begin_next(self) -> None:
+        if should_stop(self.context):
+            raise self._stop()
+
+    def _end(self, *, is_whole: bool) -> None:
+        """End a measurement; all ranks say the same of it."""
+        if not is_whole:
+            leave(self.context)
+            raise self._stop()
+        self._done += 1
+        finish_step(self.context, self._done)
+
+    def _stop(self) -> SystemExit:
+        return stop(self.context, self._done, self._planned, "measurements")
+
+    # Sizes.
+
+    def _measure_size(self, size: int) -> bool:
+        """Whether it was measured as often as planned."""
+        measured = self._measure(size)
+        if measured is not None and self.context.rank == 0:
+            self._tell(measured)
+        return measured is not None and measured.is_whole
+
+    def _measure(self, size: int, group: Any = None) -> Measured | None:
+        from hpcdist.bench.allreduce.measure import measure_all_reduce
+
+        return measure_all_reduce(
+            self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
+            self._effort(),
+            group=group,
+            alive=lambda: alive(self.context),
+            is_to_leave=lambda: is_asked_to_stop(self.context),
+        )
+
+    def _tell(self, measured: Measured) -> None:
+        fields = measured.to_event()
+        self.context.events.write(
+            "collective", **fields, dtype=self.setting.dtype, checked=self.setting.check
+        )
+        self.context.say(
+            f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
+            f"algorithm {show_bytes(fields['algorithm_bytes_per_s'])}/s, "
+            f"bus {show_bytes(fields['bus_bytes_per_s'])}/s ({fields['iterations']} times)"
+        )
+
+    def _effort(self) -> Effort:
+        from hpcdist.bench.allreduce.measure import Effort
+
+        return Effort(
+            iterations=self.setting.iterations,
+            warmup=self.setting.warmup,
+            max_time_s=self.setting.max_time_s,
+            check=self.setting.check,
+        )
+
+    # Room.
+
+    def _place(self) -> _Place:
+        import torch
+
+        if self._device.type == "cuda":
+            free_bytes = torch.cuda.mem_get_info(self._device)[0]
+        else:
+            free_bytes = room.free_host_bytes()
+        return _Place(
+            node=self.context.node_rank,
+            host=self.context.host,
+            machine=room.machine_id(),
+            free_bytes=free_bytes,
+        )
+
+    def _sizes_that_fit(self) -> list[int]:
+        """The same on all ranks: the one with the least room decides."""
+        rooms = [self._room(place) for place in self._places]
+        least = min(range(len(rooms)), key=lambda rank: rooms[rank])
+        fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
+        place = self._places[least]
+        why = (
+            f"rank {least} on {place.host} should not use more than {show_bytes(rooms[least])}: "
+            f"{show_bytes(place.free_bytes)} are free there, for "
+            f"{self._num_sharing(place)} of the ranks"
+        )
+        if not fitting:
+            raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
+        if too_large and self.context.rank == 0:
+            left_out = ", ".join(map(show_binary, too_large))
+            self.context.note(f"left out for want of memory: {left_out}; {why}")
+        return fitting
+
+    def _room(self, place: _Place) -> int:
+        mem_gb = self.context.job.resources.mem_gb if self._device.type == "cpu" else None
+        return room.largest_buffer(
+            place.free_bytes,
+            num_sharing=self._num_sharing(place),
+            limit_bytes=None if mem_gb is None else mem_gb * 1e9,
+            num_in_limit=self.context.local_world_size,
+        )
+
+    def _num_sharing(self, place: _Place) -> int:
+        """Ranks that take from the same memory: each GPU has its own."""
+        if self._device.type == "cuda":
+            return 1
+        return sum(other.machine == place.machine for other in self._places)
+
+    # Pairs.
+
+    def _rounds(self) -> list[list[pairs.Pair]]:
+        if not self.setting.pairs:
+            return []
+        return pairs.plan_rounds([self._places[rank].machine for rank in self._leaders()])
+
+    def _leaders(self) -> list[int]:
+        """The first rank of each node."""
+        first: dict[int, int] = {}
+        for rank, place in enumerate(self._places):
+            first.setdefault(place.node, rank)
+        return [first[node] for node in sorted(first)]
+
+    def _measure_round(self, one: list[pairs.Pair]) -> dict[pairs.Pair, dict[str, Any]]:
+        """Measure pairs of nodes at the same time; all ranks get to know the figures of all."""
+        import torch.distributed as dist
+
+        leaders = self._leaders()
+        own: dict[pairs.Pair, _Told] = {}
+        for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
+            if self.context.rank in {leaders[node] for node in pair}:
+                own[pair] = _told(self._measure(self._pair_bytes(), group))
+                dist.destroy_process_group(group)
+        told: dict[pairs.Pair, _Told] = {}
+        for others in gather(self.context, own):
+            told |= others
+        found = {
+            pair: self._pair_fields(pair) | {"alone": len(one) == 1} | told[pair].figures
+            for pair in one
+            if told[pair].figures
+        }
+        if self.context.rank == 0:
+            for fields in found.values():
+                self._tell_pair(fields)
+        self._end(is_whole=all(one.is_whole for one in told.values()))
+        return found
+
+    def _group(self, pair: pairs.Pair, leaders: list[int]) -> Any:
+        """All ranks make all groups, in the same order: so their names in the store are unique."""
+        import torch.distributed as dist
+
+        return dist.new_group([leaders[node] for node in pair])
+
+    def _pair_bytes(self) -> int:
+        return max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
+
+    def _pair_fields(self, pair: pairs.Pair) -> dict[str, Any]:
+        leaders = self._leaders()
+        hosts = [self._places[leaders[node]].host for node in pair]
+        return {"nodes": list(pair), "hosts": hosts}
+
+    def _tell_pair(self, fields: dict[str, Any]) -> None:
+        self.context.events.write("pair", **fields, dtype=self.setting.dtype)
+        a, b = fields["hosts"]
+        self.context.say(
+            f"nodes {fields['nodes'][0]} and {fields['nodes'][1]} ({a}, {b}): "
+            f"bus {show_bytes(_bandwidth(fields))}/s"
+            f"{' (measured alone)' if fields['alone'] else ''}"
+        )

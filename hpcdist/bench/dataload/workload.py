@@ -1,0 +1,337 @@
+"""The data-loading benchmark: time per batch by workers, transforms, and all else that data say."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.units import show_mean_sd
+from hpcdist.bench.benchmark import (
+    alive,
+    finish_step,
+    gather,
+    largest,
+    process_group,
+    should_stop,
+    stop,
+)
+from hpcdist.bench.dataload.checks import any_data, check_dataload, combine_job
+from hpcdist.bench.dataload.combinations import Combination, in_job, several, varied
+from hpcdist.bench.dataload.conclusion import conclude
+from hpcdist.bench.dataload.effort import Effort, turns
+from hpcdist.bench.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
+from hpcdist.bench.dataload.words import BRIEF, shortened, with_workers
+from hpcdist.data.catalog import download_data, find_data_set
+from hpcdist.job.spec import Data, DataloadJob, JobSpec
+from hpcdist.machine.cpu_quota import cpu_quota
+from hpcdist.rank.context import RankContext
+from hpcdist.training.model.names import is_torchvision
+
+if TYPE_CHECKING:
+    from hpcdist.bench.dataload.sources import Source
+    from hpcdist.bench.dataload.way import Way
+    from hpcdist.data.arrays import Samples
+
+PLOT_NAME = "dataload.png"
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for all that can be known to be wrong without importing torch."""
+    assert isinstance(job, DataloadJob)
+    check_dataload(job)
+
+
+def notes(job: JobSpec) -> list[str]:
+    """What is made first; how images are split changes nothing here."""
+    assert isinstance(job, DataloadJob)
+    roots = {each.data.root: each.data for each in combine_job(job)}
+    found = (find_data_set(data).unmade(data) for data in roots.values())
+    return [note for note in found if note]
+
+
+def prepare(job: JobSpec) -> None:
+    """Download or make the data set where that is asked for, once, before any rank starts."""
+    assert isinstance(job, DataloadJob)
+    for data in {each.data.root: each.data for each in combine_job(job)}.values():
+        if not find_data_set(data).is_complete(data):
+            download_data(data)
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Modules to import once per node."""
+    from hpcdist.data.images.transforms import is_unchanged
+
+    assert isinstance(job, DataloadJob)
+    modules = ["hpcdist.bench.dataload.way"]
+    entry = find_data_set(any_data(job))
+    heavy_model = job.model.name is not None and is_torchvision(job.model.name)
+    transformed = not all(map(is_unchanged, several(job.data, "transform")))
+    if heavy_model or transformed or "torchvision" in entry.modules:
+        modules.append("torchvision")
+    if job.model.name is not None:
+        modules += ["hpcdist.bench.dataload.model_step", "torch._dynamo"]  # optimizers import it
+    return modules
+
+
+def run(context: RankContext) -> None:
+    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
+    import torch
+
+    assert isinstance(context.job, DataloadJob)
+    torch.set_num_threads(context.num_threads)
+    # More workers than CPUs are what is tried here, and our own note says so once.
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+    with process_group(context, "gloo"):
+        _Benchmark(context, context.job).run()
+
+
+class _Benchmark:
+    """One rank's part."""
+
+    def __init__(self, context: RankContext, job: DataloadJob) -> None:
+        from hpcdist.bench.dataload.sources import Sources
+        from hpcdist.training.bad_files import BadFileNotes
+
+        self.context = context
+        self._job = job
+        self._combinations = combine_job(job)
+        self._is_asked_to_stop = False
+        self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
+        self._places = _places(context)
+        self._ways: dict[Setting, Way] = {}
+        self._passes: dict[Setting, list[Passes]] = {}
+        self._cells: dict[tuple[Setting, int], LoadingCell] = {}
+        self._steps: list[StepTime] = []
+
+    def run(self) -> None:
+        """Every way of loading in turn, then again backwards, and what follows from it."""
+        self._tell_plan()
+        self._time_model()
+        passes = turns(self._job.data.repeats)
+        plan = [
+            (combination, number)
+            for index, number in enumerate(passes)
+            for combination in self._combinations[:: -1 if index else 1]
+        ]
+        done = 0
+        for combination, number in plan:
+            if self._is_stopping():
+                break
+            self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
+            if not self._is_asked_to_stop:
+                done += 1
+                finish_step(self.context, done)
+        self._conclude()
+        if done < len(plan):
+            raise stop(self.context, done, len(plan), "measurements")
+
+    def _is_stopping(self) -> bool:
+        """Between passes; all ranks ask equally often."""
+        if not self._is_asked_to_stop:
+            self._is_asked_to_stop = should_stop(self.context)
+        return self._is_asked_to_stop
+
+    # What is measured.
+
+    def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
+        setting = combination.setting
+        way = self._ways.get(setting) or self._open(combination)
+        effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
+        outcomes = gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
+        measured = [passes for passes, _ in outcomes]
+        if not measured[0].times_s:  # told to stop before the first that counts
+            return
+        before = self._passes.get(setting)
+        if before is not None:
+            measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
+        self._passes[setting] = measured
+        self._tell(setting, measured, [stages for _, stages in outcomes])
+
+    def _open(self, combination: Combination) -> Way:
+        from hpcdist.bench.dataload.way import Way
+
+        way = Way(
+            self.context,
+            self._sources.source(combination.data),
+            combination.setting,
+            seed=self._job.dataload.seed,
+            each=lambda: alive(self.context),
+            should_stop=self._is_stopping,
+            largest=lambda value: largest(self.context, value),
+        )
+        self._ways[combination.setting] = way
+        return way
+
+    def _time_model(self) -> None:
+        """A training step for each batch size, or what the job says that one takes."""
+        from hpcdist.data.order import LEAST_BATCH
+
+        first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
+        for batch_size, data in sorted(first.items()):
+            if self._job.dataload.step_time_s is not None:
+                said_s = self._job.dataload.step_time_s
+                self._tell_step(StepTime(batch_size=batch_size, mean_time_s=said_s))
+            elif self._job.model.name is None:
+                return
+            elif batch_size >= LEAST_BATCH:
+                self._tell_step(self._time_steps(data, batch_size))
+            else:
+                self._note(
+                    f"no step is timed with {batch_size} per batch: batch norm cannot train on it"
+                )
+
+    def _time_steps(self, data: Data, batch_size: int) -> StepTime:
+        import torch
+
+        from hpcdist.bench.dataload.model_step import time_steps
+
+        source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
+        times_s = time_steps(
+            self._job.model,
+            self._one_batch(source, batch_size),
+            source.num_classes,
+            device=torch.device(self.context.device),
+            alive=lambda: alive(self.context),
+        )
+        slowest = max(gather(self.context, times_s), key=statistics.fmean)
+        return StepTime(
+            batch_size=batch_size,
+            mean_time_s=statistics.fmean(slowest),
+            sd_time_s=statistics.stdev(slowest),
+            repeats=len(slowest),
+            model=self._job.model.name,
+            on_cpus=self.context.device == "cpu",
+        )
+
+    def _one_batch(self, source: Source, batch_size: int) -> Samples:
+        """As the model takes it, on its device."""
+        import torch
+
+        from hpcdist.data.order import Share
+
+        order = torch.arange(batch_size) % len(source)
+        share = Share(begin=0, end=batch_size, filled_end=batch_size)
+        with source.open(self.context) as batches:
+            (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
+            return batch
+
+    # What is told.
+
+    def _tell_plan(self) -> None:
+        number = len(self._combinations)
+        most_s = number * self._job.dataload.max_time_s
+        repeats = self._job.data.repeats
+        turns_told = "" if repeats == 1 else ", each in two turns"
+        self._say(
+            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}"
+            f"{turns_told}: {repeats} passes x {self._job.data.batches_to_check} batches; at most "
+            f"about {most_s / 60:.0f} min"
+        )
+        cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
+        most = max(each.setting.workers for each in self._combinations)
+        if most > cpus:
+            self._note(
+                f"data.workers: {most} per rank are more than the {cpus:g} CPU"
+                f"{'' if cpus == 1 else 's'} that each rank has here"
+            )
+
+    def _tell(self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]) -> None:
+        if self.context.rank != 0:
+            return
+        for place in dict.fromkeys(self._places):
+            ranks = self._of_node(place.node)
+            cell = to_cell(
+                setting,
+                place,
+                [passes[rank] for rank in ranks],
+                _means([stages[rank] for rank in ranks]),
+            )
+            self._cells[setting, place.node] = cell
+            self.context.events.write("loading", **msgspec.to_builtins(cell))
+            self.context.say(self._line(cell))
+
+    def _line(self, cell: LoadingCell) -> str:
+        settings = [each.setting for each in self._combinations]
+        keys = [key for key in varied(settings) if key not in {"transform", "workers"}]
+        words = [f"node {cell.node}"] if self.context.num_nodes > 1 else []
+        words += [
+            shortened(cell.setting.transform, BRIEF),
+            with_workers(cell.setting.workers),
+            *(f"{key} {shortened(in_job(getattr(cell.setting, key)), BRIEF)}" for key in keys),
+        ]
+        return (
+            f"{', '.join(words)}: {_mean_sd(cell)} per batch, "
+            f"{cell.images_per_s:,.0f} images/s ({cell.repeats} x {cell.batches})"
+        )
+
+    def _tell_step(self, step: StepTime) -> None:
+        self._steps.append(step)
+        if self.context.rank != 0:
+            return
+        self.context.events.write("model_step", **msgspec.to_builtins(step))
+        if step.model is not None:
+            self.context.say(
+                f"a training step of {step.model} with {step.batch_size:,} per batch: "
+                f"{_mean_sd(step)}"
+            )
+
+    def _of_node(self, node: int) -> list[int]:
+        """Its ranks."""
+        return [rank for rank, place in enumerate(self._places) if place.node == node]
+
+    def _say(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.say(message)
+
+    def _note(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.note(message)
+
+    def _conclude(self) -> None:
+        """The plot and the sentences, by the first rank, of what has been measured."""
+        cells = list(self._cells.values())
+        if self.context.rank != 0 or not cells:
+            return
+        told = conclude(cells, self._steps)
+        for sentence in (*told.headlines, *told.details):
+            self.context.say(sentence)
+        if self.context.is_current():
+            from hpcdist.bench.dataload.plot import MOST_AXES, draw, num_panels
+
+            path = self.context.run.path / PLOT_NAME
+            files.write_whole(path, draw(cells, self._title(cells)))
+            left_out = num_panels(cells) - MOST_AXES
+            more = f"; {left_out} more would not be readable" if left_out > 0 else ""
+            self._note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
+
+    def _title(self, cells: Sequence[LoadingCell]) -> str:
+        sizes = {cell.setting.batch_size for cell in cells}
+        batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
+        ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
+        cpus = f"{cells[0].cpus:g} CPU{'' if cells[0].cpus == 1 else 's'}"
+        return f"{self._job.data.name}{batches}{ranks}: {cpus} per node"
+
+
+def _places(context: RankContext) -> list[Place]:
+    """Where each rank is; a node's CPUs are those that its ranks have together, or their quota."""
+    cpus = min(context.num_cpus, cpu_quota() or math.inf)
+    found: list[Place] = gather(
+        context, Place(node=context.node_rank, host=context.host, cpus=cpus)
+    )
+    return found
+
+
+def _mean_sd(timed: LoadingCell | StepTime) -> str:
+    return show_mean_sd(timed.mean_time_s, timed.sd_time_s)
+
+
+def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of the stages that all ranks have."""
+    names = [name for name in stages[0] if all(name in each for each in stages)]
+    return {name: statistics.fmean(each[name] for each in stages) for name in names}

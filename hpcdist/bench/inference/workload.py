@@ -1,0 +1,231 @@
+"""The inference benchmark: time per batch by batch size, and by how a batch is spread over GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import JobError
+from hpcdist.base.units import show_mean_sd, show_time
+from hpcdist.bench.benchmark import (
+    alive,
+    finish_step,
+    gather,
+    is_asked_to_stop,
+    leave,
+    process_group,
+    should_stop,
+    stop,
+)
+from hpcdist.bench.inference.conclusion import conclude
+from hpcdist.bench.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
+from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.job.lists import check_each_once
+from hpcdist.job.spec import Inference, InferenceJob, JobSpec
+from hpcdist.rank.context import RankContext
+from hpcdist.training.model.args import check_model_args
+from hpcdist.training.model.names import check_model_name, is_torchvision
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hpcdist.bench.inference.forms import Single
+    from hpcdist.bench.inference.images import Images
+    from hpcdist.bench.inference.measure import Timed
+
+PLOT_NAME = "inference.png"
+
+
+def check(job: JobSpec) -> None:
+    """Raise JobError for all that can be known to be wrong without importing torch."""
+    assert isinstance(job, InferenceJob)
+    check_model_name(job.model.name)
+    check_model_args(job.model)
+    _check_lists(job.inference)
+    num_ranks = job.resources.nodes * job.resources.gpus
+    largest = max(job.inference.batch_sizes)
+    if PROCESS_PER_GPU in job.inference.strategies and largest < num_ranks:
+        raise JobError(
+            f"inference.batch_sizes are at most {largest}, but process_per_gpu shares a batch out "
+            f"to {num_ranks} ranks",
+            hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
+        )
+    if job.inference.image_shape is None:
+        check_data(job.data)
+
+
+def _check_lists(setting: Inference) -> None:
+    for key in ("batch_sizes", "strategies"):
+        values = getattr(setting, key)
+        if not values:
+            raise JobError(f"inference.{key} is empty", hint="list at least one")
+        often = "inference.repeats says how often it is timed"
+        check_each_once(f"inference.{key}", values, hint=often)
+
+
+def prepare(job: JobSpec) -> None:
+    """Download the data set where the job asks for it, once, before any rank starts."""
+    assert isinstance(job, InferenceJob)
+    if job.inference.image_shape is None and not find_data_set(job.data).is_complete(job.data):
+        download_data(job.data)
+
+
+def preload(job: JobSpec) -> list[str]:
+    """Modules to import once per node."""
+    assert isinstance(job, InferenceJob)
+    modules = ["hpcdist.bench.inference.measure", "hpcdist.bench.inference.images"]
+    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
+        modules.append("torchvision")
+    return modules
+
+
+def run(context: RankContext) -> None:
+    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
+    import torch
+
+    job = context.job
+    assert isinstance(job, InferenceJob)
+    torch.set_num_threads(context.num_threads)
+    # gloo also on GPUs: a rank that waits in NCCL would keep its GPU busy, which is measured.
+    with process_group(context, "gloo"), torch.no_grad():
+        _Benchmark(context, job).run()
+
+
+class _Benchmark:
+    """One rank's part."""
+
+    def __init__(self, context: RankContext, job: InferenceJob) -> None:
+        import torch
+
+        from hpcdist.bench.inference.images import load_images
+
+        self.context = context
+        self.setting = job.inference
+        self._job = job
+        self._device = torch.device(context.device)
+        self._images: Images = load_images(job)
+        self._model, self._memory_format = self._build()
+        self._cells: list[Cell] = []
+
+    def run(self) -> None:
+        """Every strategy with every batch size, and what follows from it."""
+        from hpcdist.bench.inference.forms import FORMS, left_out
+
+        setting = self.setting
+        for sentence in left_out(setting.strategies, setting.batch_sizes, self.context):
+            self._note(sentence)
+        forms = {
+            strategy: FORMS[strategy](self._model, self.context, setting.precision)
+            for strategy in setting.strategies
+        }
+        # What is compared is measured one after the other: the speed of a machine drifts.
+        plan = [
+            (strategy, form, size)
+            for size in setting.batch_sizes
+            for strategy, form in forms.items()
+            if form.can_take(size)
+        ]
+        for number, (strategy, form, size) in enumerate(plan):
+            if should_stop(self.context) or not self._measure(strategy, form, size):
+                self._conclude()
+                raise stop(self.context, number, len(plan), "measurements")
+            finish_step(self.context, number + 1)
+        self._conclude()
+
+    def _build(self) -> tuple[nn.Module, Any]:
+        """The model in its memory format, ready for inference; the same in all ranks."""
+        from hpcdist.training.checkpoint import rng
+        from hpcdist.training.model.models import build_model, pick_memory_format
+
+        rng.seed_weights(self.setting.seed)
+        model = build_model(self._job.model, self._images.shape, self._images.num_classes).eval()
+        memory_format = pick_memory_format(
+            model,
+            setting=self.setting.channels_last,
+            tensor_cores=self.setting.precision != "fp32",
+            device=self._device,
+        )
+        return model.to(self._device).to(memory_format=memory_format), memory_format
+
+    def _measure(self, strategy: str, form: Single, size: int) -> bool:
+        """Whether it was measured as often as planned; all ranks know."""
+        timed = self._time(form, size) if form.takes_part else None
+        outcomes: list[Timed | None] = gather(self.context, timed)
+        measured = outcomes if form.uses_all_ranks else outcomes[:1]
+        if self.context.rank == 0 and all(one is None or one.times_s for one in measured):
+            self._tell(_to_cell(strategy, form.devices, size, measured))
+        is_whole = all(one is None or one.is_whole for one in measured)
+        if not is_whole:
+            leave(self.context)
+        return is_whole
+
+    def _time(self, form: Single, size: int) -> Timed | None:
+        from hpcdist.bench.inference.measure import Effort, Meeting, time_form
+
+        setting = self.setting
+        effort = Effort(
+            repeats=setting.repeats, warmup=setting.warmup, max_time_s=setting.max_time_s
+        )
+        return time_form(
+            form,
+            form.share(self._batch(size)),
+            effort,
+            meeting=Meeting(
+                is_alone=not form.uses_all_ranks,
+                is_to_leave=lambda: is_asked_to_stop(self.context),
+            ),
+            alive=lambda: alive(self.context),
+        )
+
+    def _batch(self, size: int) -> Tensor:
+        return self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
+
+    # What is told.
+
+    def _tell(self, cell: Cell) -> None:
+        self._cells.append(cell)
+        self.context.events.write("inference", **msgspec.to_builtins(cell))
+        if cell.mean_time_s is None:
+            self.context.say(f"{cell.strategy}, {cell.batch_size:,} per batch: {cell.error}")
+            return
+        self.context.say(
+            f"{cell.strategy}, {cell.batch_size:,} per batch: "
+            f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.images_per_s:,.0f} images/s "
+            f"({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
+        )
+
+    def _note(self, message: str) -> None:
+        if self.context.rank == 0:
+            self.context.note(message)
+
+    def _conclude(self) -> None:
+        """The plot and the sentences, by the first rank, of what has been measured."""
+        if self.context.rank != 0 or not self._cells:
+            return
+        for sentence in conclude(self._cells):
+            self.context.say(sentence)
+        if self.context.is_current():
+            from hpcdist.bench.inference.plot import draw
+
+            title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
+            path = self.context.run.path / PLOT_NAME
+            files.write_whole(path, draw(self._cells, title))
+            self._note(f"plot with error bars: {PLOT_NAME} in the run directory")
+
+
+def _to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> Cell:
+    """One cell from what the ranks that took part measured."""
+    timed = [outcome for outcome in outcomes if outcome is not None]
+    if len(timed) < len(outcomes):
+        return Cell(strategy=strategy, batch_size=size, devices=devices, error="out of memory")
+    times_s = slowest([outcome.times_s for outcome in timed])
+    cold_s = max(outcome.cold_s for outcome in timed)
+    return Cell(
+        strategy=strategy,
+        batch_size=size,
+        devices=devices,
+        parts_s=timed[0].parts_s,
+        **timed_fields(times_s, cold_s, size),
+    )

@@ -1,0 +1,255 @@
+"""Heavy packages that a user's code imports: imported once per node, before the ranks are forked.
+
+Which they are, in which order, and what the program has set in its environment by then, is found
+without running it. A package that would read something else then than in a rank is left to the
+ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hpcdist.job.preload import LeftOut, Preload
+from hpcdist.job.program_text import OF_EACH_RANK, Change, Event, Import, Place, read_program
+
+_NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas"))
+_TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
+_DYNAMO = "torch._dynamo"
+PRELOADED_PACKAGES = frozenset(("torch", "torchvision", "PIL")) | _NUMERIC | _TRAINERS
+"""Packages that can be imported before the fork: importing them starts no thread of their own, and
+what they seed or read of a rank's environment meanwhile is renewed in the rank (import_state)."""
+
+_TORCHVISION = ("numpy", "PIL", "torch", _DYNAMO)
+_TORCHMETRICS = (*_TORCHVISION, "scipy", "torchvision")
+_BRINGS: Mapping[str, tuple[str, ...]] = {
+    "scipy": ("numpy",),
+    "pandas": ("numpy",),
+    "sklearn": ("numpy", "scipy", "pandas"),
+    "torch": ("numpy",),
+    _DYNAMO: ("numpy", "torch"),
+    "torchvision": _TORCHVISION,
+    "torchmetrics": _TORCHMETRICS,
+    "pytorch_lightning": (*_TORCHMETRICS, "torchmetrics"),
+    "lightning": (*_TORCHMETRICS, "torchmetrics"),
+}
+"""Package -> those that it imports as it is imported, where they are installed; in order."""
+
+_ALL = PRELOADED_PACKAGES | {_DYNAMO}
+_WITH_THREADS = _ALL - {"PIL", _DYNAMO}
+_READERS: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = (
+    (
+        (
+            *("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "WANDB_", "PYTHONHASHSEED"),
+            *("PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"),
+            *("CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
+        ),
+        frozenset(),
+    ),
+    (
+        (
+            *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TOKENIZERS_", "DATASETS_", "DIFFUSERS_"),
+            *("MPL", "MLFLOW_", "COMET_", "NEPTUNE_", "SLURM_", "TF_", "XLA_", "JAX_"),
+        ),
+        _TRAINERS,
+    ),
+    (("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_"), _WITH_THREADS),
+    (("TORCH", "PYTORCH_", "TRITON_"), _ALL - _NUMERIC - {"PIL"}),
+)
+"""Beginnings of names of variables -> the packages that read them as they are imported, or that
+import what does; of all other variables any package may. Recorded for what Python code reads, and
+libraries by getenv, while each was imported (torch 2.15, lightning 2.6, transformers 5). Variables
+of CUDA are read when it is started, which no import does."""
+
+_LIGHT = frozenset(
+    (
+        *("absl", "attr", "attrs", "click", "cloudpickle", "colorama", "configargparse", "dotenv"),
+        *("easydict", "filelock", "fire", "fsspec", "git", "hydra", "jinja2", "jsonargparse"),
+        *("loguru", "ml_collections", "msgspec", "munch", "natsort", "omegaconf", "packaging"),
+        *("prettytable", "psutil", "pydantic", "pynvml", "requests", "rich", "setproctitle"),
+        *("simple_parsing", "six", "submitit", "tabulate", "tap", "tensorboard", "termcolor"),
+        *("threadpoolctl", "toml", "tomli", "tqdm", "tyro", "typer", "typing_extensions", "wandb"),
+        *("yacs", "yaml"),
+    )
+)
+"""Packages that import none of the heavy ones as they are imported; any other may."""
+_NEEDS_DYNAMO = (b"DistributedDataParallel", b"fully_shard", b"FullyShardedDataParallel", b"optim")
+"""Names whose first use imports torch._dynamo, which takes as long as torch itself."""
+
+
+def heavy_imports(
+    path: Path,
+    *,
+    first_on_path: Path | None = None,
+    function: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Preload:
+    """Heavy modules that a program imports, and what their use imports in turn; `read_program` says
+    what the arguments are.
+
+    Raises OSError, SyntaxError or ValueError where the file is no longer what it was.
+    """
+    program = read_program(
+        path,
+        environ=environ,
+        installed=PRELOADED_PACKAGES | _LIGHT,
+        first_on_path=first_on_path,
+        function=function,
+    )
+    needs_dynamo = any(name in source for source in program.sources for name in _NEEDS_DYNAMO)
+    folder = path.parent if first_on_path is None else first_on_path
+    shadowed = frozenset(
+        package
+        for package in PRELOADED_PACKAGES
+        if (folder / f"{package}.py").exists() or (folder / package / "__init__.py").exists()
+    )
+    return plan_preload(program.events, needs_dynamo=needs_dynamo, shadowed=shadowed)
+
+
+def notes_on_imports(
+    path: Path, *, first_on_path: Path | None = None, function: str | None = None
+) -> list[str]:
+    """What the user should know before a program is submitted, of its imports."""
+    environ = _WhereItWillRun(os.environ, OMP_NUM_THREADS="")
+    try:
+        found = heavy_imports(path, first_on_path=first_on_path, function=function, environ=environ)
+    except (OSError, SyntaxError, ValueError):  # it is read again where it runs
+        return []
+    return found.notes()
+
+
+class _WhereItWillRun(dict[str, str]):
+    """The environment of a node, as far as it is known where the job is submitted: a variable that
+    the program takes for granted will be there."""
+
+    def __missing__(self, name: str) -> str:
+        return f"${name}"
+
+
+def readers(name: str | None) -> frozenset[str]:
+    """Packages that read a variable (None: one of any name) as they are imported."""
+    if name is None:
+        return _ALL
+    if name in OF_EACH_RANK:
+        return frozenset()
+    return next((packages for begins, packages in _READERS if name.startswith(begins)), _ALL)
+
+
+def plan_preload(
+    events: Iterable[Event], *, needs_dynamo: bool, shadowed: Container[str] = ()
+) -> Preload:
+    """What can be imported before the fork, of what a program does. Where a module of the user's
+    has the name of a package (`shadowed`), what imports that package would get the user's."""
+    plan = _Plan(needs_dynamo=needs_dynamo)
+    for event in events:
+        if isinstance(event, Change):
+            plan.change(event)
+        elif _package(event.module) in PRELOADED_PACKAGES:
+            if not any(one in shadowed for one in _BRINGS.get(_package(event.module), ())):
+                plan.load(event)
+        elif _package(event.module) not in _LIGHT:
+            plan.load_any(event)
+    return plan.end()
+
+
+def _package(module: str) -> str:
+    return module if module == _DYNAMO else module.partition(".")[0]
+
+
+class _Plan:
+    """Goes through what a program does. A package is loaded for certain, or perhaps since some
+    place, or not yet; one that is left out stays so."""
+
+    def __init__(self, *, needs_dynamo: bool) -> None:
+        self._needs_dynamo = needs_dynamo
+        self._steps: list[Change | str] = []
+        self._loaded: set[str] = set()
+        self._perhaps: dict[str, Place] = {}
+        self._unknown: dict[str | None, Change] = {}
+        self._left_out: dict[str, LeftOut] = {}
+        self._wanted: dict[str, None] = {}
+        """Modules that are imported perhaps, or later, in order."""
+        self._named: dict[str, None] = {}
+        """Packages that the program imports by name, or by their use."""
+
+    def change(self, change: Change) -> None:
+        """The environment of what is not loaded yet is another from here on."""
+        concerned = readers(change.name)
+        for package in concerned & self._perhaps.keys():
+            at = self._perhaps.pop(package)
+            self._left_out[package] = LeftOut(package=package, change=change, imported_at=at)
+        if not concerned:
+            return
+        if change.is_known:
+            self._unknown.pop(change.name, None)
+            self._steps.append(change)
+        else:
+            self._unknown[change.name] = change
+
+    def load(self, event: Import) -> None:
+        """A heavy module is imported, and with it what it brings, and what its use imports."""
+        self._bring(event.module, event.place, is_certain=event.is_certain)
+        if _package(event.module) == "torch":
+            self._bring("torch.distributed", event.place, is_certain=event.is_certain)
+            if self._needs_dynamo:
+                self._bring(_DYNAMO, event.place, is_certain=False)
+
+    def load_any(self, event: Import) -> None:
+        """A package is imported that may import any of the heavy ones."""
+        self._meet(_ALL, event.place, is_certain=False)
+
+    def end(self) -> Preload:
+        """What is imported perhaps can be imported: nothing has changed that it would read."""
+        for module in self._wanted:
+            package = _package(module)
+            self._meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
+            self._import(module)
+        left_out = [self._why_left_out(package) for package in self._named]
+        return Preload(steps=self._steps, left_out=[one for one in left_out if one is not None])
+
+    def _bring(self, module: str, place: Place, *, is_certain: bool) -> None:
+        package = _package(module)
+        self._named[package] = None
+        brought = _BRINGS.get(package, ())
+        self._meet((*brought, package), place, is_certain=is_certain)
+        if not is_certain:
+            self._wanted[module] = None
+        elif package in self._loaded:
+            self._import(module)
+        else:
+            for one in brought:  # in the ranks it is imported here, in the environment of here
+                self._import(one)
+
+    def _meet(self, packages: Iterable[str], place: Place | None, *, is_certain: bool) -> None:
+        """Packages are imported, those before that the others import."""
+        for package in packages:
+            if package in self._loaded or package in self._left_out:
+                continue
+            change = self._unknown_to(package)
+            if change is not None:
+                self._perhaps.pop(package, None)
+                self._left_out[package] = LeftOut(package=package, change=change)
+            elif place is not None and not is_certain:
+                self._perhaps.setdefault(package, place)
+            elif self._why_left_out(package) is None:
+                self._perhaps.pop(package, None)
+                self._loaded.add(package)
+
+    def _import(self, module: str) -> None:
+        package = _package(module)
+        is_right = package in self._loaded and self._unknown_to(package) is None
+        if is_right and module not in self._steps:
+            self._steps.append(module)
+
+    def _unknown_to(self, package: str) -> Change | None:
+        """What was changed that the package would read, to what is not known."""
+        changes = self._unknown.values()
+        return next((change for change in changes if package in readers(change.name)), None)
+
+    def _why_left_out(self, package: str) -> LeftOut | None:
+        for one in (package, *_BRINGS.get(package, ())):
+            if one in self._left_out:
+                return replace(self._left_out[one], package=package)
+        return None

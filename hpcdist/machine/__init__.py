@@ -1,0 +1,1 @@
+"""The host at hand: processes, memory, CPUs, GPUs, ports and network."""

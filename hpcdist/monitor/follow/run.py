@@ -1,0 +1,151 @@
+"""Following a run in the foreground: its ranks' output, live progress, and its end.
+
+Up to 8 ranks' logs are shown, each line with its rank. Of larger runs, where hundreds of ranks say
+the same, rank 0 is shown, and the last lines of the rank that failed first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcdist.agent.outcome.failure import is_own_error
+from hpcdist.base.terminal_lines import last_lines
+from hpcdist.monitor.follow.beginning import Beginning
+from hpcdist.monitor.follow.live import LiveProgress
+from hpcdist.monitor.follow.screen import Screen
+from hpcdist.monitor.follow.tail import LogTail
+from hpcdist.monitor.states import EndWatch, wait_until_gone
+from hpcdist.runs.run import Run
+from hpcdist.runs.submitted import job_section
+from hpcdist.runs.verdict import Verdict
+
+POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
+
+_ALL_RANKS_UP_TO = 8
+_TAIL_LINES = 20
+_CRASHED_THREAD = "Current thread "
+_CRASH_LINES = 10
+_ENDED = {"preempted": "ended early"}
+
+
+def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None) -> Verdict:
+    """Show what the run's ranks print until it has ended; the verdict is not shown.
+
+    `check` is called between looks, and may raise to end the following.
+    """
+    end = EndWatch(run)
+    shown = _shown_ranks(run)
+    logs = LogTail(run, lambda rank: rank in shown)
+    progress = LiveProgress(run) if screen.is_live else None
+    restarts = _Restarts(run)
+    beginning = Beginning(run)
+    while (verdict := end.poll()) is None:
+        check()
+        beginning.show(screen, end.condition)
+        show_new(logs, screen)
+        restarts.show(screen)
+        if progress is not None:
+            screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
+        time.sleep(POLL_S)
+    wait_until_gone(run)
+    screen.close()  # what was drawn as unfinished becomes a part of the log
+    beginning.show(screen, end.condition)
+    screen.lines(logs.lines(finish=True))
+    restarts.show(screen)
+    _show_unseen(run, verdict, shown, screen)
+    return verdict
+
+
+def show_new(logs: LogTail, screen: Screen) -> None:
+    """Show what the ranks have printed since the last call; lines that are not finished only where
+    they cannot be drawn, and only now and then."""
+    screen.lines(logs.lines())
+    if not screen.has_log:
+        screen.lines(logs.overdue_lines())
+
+
+def end_sentence(run: Run, verdict: Verdict) -> str:
+    """How a run ended, in one sentence."""
+    if verdict.state == "done":
+        remark = f"; {verdict.remark}" if verdict.remark else ""
+        return f"run {run.id}: done{_duration(run, verdict)}{remark}"
+    return f"run {run.id} {verdict.state}: {verdict.message}"
+
+
+def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
+    """How an attempt ended after which there is another, or is to be."""
+    why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
+    why += " ".join(verdict.message.split())
+    if verdict.state == "failed" and verdict.kind != "agent_lost":
+        return f"{why}; starting again ({verdict.restarts + 1} of {most_restarts})"
+    return f"{why}; starting again when the scheduler says so"
+
+
+class _Restarts:
+    """Tells of each end of an attempt after which the ranks are started again."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._most = job_section(run, "launch").get("max_restarts", 0)
+        self._next = 0
+
+    def show(self, screen: Screen) -> None:
+        while (verdict := self._run.read_attempt_verdict(self._next)) is not None:
+            self._next += 1
+            screen.say(again_sentence(verdict, most_restarts=self._most))
+
+
+def show_lost_agents(run: Run, screen: Screen) -> None:
+    """The last words of the agents, and of the job around them: no rank could say why it ended."""
+    for path in [*sorted(run.logs_folder.glob("agent-*.log")), *run.job_logs()]:
+        _show_tail(run, path, screen)
+
+
+def _shown_ranks(run: Run) -> range:
+    resources = job_section(run, "resources")
+    world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
+    return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
+
+
+def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
+    """What explains the end and has not been on the screen yet, or has scrolled off it."""
+    if verdict.kind == "agent_lost":
+        show_lost_agents(run, screen)
+    elif verdict.rank is not None:
+        log = run.path / (verdict.log or run.log_file(verdict.rank))
+        if verdict.rank not in shown:
+            _show_tail(run, log, screen)
+        elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):
+            screen.say(f"rank {verdict.rank} failed first:")
+            for line in _telling_lines(verdict.traceback):
+                screen.say(f"  {line}")
+        screen.say(f"log of rank {verdict.rank}: {log}")
+
+
+def _telling_lines(trace: str) -> list[str]:
+    """The lines of a traceback that are nearest to the failure; in faulthandler's report on a crash
+    these are the first of the thread that crashed."""
+    lines = trace.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith(_CRASHED_THREAD)]
+    if not starts:
+        return lines[-_TAIL_LINES:]
+    begin = starts[-1]
+    end = lines.index("", begin) if "" in lines[begin:] else len(lines)
+    return [lines[0], *lines[begin : min(end, begin + _CRASH_LINES)]]
+
+
+def _show_tail(run: Run, path: Path, screen: Screen) -> None:
+    lines = last_lines(path, _TAIL_LINES)
+    if lines:
+        screen.say(f"the last lines of {path.relative_to(run.path)}:")
+    for line in lines:
+        screen.say(f"  {line}")
+
+
+def _duration(run: Run, verdict: Verdict) -> str:
+    created_s = (run.read_spec() or {}).get("created_s")
+    if verdict.time_s is None or not isinstance(created_s, int | float):
+        return ""
+    return f" in {verdict.time_s - created_s:.1f} s"

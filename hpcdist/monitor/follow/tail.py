@@ -1,0 +1,151 @@
+"""Reading files while others write them: whole lines, as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hpcdist.base.terminal_lines import TerminalLines
+from hpcdist.runs.run import Run
+
+OVERDUE_S = 10.0
+"""So long a line without its end is waited for where it cannot be drawn: a progress bar must not
+flood a file, and a prompt not be held back."""
+
+_CHUNK_BYTES = 1 << 18
+_LONGEST_LINE_BYTES = 1 << 16  # longer ones are cut, so that memory stays bounded
+_HELD_ROWS = 32
+
+
+class TailedFile:
+    """The lines of one growing file; a line that is not finished yet waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._growth = _Growth(path)
+        self._rest = b""
+
+    def lines(self, *, finish: bool = False) -> Iterator[bytes]:
+        """The lines that were finished since the last call; with `finish`, the open one too."""
+        for chunk in self._growth.chunks():
+            *whole, self._rest = (self._rest + chunk).split(b"\n")
+            yield from whole
+            if len(self._rest) > _LONGEST_LINE_BYTES:
+                yield self._rest
+                self._rest = b""
+        if finish and self._rest:
+            yield self._rest
+            self._rest = b""
+
+
+class TailedLog:
+    """The lines of one growing log, as a terminal shows them."""
+
+    def __init__(self, path: Path) -> None:
+        self._growth = _Growth(path)
+        self._terminal = TerminalLines()
+        self._waiting_since_s: float | None = None
+
+    def lines(self, *, finish: bool = False) -> Iterator[str]:
+        """The lines that were finished since the last call; with `finish`, the open ones too."""
+        for chunk in self._growth.chunks():
+            yield from self._terminal.feed(chunk)
+        if finish:
+            yield from self._terminal.finish()
+
+    def open_lines(self) -> list[str]:
+        """What is written of lines that are not finished, such as a progress bar."""
+        return self._terminal.open_lines()
+
+    def overdue_lines(self, now_s: float) -> list[str]:
+        """The same, each time they have been waited for long enough."""
+        if not self.open_lines():
+            self._waiting_since_s = None
+        elif self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        elif now_s - self._waiting_since_s >= OVERDUE_S:
+            self._waiting_since_s = None
+            return self._terminal.give_open()
+        return []
+
+
+class LogTail:
+    """New lines of the logs of some ranks of a run, over all attempts."""
+
+    def __init__(
+        self,
+        run: Run,
+        wanted: Callable[[int], bool] = lambda _: True,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run = run
+        self._wanted = wanted
+        self._clock_s = clock_s
+        self._logs: dict[Path, TailedLog] = {}
+        self._places: dict[Path, tuple[int, int]] = {}
+        """Rank and attempt of each log."""
+
+    def lines(self, *, finish: bool = False) -> Iterator[tuple[int, str]]:
+        """(rank, line) of what was written since the last call; a rank's log is finished, too, once
+        its next attempt has one."""
+        for rank, attempt, path in self._run.log_files():
+            if self._wanted(rank) and path not in self._logs:
+                self._logs[path] = TailedLog(path)
+                self._places[path] = (rank, attempt)
+        newest = dict(sorted(self._places.values()))
+        for path, log in self._logs.items():
+            rank, attempt = self._places[path]
+            for line in log.lines(finish=finish or attempt < newest[rank]):
+                yield rank, line
+
+    def open_lines(self) -> list[tuple[int, str]]:
+        """(rank, text) of the lines that are not finished."""
+        return [
+            (self._places[path][0], text)
+            for path, log in self._logs.items()
+            for text in log.open_lines()
+        ]
+
+    def overdue_lines(self) -> list[tuple[int, str]]:
+        """The same of those that have been waited for long enough, where none can be drawn."""
+        now_s = self._clock_s()
+        return [
+            (self._places[path][0], text)
+            for path, log in self._logs.items()
+            for text in log.overdue_lines(now_s)
+        ]
+
+
+def whole_log(path: Path) -> Iterator[str]:
+    """The lines of a log as they are now, the last one too if it is not finished."""
+    terminal = TerminalLines(hold=_HELD_ROWS)
+    for chunk in _Growth(path).chunks():
+        yield from terminal.feed(chunk)
+    yield from terminal.finish()
+
+
+class _Growth:
+    """What is added to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def chunks(self) -> Iterator[bytes]:
+        """What was added since the last call, and not what is added meanwhile: whoever writes all
+        the time must not keep the reader."""
+        # Opened each time: a run on a thousand ranks must not need a thousand descriptors.
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                end = os.fstat(file.fileno()).st_size
+                file.seek(self._offset)
+                while self._offset < end:
+                    chunk = file.read(min(_CHUNK_BYTES, end - self._offset))
+                    if not chunk:
+                        return
+                    self._offset += len(chunk)
+                    yield chunk
+        except OSError:
+            return

@@ -1,0 +1,181 @@
+"""What state runs are in, and when they have ended: the verdict, else what the scheduler says; and
+what it accounts."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
+from hpcdist.runs.run import Run
+from hpcdist.runs.submitted import scheduler_of
+from hpcdist.runs.verdict import State, Verdict
+from hpcdist.schedulers import SCHEDULERS, Condition, load_scheduler
+from hpcdist.schedulers.accounting import Accounting, AccountingScheduler
+
+OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
+"""States of a run that has not ended, as far as is known."""
+
+_FIRST_INTERVAL_S = 1.0
+_LONGEST_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
+_LONGEST_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
+_POLL_S = 0.02
+_GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
+_LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
+_NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log has the reason"
+
+
+def run_states(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, State]:
+    """State of each run by its id; see `run_conditions`."""
+    return {name: found.state for name, found in run_conditions(runs, warn=warn).items()}
+
+
+def run_conditions(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, Condition]:
+    """Condition of each run by its id; each scheduler is asked once, and only for runs without
+    verdict.
+
+    A run that cannot be read is lost. Where a scheduler does not answer its runs are unknown, and
+    `warn` is told why.
+    """
+    conditions: dict[str, Condition] = {}
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        verdict = run.read_verdict()
+        if verdict is not None:
+            conditions[run.id] = Condition(state=verdict.state)
+        elif (scheduler := scheduler_of(run)) is not None:
+            by_scheduler[scheduler].append(run)
+        else:
+            conditions[run.id] = Condition(state="lost")
+    for scheduler, theirs in by_scheduler.items():
+        conditions |= _ask(scheduler, theirs, warn)
+    return conditions
+
+
+def run_accounting(
+    runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
+) -> dict[str, Accounting]:
+    """What schedulers' accounting has on runs, by run id, where they keep books and answer; else
+    `warn` is told why. Each scheduler is asked once."""
+    by_scheduler: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        name = scheduler_of(run)
+        if name in SCHEDULERS and name != "local":  # which keeps no books
+            by_scheduler[name].append(run)
+    found: dict[str, Accounting] = {}
+    for name, theirs in by_scheduler.items():
+        scheduler = load_scheduler(name)
+        try:
+            if isinstance(scheduler, AccountingScheduler):
+                found |= scheduler.accounting(theirs)
+        except SchedulerError as error:
+            if warn is not None:
+                warn(
+                    f"waiting times, and what else {name} accounts, are not known: {error.message}"
+                )
+    return found
+
+
+def end_verdict(run: Run, condition: Condition) -> Verdict:
+    """The verdict on a run that left none: its last attempt's, else the scheduler's word."""
+    state = condition.state
+    attempt = run.read_attempt_verdict(run.newest_attempt())
+    if attempt is not None:
+        code = EXIT_INTERRUPTED if state == "cancelled" else attempt.exit_code_of_run
+        return msgspec.structs.replace(attempt, state=_end_state(state), exit_code_of_run=code)
+    said = f": {condition.reason}" if condition.reason else ""
+    if state == "cancelled":
+        return Verdict(
+            kind="cancelled",
+            state=state,
+            message=f"the scheduler says it was cancelled{said}",
+            exit_code_of_run=EXIT_INTERRUPTED,
+        )
+    return Verdict(
+        kind="agent_lost",
+        state=_end_state(state),
+        message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{said}",
+        exit_code_of_run=EXIT_FAILED,
+    )
+
+
+def _end_state(state: State) -> State:
+    return "lost" if state in (*OPEN_STATES, "done") else state
+
+
+class EndWatch:
+    """Watches one run for its end, without asking its scheduler too often."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.condition = Condition(state="pending")
+        """What the scheduler said last."""
+        self._longest_s = _LONGEST_INTERVAL_S.get(
+            scheduler_of(run) or "", _LONGEST_INTERVAL_ELSEWHERE_S
+        )
+        self._interval_s = _FIRST_INTERVAL_S
+        self._next_s = time.monotonic() + self._interval_s
+        self._ended_before = False
+
+    def poll(self) -> Verdict | None:
+        """The verdict once the run has ended; where it left none, one that says so.
+
+        The scheduler must say twice that the run ended: a verdict may be on its way through a
+        shared file system.
+        """
+        verdict = self._run.read_verdict()
+        if verdict is not None or time.monotonic() < self._next_s:
+            return verdict
+        self._interval_s = min(2 * self._interval_s, self._longest_s)
+        self.condition = run_conditions([self._run])[self._run.id]
+        self._next_s = time.monotonic() + self._interval_s
+        if self.condition.state in OPEN_STATES:
+            self._ended_before = False
+            return None
+        if self._ended_before:
+            return self._run.read_verdict() or end_verdict(self._run, self.condition)
+        self._ended_before = True
+        return None
+
+
+def wait_until_gone(run: Run) -> None:
+    """Wait for the last processes of a run that has a verdict, where they are on this machine."""
+    name = scheduler_of(run)
+    if name != "local" and not (run.read_submission() or {}).get("step"):
+        return
+    scheduler = load_scheduler(name or "local")
+    deadline_s = time.monotonic() + _GONE_LIMIT_S
+    while time.monotonic() < deadline_s:
+        if scheduler.conditions([run])[run.id].state not in OPEN_STATES:
+            return
+        time.sleep(_POLL_S)
+
+
+def _ask(
+    scheduler: str, runs: Sequence[Run], warn: Callable[[str], None] | None
+) -> dict[str, Condition]:
+    try:
+        answers = load_scheduler(scheduler).conditions(runs)
+    except SchedulerError as error:
+        if warn is not None:
+            whose = "state of 1 run is" if len(runs) == 1 else f"states of {len(runs)} runs are"
+            warn(f"the {whose} not known: {error.message}")
+        unknown = Condition(state="unknown", reason=error.message)
+        return {run.id: _settled(run, unknown) for run in runs}
+    lost = Condition(state="lost")
+    return {run.id: _settled(run, answers.get(run.id, lost)) for run in runs}
+
+
+def _settled(run: Run, condition: Condition) -> Condition:
+    """A verdict that was written while the scheduler was asked has the last word."""
+    if condition.state in ("pending", "running"):
+        return condition
+    verdict = run.read_verdict()
+    return condition if verdict is None else Condition(state=verdict.state)

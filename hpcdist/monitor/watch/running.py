@@ -1,0 +1,182 @@
+"""One run that goes on: how far it is, how fast, and how its ranks are."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import time
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from hpcdist.base.units import show_age
+from hpcdist.machine.process import state_letter
+from hpcdist.monitor.follow.live import Progress, RankEvents
+from hpcdist.monitor.watch.event_tail import EventTail
+from hpcdist.runs.run import Run, place_of_events
+
+_QUIET_S = 60.0
+_QUIET_WINDOWS = 3
+_SLOW = 1.5
+_SHOWN_RANKS = 3
+_STOPPED = ("T", "t")
+"""As /proc gives the state of a process: stopped by a signal, or by a debugger."""
+
+
+class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks of a run's newest attempt."""
+
+    progress: Progress
+    num_alive: int
+    """Ranks that have begun and not ended."""
+    world_size: int
+    quiet_s: float
+    """Since one of them recorded something."""
+    troubles: list[str]
+    """What a user should know, a sentence each."""
+
+
+class RunningRun:
+    """Reads what a run's ranks record, each time only what is new; a restart begins anew."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._begin(0)
+
+    def look(self) -> RanksSeen | None:
+        """The newest figures; None before a rank wrote its first event."""
+        self._begin_newest_attempt()
+        for rank, file in self._files():
+            self._take(rank, file)
+        begun = {rank: one for rank, one in sorted(self._ranks.items()) if one.world_size}
+        if not begun:
+            return None
+        lowest = next(iter(begun.values()))
+        alive = [rank for rank, one in begun.items() if one.end_status is None]
+        return RanksSeen(
+            progress=lowest.progress(self._attempt, samples_per_s=_samples_per_s(begun)),
+            num_alive=len(alive),
+            world_size=lowest.world_size or 1,
+            quiet_s=self._quiet_s(),
+            troubles=[
+                *_failed(begun),
+                *_stopped({rank: begun[rank] for rank in alive}),
+                *self._quiet(begun, alive),
+                *_slow(begun),
+            ],
+        )
+
+    def _begin(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._tails: dict[int, EventTail] = {}
+        self._ranks: dict[int, RankEvents] = {}
+        self._heard_s: dict[int, float] = {}
+        """By rank, when it last recorded something: monotonic clock."""
+
+    def _begin_newest_attempt(self) -> None:
+        try:
+            attempt = max(0, self._run.newest_attempt())
+        except OSError:
+            return
+        if attempt != self._attempt:
+            self._begin(attempt)
+
+    def _files(self) -> Iterator[tuple[int, os.DirEntry[str]]]:
+        """(rank, file) of the attempt."""
+        try:
+            with os.scandir(self._run.events_folder) as entries:
+                for entry in entries:
+                    place = place_of_events(entry.name)
+                    if place is not None and place[1] == self._attempt:
+                        yield place[0], entry
+        except OSError:
+            return
+
+    def _take(self, rank: int, file: os.DirEntry[str]) -> None:
+        try:
+            stat = file.stat()
+        except OSError:
+            return
+        if rank not in self._tails:
+            self._tails[rank] = EventTail(self._run.event_file(rank, self._attempt))
+            self._ranks[rank] = RankEvents()
+            # The clocks of this machine and of the file system may differ.
+            self._hear(rank, age_s=max(0.0, time.time() - stat.st_mtime))
+        is_first = self._ranks[rank].world_size is None
+        for event in self._tails[rank].events(stat.st_size):
+            self._ranks[rank].take(event)
+            if not is_first:
+                self._hear(rank, age_s=0.0)
+
+    def _hear(self, rank: int, *, age_s: float) -> None:
+        self._heard_s[rank] = max(self._heard_s.get(rank, -math.inf), time.monotonic() - age_s)
+
+    def _quiet_s(self) -> float:
+        """Since any rank was heard."""
+        return time.monotonic() - max(self._heard_s.values(), default=time.monotonic())
+
+    def _quiet(self, ranks: Mapping[int, RankEvents], alive: list[int]) -> list[str]:
+        quiet_s = self._quiet_s()
+        window_s = max(one.window_s() for one in ranks.values())
+        limit_s = max(_QUIET_S, _QUIET_WINDOWS * window_s)
+        if alive and quiet_s >= limit_s:
+            return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
+        now_s = time.monotonic()
+        since_s = {rank: now_s - self._heard_s[rank] for rank in alive}
+        quiet = [rank for rank in alive if since_s[rank] >= limit_s]
+        if not quiet:
+            return []
+        least_s = min(since_s[rank] for rank in quiet)
+        verb = "has" if len(quiet) == 1 else "have"
+        return [
+            f"{_named(quiet)} {verb} recorded nothing for {show_age(least_s)}, while others have"
+        ]
+
+
+def _samples_per_s(ranks: Mapping[int, RankEvents]) -> float | None:
+    """Of all ranks; those that have no window yet are taken to be as fast as the others."""
+    world_size = next(iter(ranks.values())).world_size or 1
+    rates = [rate for one in ranks.values() if (rate := one.samples_per_s()) is not None]
+    return sum(rates) / len(rates) * world_size if rates else None
+
+
+def _failed(ranks: Mapping[int, RankEvents]) -> list[str]:
+    ended = [(rank, one.end_status) for rank, one in ranks.items()]
+    failed = [f"{rank} ({status})" for rank, status in ended if status in {"failed", "killed"}]
+    if not failed:
+        return []
+    return [f"ended before the others: {_named(failed)}"]
+
+
+def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
+    """Ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
+    here = socket.gethostname()
+    pids = {rank: one.pid for rank, one in alive.items() if one.pid and one.host == here}
+    stopped = {rank: pid for rank, pid in pids.items() if state_letter(pid) in _STOPPED}
+    if not stopped:
+        return []
+    verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
+    some = " ".join(map(str, islice(stopped.values(), _SHOWN_RANKS)))
+    return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} go on"]
+
+
+def _named(ranks: Collection[object]) -> str:
+    """`rank 3`, `ranks 1, 2, 3 and 4 more`."""
+    shown = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
+    more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+
+
+def _slow(ranks: Mapping[int, RankEvents]) -> list[str]:
+    """The slowest rank, where the others wait for it long."""
+    times = {rank: time_s for rank, one in ranks.items() if (time_s := one.own_time_s())}
+    if len(times) < 2:
+        return []
+    slowest = max(times, key=times.__getitem__)
+    middle_s = sorted(times.values())[(len(times) - 1) // 2]
+    ratio = times[slowest] / middle_s
+    if ratio < _SLOW:
+        return []
+    return [f"rank {slowest} is slow: its own part of a step takes {ratio:.1f} times as long"]

@@ -1,0 +1,1 @@
+"""The inside of a rank: its place, what it records, and how all ranks agree to stop."""

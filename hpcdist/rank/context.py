@@ -1,0 +1,84 @@
+"""What one rank knows about itself: its place in the job, its run, and where it records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcdist.job.spec import JobSpec
+from hpcdist.rank.board import ProgressSlot
+from hpcdist.rank.recorder import StepRecorder
+from hpcdist.runs.events import EventWriter
+from hpcdist.runs.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """Given to the workload that this rank runs."""
+
+    run: Run
+    job: JobSpec
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    node_rank: int
+    num_nodes: int
+    host: str
+    device: str
+    """`cpu`, or `cuda:<local rank>`: the first of its GPUs."""
+    num_gpus: int = 0
+    """GPUs that this rank drives."""
+    backend: str
+    """Process group backend: gloo or nccl."""
+    attempt: int
+    """Counts the starts of the run's ranks, from 0; a fencing token for what is written."""
+    restart_count: int
+    """How often the ranks were started again by this launch."""
+    cpus: tuple[int, ...]
+    """CPUs that this rank is bound to; none where the job is not bound to its own."""
+    num_cpus: int
+    """CPUs that the ranks of this node have together."""
+    num_threads: int
+    """CPU threads that this rank should use."""
+    events: EventWriter
+    progress: ProgressSlot | None = None
+    has_agent: bool = True
+    """An agent watches this rank, and ends it where that must be; not so in debug mode."""
+    say: Callable[[str], None] = field(default=lambda line: print(line, flush=True))
+    """Print a line into the rank's log."""
+
+    def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:
+        """A step recorder as the job's `record` section says."""
+        return StepRecorder(
+            self.events,
+            self.progress,
+            window_s=self.job.record.window_s,
+            enabled=self.job.record.enabled,
+            first_step=first_step,
+            **options,
+        )
+
+    def note(self, message: str) -> None:
+        """Tell the user something of the run: in its summary, and in this rank's log."""
+        self.events.write("note", message=message)
+        self.say(f"note: {message}")
+
+    def is_current(self) -> bool:
+        """False once a newer attempt of the run has begun: then nothing shared may be written."""
+        return self.run.newest_attempt() <= self.attempt
+
+
+_current: RankContext | None = None
+
+
+def set_current(context: RankContext | None) -> None:
+    """Called once in each rank, before its workload runs; with None in what a rank forks."""
+    global _current  # noqa: PLW0603 - a process is one rank, or none
+    _current = context
+
+
+def current() -> RankContext | None:
+    """The rank that this process is; None outside a run."""
+    return _current

@@ -1,0 +1,161 @@
+"""How steps are timed: with the host's clock, or on a GPU with its own.
+
+On a GPU a host's clock shows only when work was queued.
+
+Marks are CUDA events in the stream. They are played back to the recorder, in order, with the GPU's
+own times, as soon as the GPU has passed them, so progress is told when a step is done, not when it
+is queued. The loop waits for the GPU only at an epoch's end, and once per window, where the
+recorder reads the loss.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.recorder import StepRecorder
+
+_MS = 1e-3
+
+
+class GpuEvent(Protocol):
+    """What is used of torch.cuda.Event."""
+
+    def record(self) -> None:
+        """Put the event into the current stream."""
+
+    def query(self) -> bool:
+        """Whether the stream has passed the event."""
+
+    def synchronize(self) -> None:
+        """Wait until the stream has passed the event."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to a later one."""
+
+
+class HostTimer:
+    """Gives the loop's marks to the recorder as they come, with the host's clock."""
+
+    def __init__(self, recorder: StepRecorder, clock: Callable[[], float]) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._last_gradient_s = 0.0
+        self.begin = recorder.resume_clock
+        self.mark = recorder.mark
+        self.skip = recorder.skip
+        self.step = recorder.step
+        self.finish = recorder.flush
+
+    def wait(self) -> None:
+        """All that was marked is done and told."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Windows from now on belong to this epoch."""
+        self._recorder.epoch = epoch
+
+    def note_last_gradient(self, _parameter: Any = None) -> None:
+        """The last own gradient is ready: called from within the backward pass."""
+        self._last_gradient_s = self._clock()
+
+    def mark_backward(self) -> None:
+        """The backward pass is over; what came after the last gradient was communication."""
+        self._recorder.mark_split(
+            "forward_backward", "exposed_communication", self._last_gradient_s
+        )
+
+
+class GpuTimer:
+    """Keeps the loop's marks until the GPU has passed them, then plays them to the recorder."""
+
+    def __init__(
+        self,
+        make_recorder: Callable[[Callable[[], float]], StepRecorder],
+        make_event: Callable[[], GpuEvent],
+    ) -> None:
+        self._now_s = 0.0
+        self._recorder = make_recorder(lambda: self._now_s)
+        self._make_event = make_event
+        self._last_passed: GpuEvent | None = None
+        self._last_gradient: GpuEvent | None = None
+        self._waiting: deque[tuple[GpuEvent, Callable[[], None]]] = deque()
+
+    def begin(self) -> None:
+        """The next step starts now."""
+        self._put(self._recorder.resume_clock)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Windows from now on belong to this epoch; `wait` has told the steps before it."""
+        self._recorder.epoch = epoch
+
+    def mark(self, phase: str) -> None:
+        """The time since the last mark was spent in `phase`."""
+        self._put(lambda: self._recorder.mark(phase))
+
+    def skip(self) -> None:
+        """The time since the last mark belongs to the step, but to no phase."""
+        self._put(self._recorder.skip)
+
+    def note_last_gradient(self, _parameter: Any = None) -> None:
+        """The last own gradient is ready: called from within the backward pass."""
+        self._last_gradient = self._event()
+
+    def mark_backward(self) -> None:
+        """The backward pass is over; what came after the last gradient was communication."""
+        if self._last_gradient is not None:
+            self._waiting.append(
+                (self._last_gradient, lambda: self._recorder.mark("forward_backward"))
+            )
+            self._last_gradient = None
+        self._put(lambda: self._recorder.mark("exposed_communication"))
+
+    def step(self, *, samples: int, loss: Any = None) -> None:
+        """One optimizer step is queued."""
+        self._put(lambda: self._recorder.step(samples=samples, loss=loss))
+        while self._waiting and self._waiting[0][0].query():
+            self._play_next()
+
+    def wait(self) -> None:
+        """Wait until the GPU has passed all marks, and play them."""
+        if self._waiting:
+            self._waiting[-1][0].synchronize()
+        while self._waiting:
+            self._play_next()
+
+    def finish(self) -> None:
+        """Wait for the GPU, and write the open window."""
+        self._put(lambda: None)  # the recorder's clock goes on to now
+        self.wait()
+        self._recorder.flush()
+
+    def _event(self) -> GpuEvent:
+        event = self._make_event()
+        event.record()
+        return event
+
+    def _put(self, tell: Callable[[], None]) -> None:
+        self._waiting.append((self._event(), tell))
+
+    def _play_next(self) -> None:
+        event, tell = self._waiting.popleft()
+        if self._last_passed is not None:
+            # Times are added up piece by piece: one float32 since the start would lose its digits.
+            self._now_s += self._last_passed.elapsed_time(event) * _MS
+        self._last_passed = event
+        tell()
+
+
+def make_timer(context: RankContext, *, first_step: int) -> HostTimer | GpuTimer:
+    """The timer for the context's device."""
+    if context.device.startswith("cuda"):
+        return GpuTimer(
+            lambda clock: context.recorder(first_step=first_step, clock=clock),
+            lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]  # torch gives no types
+        )
+    from time import perf_counter
+
+    return HostTimer(context.recorder(first_step=first_step, clock=perf_counter), perf_counter)

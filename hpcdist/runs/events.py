@@ -1,0 +1,127 @@
+"""What a rank records: one JSON object per line, one file per rank and attempt.
+
+`EventWriter` writes, `read_events` reads. The events and their fields are described in
+docs/events.md; units stand in the names. A killed rank leaves a torn last line: it is counted,
+never fatal. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.base.printable import as_utf8
+
+SCHEMA_VERSION = 2
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+class EventWriter:
+    """Appends events to one file, each line with one write call, so that lines never mix.
+
+    A disk that fills up must not end a training that is hours old: the first failed write is
+    reported on stderr, and recording stops.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """Open `path` for appending; None makes a writer that drops everything."""
+        self.path = path
+        self._file: int | None = None
+        if path is not None:
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._identity = _identity(self._file)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event; `time_s` (unix time) is added."""
+        if self._file is None:
+            return
+        line = _encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
+        try:
+            if _identity(self._file) != self._identity:
+                assert self.path is not None
+                self._open(self.path)
+            os.write(self._file, line)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # the log may be on the same disk
+                print(f"hpcdist: recording stopped: {self.path}: {error.strerror}", file=sys.stderr)
+            self.close()
+
+    def close(self) -> None:
+        """Close the file; later writes are dropped."""
+        if self._file is not None:
+            if _identity(self._file) == self._identity:
+                with contextlib.suppress(OSError):
+                    os.close(self._file)
+            self._file = None
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of: a program may close all that are open, as daemons do, and then
+    its own file has the number; None where it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _encode(event: dict[str, Any]) -> bytes:
+    """As JSON; what is no Unicode, as the names of some files are, is escaped in the text."""
+    try:
+        return _encoder.encode(event)
+    except UnicodeEncodeError:
+        return _encoder.encode(_escaped(msgspec.to_builtins(event)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return as_utf8(value)
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class EventFile(msgspec.Struct):
+    """The events of one file, and how many of its lines could not be read."""
+
+    events: list[dict[str, Any]] = []
+    torn_lines: int = 0
+
+
+def read_events(path: Path) -> EventFile:
+    """Read one event file; lines that are torn or not events are counted and left out."""
+    result = EventFile()
+    for line in _lines(path):
+        event = decode_event(line)
+        if event is None:
+            result.torn_lines += 1
+        else:
+            result.events.append(event)
+    return result
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield line
+
+
+def decode_event(line: bytes) -> dict[str, Any] | None:
+    """The event of one line; None where it is torn, or no event."""
+    try:
+        event = _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return event if isinstance(event.get("event"), str) else None

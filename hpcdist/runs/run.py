@@ -1,0 +1,441 @@
+"""A run: the directory that holds all there is to know about one submission of a job.
+
+    <runs>/<id>/
+      spec.json               the job, its source, versions, git state, environment (no secrets)
+      submission.json         scheduler and its cluster, job id, host and process of the submission
+      script.sh               what the scheduler was given
+      submitit/               submitit's pickle, result and logs
+      launch/                 where the agents meet; one file per node about its agent; until the
+                              verdict, a reserve of disk space for it
+      attempts/NNNNN/         one folder per attempt, made by the agent that leads it; begin.json
+                              says what the run had to show then, verdict.json why it failed or
+                              stopped where another attempt is to follow
+      logs/rank-NNNNN.log     output of a rank (rank-NNNNN.attempt-K.log after restarts)
+      events/rank-NNNNN.jsonl what a rank recorded (rank-NNNNN.attempt-K.jsonl after restarts)
+      events/node-NNNNN.jsonl what the ranks of a node used of it, by its agent; named likewise
+      errors/                 what a rank wrote about the exception that ended it
+      checkpoints/            what the run can go on from
+      function.pkl            the function that was submitted from Python, with its arguments, and
+      results/                what it returned or raised in each rank
+      verdict.json            why it ended; written once
+
+The directory is private to the user (mode 0700), and whole files are written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.runs.verdict import Verdict
+
+DEFAULT_RUNS = "runs"
+RUNS_VARIABLE = "HPCDIST_RUNS"
+
+_FOLDERS = ("submitit", "launch", "attempts", "logs", "events", "errors", "checkpoints")
+_OWN_FOLDERS = ("attempts", "events")
+"""By which a run's folder is known where its spec.json is damaged."""
+_EVENT_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
+_USAGE_FILE = re.compile(r"node-(\d{5,})(?:\.attempt-(\d+))?\.jsonl")
+_LOG_FILE = re.compile(r"rank-(\d{5,})(?:\.attempt-(\d+))?\.log")
+_ID_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # no letters that look like digits
+_ID = re.compile(rf".+-\d{{8}}-\d{{6}}-[{_ID_LETTERS}]{{4}}(?:-\d{{3,}})?")
+_SPEC_KEYS = frozenset({"created_s", "job"})
+"""Keys that every spec.json of hpcdist has had; other programs write files of that name, too."""
+_SLUG_LENGTH = 40
+_RESERVE_BYTES = 1 << 17
+_REPORT = "_lsf.out"
+
+
+class _Within:
+    """A path within a run directory, made when it is first asked for: whoever lists thousands of
+    runs needs few of each."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __set_name__(self, _owner: type[Run], name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: Run, _owner: type[Run]) -> Path:
+        path = run.path / self._place
+        run.__dict__[self._name] = path  # found there before this is asked again
+        return path
+
+
+class Run:
+    """One run directory: its paths, and reading and writing its small files."""
+
+    spec_file = _Within("spec.json")
+    submission_file = _Within("submission.json")
+    script_file = _Within("script.sh")
+    verdict_file = _Within("verdict.json")
+    _reserve_file = _Within("launch/reserve")
+    submitit_folder = _Within("submitit")
+    launch_folder = _Within("launch")
+    attempts_folder = _Within("attempts")
+    logs_folder = _Within("logs")
+    events_folder = _Within("events")
+    errors_folder = _Within("errors")
+    checkpoints_folder = _Within("checkpoints")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, runs: Path, job_name: str) -> Run:
+        """Make the directory of a new run in `runs`; two calls at one instant get two runs."""
+        run = cls(make_unique_folder(runs, slug(job_name)))
+        run._fill()
+        return run
+
+    def make(self) -> None:
+        """Make the directory of a run whose id is its own already, as those of a sweep are."""
+        try:
+            self.path.mkdir(mode=files.PRIVATE_FOLDER)
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from None
+        self._fill()
+
+    def _fill(self) -> None:
+        try:
+            for folder in _FOLDERS:
+                (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)
+            files.write_whole(self._reserve_file, bytes(_RESERVE_BYTES))
+        except OSError as error:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise cannot_write(self.path.parent, error) from None
+
+    # Paths that depend on a rank or a node.
+
+    def log_file(self, rank: int, attempt: int = 0) -> Path:
+        """Output of one rank in one attempt."""
+        return self.path / rank_log(rank, attempt)
+
+    def event_file(self, rank: int, attempt: int = 0) -> Path:
+        """Events of one rank in one attempt."""
+        return self.events_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.jsonl"
+
+    def usage_file(self, node: int, attempt: int = 0) -> Path:
+        """What the ranks of one node used of it in one attempt."""
+        return self.events_folder / f"node-{node:05d}{_attempt_part(attempt)}.jsonl"
+
+    def error_file(self, rank: int, attempt: int = 0) -> Path:
+        """Where a rank describes the exception that ends it."""
+        return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
+
+    @property
+    def function_file(self) -> Path:
+        """A function that was submitted, and its arguments, pickled; private, as all of a run."""
+        return self.path / "function.pkl"
+
+    def outcome_file(self, rank: int, attempt: int = 0) -> Path:
+        """What a submitted function returned or raised in one rank, pickled."""
+        return self.path / "results" / f"rank-{rank:05d}{_attempt_part(attempt)}.pkl"
+
+    def stacks_file(self, rank: int, attempt: int = 0) -> Path:
+        """Where a rank's stacks go when the run hangs."""
+        return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.stacks"
+
+    def agent_log_file(self, node: int) -> Path:
+        """What the agent of one node has to say."""
+        return self.logs_folder / f"agent-{node:05d}.log"
+
+    def agent_files(self) -> list[Path]:
+        """Of all nodes whose agents have been there, in order."""
+        return sorted(self.launch_folder.glob("agent-*.json"))
+
+    def agent_file(self, node: int) -> Path:
+        """Process, host and address of one node's agent."""
+        return self.launch_folder / f"agent-{node:05d}.json"
+
+    def has_started(self) -> bool:
+        """Whether an agent of the run ever came to live."""
+        return any(self.launch_folder.glob("agent-*.json"))
+
+    def job_logs(self) -> list[Path]:
+        """What the scheduler kept of the job's own output, before and around the ranks.
+
+        LSF's report, which repeats the script, is among them only where nothing else says anything.
+        """
+        ends = ("log", "out", "err")
+        found = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
+        own = [path for path in found if not path.name.endswith(_REPORT)]
+        return own if any(path.stat().st_size for path in own) else found
+
+    @property
+    def meeting_file(self) -> Path:
+        """Where the first node's agent says how to reach it."""
+        return self.launch_folder / "meeting.json"
+
+    @property
+    def cancel_file(self) -> Path:
+        """There once the user has asked to cancel: agents cannot tell it from other signals."""
+        return self.launch_folder / "cancel"
+
+    def ask_to_cancel(self) -> None:
+        """Tell the agents, before they are sent a signal, that the user wants the end."""
+        files.write_whole(self.cancel_file, "")
+
+    def event_files(self) -> list[tuple[int, int, Path]]:
+        """(rank, attempt, path) of every event file, sorted."""
+        return _numbered(self.events_folder, _EVENT_FILE)
+
+    def usage_files(self) -> list[tuple[int, int, Path]]:
+        """(node, attempt, path) of what was sampled of every node, sorted."""
+        return _numbered(self.events_folder, _USAGE_FILE)
+
+    def log_files(self) -> list[tuple[int, int, Path]]:
+        """(rank, attempt, path) of every rank's log, sorted."""
+        return _numbered(self.logs_folder, _LOG_FILE)
+
+    # Small files.
+
+    def read_spec(self) -> dict[str, Any] | None:
+        """spec.json; None where it is missing or torn."""
+        return _object(files.read_json(self.spec_file))
+
+    def read_submission(self) -> dict[str, Any] | None:
+        """submission.json; None before the run was submitted."""
+        return _object(files.read_json(self.submission_file))
+
+    def read_verdict(self) -> Verdict | None:
+        """verdict.json; None while the run goes on, or where it is torn."""
+        return _read_verdict(self.verdict_file)
+
+    def write_verdict(self, verdict: Verdict) -> bool:
+        """Write the verdict unless there is one; True for the one writer that won.
+
+        The run's reserve of disk space is given up for it: a run that filled its disk must be able
+        to say so.
+        """
+        self._reserve_file.unlink(missing_ok=True)
+        return files.write_once(self.verdict_file, files.to_json(msgspec.to_builtins(verdict)))
+
+    # Attempts.
+
+    def write_attempt_verdict(self, verdict: Verdict) -> None:
+        """Say why an attempt ended after which the ranks are started again."""
+        folder = self.attempts_folder / f"{verdict.attempt:05d}"
+        files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
+
+    def write_lost_attempt_verdict(self, verdict: Verdict) -> bool:
+        """The same for an attempt whose own agents left none; True where there was none yet."""
+        path = self.attempts_folder / f"{verdict.attempt:05d}" / "verdict.json"
+        return files.write_once(path, files.to_json(msgspec.to_builtins(verdict)))
+
+    def read_attempt_verdict(self, attempt: int) -> Verdict | None:
+        """Why an attempt ended; None where it goes on, or was the last."""
+        return _read_verdict(self.attempts_folder / f"{attempt:05d}" / "verdict.json")
+
+    def write_beginning(self, attempt: int, beginning: dict[str, Any]) -> None:
+        """Note how an attempt begins."""
+        files.write_json(self.attempts_folder / f"{attempt:05d}" / "begin.json", beginning)
+
+    def read_beginning(self, attempt: int) -> dict[str, Any] | None:
+        """How an attempt began; None where that is not known."""
+        return _object(files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json"))
+
+    def claim_end_of_life(self, life: int) -> bool:
+        """Take it on to have the job started again after one of its lives; True for one caller."""
+        try:
+            (self.launch_folder / f"life-{life:05d}.ended").touch(
+                files.PRIVATE_FILE, exist_ok=False
+            )
+        except FileExistsError:
+            return False
+        return True
+
+    def claim_attempt(self) -> int:
+        """Take the next attempt number; whoever holds the newest leads the run."""
+        attempt = self.newest_attempt() + 1
+        while True:
+            try:
+                (self.attempts_folder / f"{attempt:05d}").mkdir(mode=files.PRIVATE_FOLDER)
+            except FileExistsError:
+                attempt += 1
+            else:
+                return attempt
+
+    def attempts(self) -> list[int]:
+        """The attempt numbers taken, in order."""
+        return sorted(int(name) for name in os.listdir(self.attempts_folder) if name.isdigit())
+
+    def newest_attempt(self) -> int:
+        """The newest attempt number taken; -1 before the first."""
+        return max(self.attempts(), default=-1)
+
+
+def place_of_events(name: str) -> tuple[int, int] | None:
+    """(rank, attempt) of an event file by its name; None for another file."""
+    match = _EVENT_FILE.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2] or 0))
+
+
+def is_event_file(name: str) -> bool:
+    """Whether a file of this name is of a rank's events, or of a node's."""
+    return bool(_EVENT_FILE.fullmatch(name) or _USAGE_FILE.fullmatch(name))
+
+
+def runs_folder(option: str | None = None) -> Path:
+    """The folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
+    return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
+
+
+def all_runs(runs: Path) -> list[Run]:
+    """Every run in the folder, oldest first; entries that are not runs are left out."""
+    try:
+        entries = list(os.scandir(runs))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{runs}: the runs cannot be read: {error.strerror}",
+            hint="name another folder with --runs or HPCDIST_RUNS",
+        ) from None
+    found = [Run(Path(entry.path)) for entry in entries if entry.is_dir() and is_run(entry.path)]
+    return sorted(found, key=created_ns)
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether a folder is a run's: its spec.json is one that hpcdist wrote.
+
+    One that is damaged counts where the folder itself is as hpcdist makes it: by its name, or by
+    what is in it.
+    """
+    file = os.path.join(path, "spec.json")
+    if not os.path.isfile(file):
+        return False
+    if is_own_spec(files.read_json(Path(file))):
+        return True
+    is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
+    return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
+
+
+def is_own_spec(content: object) -> bool:
+    """Whether the content of a spec.json is hpcdist's, by its form."""
+    return isinstance(content, dict) and content.keys() >= _SPEC_KEYS
+
+
+def find_run(runs: Path, name: str) -> Run:
+    """The run that a run id, an unambiguous prefix of one, a path, or `last` names."""
+    if "/" in name and is_run(name):
+        return Run(Path(name).absolute())
+    found = all_runs(runs)
+    if not found:
+        raise RunNotFoundError(
+            f"there are no runs in {runs}",
+            hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
+        )
+    if name == "last":
+        return found[-1]
+    exact = [run for run in found if run.id == name]
+    matches = exact or ([run for run in found if run.id.startswith(name)] if name else [])
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise RunNotFoundError(
+            f"no run in {runs} begins with {name!r}",
+            hint="list them with: hpcdist runs",
+        )
+    shown = ", ".join(run.id for run in matches[-5:])
+    raise RunNotFoundError(
+        f"{len(matches)} runs in {runs} begin with {name!r}",
+        hint=f"give more of the id; the newest are {shown}",
+    )
+
+
+def created_ns(run: Run) -> tuple[int, str]:
+    """When a run was made, as a sort key; from the directory where spec.json does not say."""
+    created_s = (run.read_spec() or {}).get("created_s")
+    try:
+        return int(created_s * 1e9), run.id  # type: ignore[operator] # what is no number is caught
+    except (TypeError, ValueError, OverflowError):
+        pass
+    try:
+        return run.path.stat().st_mtime_ns, run.id
+    except OSError:  # deleted a moment ago
+        return 0, run.id
+
+
+def slug(name: str) -> str:
+    """A job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_SLUG_LENGTH]
+    return text or "job"
+
+
+def rank_log(rank: int, attempt: int) -> str:
+    """Log of one rank in one attempt, relative to the run directory."""
+    return f"logs/rank-{rank:05d}{_attempt_part(attempt)}.log"
+
+
+def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
+    """The error for a folder of runs that cannot be made or written."""
+    another = "name another folder with --runs or HPCDIST_RUNS"
+    return RunDirectoryError(
+        f"{runs}: the run directory cannot be written: {error.strerror}",
+        hint=f"free some space, or {another}" if error.errno in files.FULL else another,
+    )
+
+
+def make_unique_folder(runs: Path, job_slug: str) -> Path:
+    """Make a folder in `runs` that nothing else has: the job, the time, and a random tail."""
+    while True:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        tail = "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
+        path = runs / f"{job_slug}-{stamp}-{tail}"
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=files.PRIVATE_FOLDER)
+        except FileExistsError:
+            if not runs.is_dir():
+                raise RunDirectoryError(
+                    f"{runs} is a file, not a folder for runs",
+                    hint="name another folder with --runs or HPCDIST_RUNS",
+                ) from None
+        except OSError as error:
+            raise cannot_write(runs, error) from None
+        else:
+            return path
+
+
+def _read_verdict(path: Path) -> Verdict | None:
+    try:
+        return msgspec.convert(files.read_json(path), Verdict)
+    except msgspec.ValidationError:
+        return None
+
+
+def _attempt_part(attempt: int) -> str:
+    return f".attempt-{attempt}" if attempt else ""
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:
+    def entries() -> Iterator[tuple[int, int, Path]]:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return
+        for name in names:
+            if match := pattern.fullmatch(name):
+                yield int(match[1]), int(match[2] or 0), folder / name
+
+    return sorted(entries())

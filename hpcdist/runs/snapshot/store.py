@@ -1,0 +1,174 @@
+"""The snapshots beside the runs: each stored once, whole or not at all.
+
+<runs>/.snapshots/
+  <id>/          files, readable only; folders can be written to, for what a job leaves in them
+  <id>.json      the manifest: every file with size and hash, where it was taken from; its time of
+                 change is when a submission used the snapshot last
+  .<id>.<token>  being copied, or being removed
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError
+from hpcdist.runs.run import cannot_write
+from hpcdist.runs.snapshot.entries import Entry, in_threads, is_entry, open_file, read_through
+from hpcdist.runs.snapshot.plan import SnapshotPlan
+
+_FILE = 0o400
+_EXECUTABLE = 0o500
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stored snapshot consists of."""
+
+    id: str
+    source: str
+    """The work tree."""
+    commit: str | None
+    created_s: float
+    entries: list[Entry]
+
+
+class SnapshotChangedError(HpcdistError):
+    """A file changed after it was read for the plan of the snapshot."""
+
+
+def store(plan: SnapshotPlan, runs: Path) -> Path:
+    """Copy the work tree into the folder of the runs, unless it is there; returns its folder.
+
+    Any number may do so at once. A snapshot that is there is verified, and made whole where files
+    were lost or changed. Raises SnapshotChangedError where the work tree is not as planned any
+    more; then nothing is left behind.
+    """
+    folder = plan.folder(runs)
+    try:
+        folder.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if _mark_used(manifest_file(folder)) and folder.is_dir():
+            _mend(plan, folder)
+        else:
+            _store_new(plan, folder)
+    except OSError as error:
+        raise cannot_write(runs, error) from None
+    return folder
+
+
+def manifest_file(folder: Path) -> Path:
+    """Where the manifest of the snapshot in `folder` is."""
+    return folder.with_name(folder.name + ".json")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest; None where it is missing or damaged."""
+    try:
+        return msgspec.convert(files.read_json(manifest_file(folder)), Manifest)
+    except msgspec.ValidationError:
+        return None
+
+
+def aside(folder: Path) -> Path:
+    """A name beside a snapshot's folder that nobody else uses."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+
+
+def _store_new(plan: SnapshotPlan, folder: Path) -> None:
+    copy = aside(folder)
+    copy.mkdir(mode=files.PRIVATE_FOLDER)
+    try:
+        _fill(plan, copy)
+        _write_manifest(plan, folder)
+        try:
+            copy.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            _mend(plan, folder)  # another submission was first, or its manifest had been lost
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def _write_manifest(plan: SnapshotPlan, folder: Path) -> None:
+    manifest = Manifest(
+        id=plan.id,
+        source=plan.root,
+        commit=plan.commit,
+        created_s=time.time(),
+        entries=plan.entries,
+    )
+    files.write_json(manifest_file(folder), msgspec.to_builtins(manifest))
+
+
+def _mark_used(manifest: Path) -> bool:
+    try:
+        os.utime(manifest)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _make_folders(plan: SnapshotPlan, folder: Path) -> None:
+    for path in sorted({os.path.dirname(entry.path) for entry in plan.entries} - {""}):
+        os.makedirs(os.path.join(folder, path), mode=files.PRIVATE_FOLDER, exist_ok=True)
+
+
+def _fill(plan: SnapshotPlan, folder: Path) -> None:
+    """Put everything into a folder that is empty."""
+    _make_folders(plan, folder)
+    in_threads(
+        lambda entry: _put(plan, entry, os.path.join(folder, entry.path)),
+        plan.entries,
+    )
+
+
+def _mend(plan: SnapshotPlan, folder: Path) -> None:
+    """Bring what a folder has lost, or has changed, to what it was; jobs may be running in it."""
+    _make_folders(plan, folder)
+    whole = in_threads(lambda entry: is_entry(str(folder), entry), plan.entries)
+    for entry, is_whole in zip(plan.entries, whole, strict=True):
+        if is_whole:
+            continue
+        path = os.path.join(folder, entry.path)
+        copy = os.path.join(os.path.dirname(path), f".hpcdist-{secrets.token_hex(4)}")
+        try:
+            _put(plan, entry, copy)
+            os.replace(copy, path)
+        except BaseException:
+            Path(copy).unlink(missing_ok=True)
+            raise
+
+
+def _put(plan: SnapshotPlan, entry: Entry, path: str) -> None:
+    if entry.target:
+        os.symlink(entry.target, path)
+    else:
+        _copy(os.path.join(plan.root, entry.path), entry, path)
+
+
+def _copy(source: str, entry: Entry, copy: str) -> None:
+    try:
+        original = open_file(source)
+    except OSError as error:
+        raise _changed(source, error.strerror) from None
+    mode = _EXECUTABLE if entry.executable else _FILE
+    with (
+        original,
+        open(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb", buffering=0) as file,
+    ):
+        if read_through(original, copy_to=file) != (entry.sha256, entry.size_bytes):
+            raise _changed(source, "its contents are others")
+
+
+def _changed(source: str, how: str | None) -> SnapshotChangedError:
+    return SnapshotChangedError(
+        f"{source} changed while the snapshot was taken: {how}",
+        hint="submit again when nothing writes into the work tree, list what is written to in "
+        ".gitignore, or use --no-snapshot",
+    )

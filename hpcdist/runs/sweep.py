@@ -1,0 +1,168 @@
+"""The folder of a sweep, and which runs a name stands for.
+
+    <runs>/<sweep id>/
+      sweep.json          the points, their runs and jobs
+      <job>/script.sh     what the scheduler was given for an array, and submitit/ with its files
+      summary.txt, .json  what --summary-after writes
+    <runs>/<sweep id>-000/    the run of the first point, and so on: runs like all others
+
+It has no spec.json: a sweep is no run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import RunNotFoundError
+from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, make_unique_folder, slug
+from hpcdist.runs.submitted import section
+
+_SWEEP_FILE = "sweep.json"
+
+
+class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of the scheduler's."""
+
+    name: str
+    job_id: str
+    runs: list[str]
+    """Ids of the runs, in the order of the array."""
+
+
+class Sweep:
+    """One sweep's folder: its paths, and sweep.json."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.name
+        self.file = path / _SWEEP_FILE
+        self._cancel_file = path / "cancel"
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, runs: Path, job_name: str) -> Sweep:
+        """Make the folder of a new sweep in `runs`."""
+        return cls(make_unique_folder(runs, slug(job_name)))
+
+    def run(self, index: int, num_points: int) -> Run:
+        """The run of one point, there or not."""
+        digits = max(3, len(str(num_points - 1)))
+        return Run(self.path.parent / f"{self.id}-{index:0{digits}d}")
+
+    def runs(self) -> list[Run]:
+        """Its runs that are still there, in the order of the points."""
+        return _runs_of(self, all_runs(self.path.parent))
+
+    def read(self) -> dict[str, Any]:
+        """sweep.json; empty where it is torn."""
+        found = files.read_json(self.file)
+        return found if isinstance(found, dict) else {}
+
+    def jobs(self) -> list[SubmittedJob]:
+        """What the scheduler got; empty where sweep.json is torn."""
+        try:
+            return msgspec.convert(self.read().get("jobs", []), list[SubmittedJob])
+        except msgspec.ValidationError:
+            return []
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Write sweep.json."""
+        try:
+            files.write_json(self.file, {"version": 1, "id": self.id, **content})
+        except OSError as error:
+            raise cannot_write(self.path.parent, error) from None
+
+    def ask_to_cancel(self) -> None:
+        """Tell a command that runs the sweep on its machine to start no more of it."""
+        files.write_whole(self._cancel_file, "")
+
+    @property
+    def is_to_be_cancelled(self) -> bool:
+        """Whether somebody asked to."""
+        return self._cancel_file.exists()
+
+    def remove(self) -> None:
+        """Delete the folder; not the runs."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def is_sweep(path: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    return os.path.isfile(path / _SWEEP_FILE)
+
+
+def all_sweeps(runs: Path) -> list[Path]:
+    """The folders of the sweeps in a folder of runs."""
+    return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
+
+
+def sweep_of(run: Run) -> dict[str, Any]:
+    """What spec.json says of the sweep that a run belongs to; empty for a run by itself."""
+    return section(run.read_spec() or {}, "sweep")
+
+
+def find_runs(runs: Path, name: str) -> list[Run]:
+    """The runs that a name stands for: a run's, or a sweep's, which is all of its runs.
+
+    Raises RunNotFoundError.
+    """
+    found = find_named(runs, name)
+    return _living_runs(found) if isinstance(found, Sweep) else [found]
+
+
+def find_named(runs: Path, name: str) -> Run | Sweep:
+    """What a name stands for; `last` is what was submitted last, a run or a sweep.
+
+    Raises RunNotFoundError.
+    """
+    if "/" in name and is_sweep(Path(name)):
+        return Sweep(Path(name).absolute())
+    if name == "last":
+        last = find_run(runs, name)
+        sweep = Sweep(runs / str(sweep_of(last).get("id") or last.id))
+        return sweep if is_sweep(sweep.path) else last
+    return _find_sweep(runs, name) or find_run(runs, name)
+
+
+def _find_sweep(runs: Path, name: str) -> Sweep | None:
+    """The one sweep that begins with `name`, unless runs of others do too."""
+    if not name or "/" in name:
+        return None
+    if is_sweep(runs / name):
+        return Sweep(runs / name)
+    try:
+        matches = [entry for entry in os.listdir(runs) if entry.startswith(name)]
+    except OSError:
+        return None
+    sweeps = [entry for entry in matches if is_sweep(runs / entry)]
+    if len(sweeps) != 1 or not all(entry.startswith(sweeps[0]) for entry in matches):
+        return None
+    return Sweep(runs / sweeps[0])
+
+
+def _living_runs(sweep: Sweep) -> list[Run]:
+    found = sweep.runs()
+    if not found:
+        raise RunNotFoundError(
+            f"sweep {sweep.id} has no runs: they were deleted",
+            hint="list what is there with: hpcdist runs",
+        )
+    return found
+
+
+def _runs_of(sweep: Sweep, runs: Sequence[Run]) -> list[Run]:
+    pattern = re.compile(re.escape(sweep.id) + r"-(\d{3,})")
+    return sorted(
+        (run for run in runs if pattern.fullmatch(run.id)),
+        key=lambda run: int(run.id.rpartition("-")[2]),
+    )

@@ -1,0 +1,111 @@
+"""The verdict: the one answer to why a run ended, as it stands in verdict.json."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from msgspec import Struct
+
+from hpcdist.base.errors import EXIT_INTERRUPTED
+
+State = Literal["pending", "running", "unknown", "done", "failed", "cancelled", "preempted", "lost"]
+"""Unknown: the scheduler does not answer. Lost: it answers, and knows nothing of a run that left no
+verdict."""
+Kind = Literal[
+    "done",  # every rank ended with 0
+    "exception",  # a Python exception ended a rank
+    "exit",  # a rank left with an exit code of its own
+    "signal",  # a signal killed a rank
+    "out_of_memory",  # no memory, on the host or on the GPU
+    "hang",  # no step for hang_timeout_s
+    "agent_lost",  # a node's agent died or cannot be reached
+    "launch",  # the ranks could not be started
+    "cancelled",  # the user asked
+    "time_limit",  # the scheduler's limit
+    "preempted",  # the scheduler wants the nodes for others
+    "no_progress",  # it was started again and again, and came no further
+]
+
+
+class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """How one rank ended."""
+
+    rank: int
+    local_rank: int
+    node: int
+    """Node rank."""
+    host: str
+    time_s: float
+    """Unix time of the end, in the clock of node 0."""
+    exit_code: int | None = None
+    """None where a signal ended it."""
+    signal: str | None = None
+    """SIGKILL and its like."""
+    exception: str | None = None
+    """Type of the exception, with its module where it is not a builtin."""
+    message: str | None = None
+    """Of the exception; of a rank that aborted, the last lines of its log."""
+    traceback: str | None = None
+    step: int | None = None
+    """Last finished step; None where none was recorded."""
+    finished: bool = False
+    """The workload returned by itself; of the user's own code, it left with 0, however it did."""
+    left_early: bool = False
+    """It left with 0 before its workload returned: by os._exit, or as another program."""
+    teardown: str | None = None
+    """Signal that ended it after its workload, while it took down what that had left; SIGKILL where
+    it hung then."""
+    out_of_memory: bool = False
+    """The kernel or the agent ended it for its memory."""
+    free_bytes: int | None = None
+    """Memory of its host that was left to it, where that was too little."""
+    advice: str | None = None
+    """What would help against a lack of memory."""
+    stopped: bool = False
+    """It ended after the agent had asked it to."""
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """Why a run ended; the sentence for people is `message`."""
+
+    kind: Kind
+    state: State
+    message: str
+    exit_code_of_run: int
+    """What `hpcdist submit --wait` ends with."""
+    rank: int | None = None
+    """The rank that failed first."""
+    local_rank: int | None = None
+    node: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    """What ended that rank; of a stop, what gave notice."""
+    exception: str | None = None
+    exception_message: str | None = None
+    traceback: str | None = None
+    step: int | None = None
+    victims: list[int] = []
+    """Ranks that ended only because the first one did."""
+    also_failed: list[int] = []
+    """Ranks that failed on their own, later."""
+    attempt: int = 0
+    restarts: int = 0
+    time_s: float | None = None
+    """Unix time of the first failure, or of the end."""
+    log: str | None = None
+    """Log of the rank that failed first, relative to the run directory."""
+    remark: str | None = None
+    """What went wrong without failing the run."""
+
+
+def cancelled_verdict() -> Verdict:
+    """The verdict on a run that its user ended, where no agent wrote one."""
+    return Verdict(
+        kind="cancelled",
+        state="cancelled",
+        message="cancelled",
+        exit_code_of_run=EXIT_INTERRUPTED,
+        time_s=time.time(),
+    )

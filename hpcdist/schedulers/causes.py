@@ -1,0 +1,81 @@
+"""What a scheduler knows of why it ends a job, told in the verdict on it.
+
+The ranks and their agents see no more than a signal; SIGTERM in particular means many things.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from hpcdist.runs.verdict import Verdict
+
+Cause = Literal[
+    "time_limit", "preemption", "requeue or preemption", "kill or requeue", "cancel", "nothing"
+]
+"""Nothing: the scheduler does not mean to end the job, so somebody sent the signal by hand."""
+
+_TOLD: dict[Cause | None, str] = {
+    "time_limit": "the time limit was reached: ",
+    "preemption": "preempted: ",
+    "requeue or preemption": "preempted or requeued: ",
+    "kill or requeue": "killed, requeued or preempted: ",
+    "nothing": "",
+    None: "preempted or requeued: ",
+}
+
+
+def with_cause(verdict: Verdict, cause: Cause | None) -> Verdict:
+    """The verdict with what is known now; None: the scheduler was not asked or did not answer."""
+    if cause == "cancel":
+        return _cancelled(verdict)
+    if cause == "kill or requeue":
+        return _killed(verdict)
+    if verdict.signal != "SIGTERM" or verdict.kind not in {"preempted", "time_limit"}:
+        return verdict
+    if is_overdue(verdict) and cause in {None, "nothing"}:  # a warning came before
+        return verdict
+    told = msgspec.structs.replace(verdict, message=_TOLD[cause] + verdict.message)
+    return _at_the_limit(told) if cause == "time_limit" else _preempted(told)
+
+
+def is_overdue(verdict: Verdict) -> bool:
+    """The ranks were ended at the time limit without having stopped; they may have saved before."""
+    return (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
+
+
+def _cancelled(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(
+        verdict,
+        kind="cancelled",
+        state="cancelled",
+        message=f"cancelled ({verdict.signal}): {verdict.message}",
+        exit_code_of_run=EXIT_INTERRUPTED,
+    )
+
+
+def _killed(verdict: Verdict) -> Verdict:
+    """Whether it is to come back, only the scheduler knows: the exit code must not ask for it."""
+    return msgspec.structs.replace(
+        verdict,
+        kind="preempted",
+        state="preempted",
+        message=_TOLD["kill or requeue"] + verdict.message,
+        exit_code_of_run=EXIT_INTERRUPTED,
+    )
+
+
+def _at_the_limit(verdict: Verdict) -> Verdict:
+    if verdict.exit_code == EXIT_STOPPED:
+        return msgspec.structs.replace(verdict, kind="time_limit")
+    return msgspec.structs.replace(
+        verdict, kind="time_limit", state="failed", exit_code_of_run=EXIT_FAILED
+    )
+
+
+def _preempted(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(
+        verdict, kind="preempted", state="preempted", exit_code_of_run=EXIT_STOPPED
+    )

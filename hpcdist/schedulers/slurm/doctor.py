@@ -1,0 +1,114 @@
+"""What the doctor asks of Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from hpcdist.base.errors import SchedulerError
+from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.finding import Finding, failed, passed, warned
+from hpcdist.schedulers.slurm.environment import submission_environment
+
+_TIMEOUT_S = 30.0
+_NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
+_OLDEST = (20, 11)
+_SHOWN_KEYS = ("JobState", "Reason", "ExitCode")
+_LOAD = "go to a login node of the cluster, or load the site's Slurm module"
+
+
+def examine() -> Iterator[Finding]:
+    """The commands, their version, the controller, accounting; ends where nothing more can work."""
+    missing = [name for name in _NEEDED if shutil.which(name) is None]
+    if missing:
+        yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
+        return
+    yield passed("commands", f"{', '.join(_NEEDED)} are there")
+    yield _version()
+    controller = _controller()
+    yield controller
+    if controller.state == "pass":
+        yield _accounting()
+
+
+def try_script(script: str) -> Finding:
+    """What sbatch --test-only says of a script, in Slurm's own words."""
+    with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
+        file.write(script)
+        file.flush()
+        try:
+            done = run_command(
+                ["sbatch", "--test-only", file.name],
+                timeout_s=_TIMEOUT_S,
+                environment=submission_environment(os.environ, script),
+            )
+        except CommandFailedError as error:
+            return failed(
+                "directives",
+                f"sbatch --test-only says: {_flat(error.said)}",
+                "change the cluster profile, or the options; `hpcdist render check` shows what is "
+                "asked for",
+            )
+        except SchedulerError as error:
+            return failed("directives", error.message, error.hint)
+    return passed("directives", _flat(done.stderr or done.stdout) or "sbatch accepts them")
+
+
+def explain_end(run: Run) -> str:
+    """What Slurm knows of a job's end, in its own words; empty where it does not answer."""
+    job_id = str((run.read_submission() or {}).get("job_id", ""))
+    try:
+        argv = ["scontrol", "--oneliner", "show", "job", job_id]
+        said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+    except SchedulerError:
+        return ""
+    found = (re.search(rf"\b{key}=(\S+)", said) for key in _SHOWN_KEYS)
+    return f"Slurm says {', '.join(match[0] for match in found if match)} of job {job_id}"
+
+
+def _version() -> Finding:
+    try:
+        said = run_command(["sbatch", "--version"], timeout_s=_TIMEOUT_S).stdout.strip()
+    except SchedulerError as error:
+        return failed("version", error.message, error.hint or _LOAD)
+    number = re.search(r"(\d+)\.(\d+)", said)
+    if number and (int(number[1]), int(number[2])) < _OLDEST:
+        return failed(
+            "version", f"{said}, and hpcdist needs 20.11 or newer", "ask the site for a newer one"
+        )
+    return passed("version", said)
+
+
+def _controller() -> Finding:
+    try:
+        run_command(["squeue", "--noheader", "--me"], timeout_s=_TIMEOUT_S)
+        said = run_command(["scontrol", "ping"], timeout_s=_TIMEOUT_S).stdout
+    except SchedulerError as error:
+        return failed(
+            "controller",
+            _flat(error.message),
+            "Slurm's controller is down or cannot be reached from here; see `scontrol ping`, and "
+            "tell the site if it lasts",
+        )
+    return passed("controller", _flat(said))
+
+
+def _accounting() -> Finding:
+    argv = ["sacct", "--noheader", "--allocations", "--format=JobID", "--starttime=now"]
+    try:
+        run_command(argv, timeout_s=_TIMEOUT_S)
+    except SchedulerError as error:
+        return warned(
+            "accounting",
+            _flat(error.message),
+            "nothing to do: of jobs that Slurm has forgotten the run directory tells the end",
+        )
+    return passed("accounting", "sacct answers")
+
+
+def _flat(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())

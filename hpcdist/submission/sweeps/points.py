@@ -1,0 +1,267 @@
+"""The points of a sweep: from `--sweep "nodes=1,2 gpus=1,2"` and `--repeat 5` to values. Pure.
+
+Every key is an axis, and all axes multiply, within one option and between several; but keys that a
+colon joins step together, as in `gpus:train.batch_size=1:64,2:32`. The first axis varies slowest,
+and the repeats of a point follow each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcdist.base.errors import JobError
+from hpcdist.job.check import show
+from hpcdist.job.comparison import Comparison
+from hpcdist.job.load import Flag, parse_flag
+from hpcdist.job.swept import MAX_POINTS
+
+_EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
+_CLOSING = {"[": "]", "{": "}"}
+_BEFORE_QUOTES = frozenset("=,[{: \t\n")
+"""A quote after anything else is an apostrophe."""
+
+
+class Axis(msgspec.Struct, frozen=True, kw_only=True):
+    """One key and the values that it takes."""
+
+    key: str
+    """The key of the job file."""
+    name: str
+    """As the user calls it: nodes, for resources.nodes."""
+    flags: list[Flag]
+    """One per value."""
+    beside: list[Axis] = []
+    """Other keys, which take as many values, and step with this one."""
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes one run of a sweep differ from the others."""
+
+    index: int
+    flags: dict[str, Flag]
+    """Key -> its value at this point."""
+    repeat: int = 0
+    """Which of the runs with these values it is."""
+    num_repeats: int = 1
+    names: dict[str, str] = {}
+    """Key -> what the user calls it."""
+    variant: str | None = None
+    """Of a comparison: which of its variants it is; the flags are the variant's."""
+    job: str | None = None
+    """The variant's; None: all points are of one job."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Key -> value."""
+        return {key: flag.value for key, flag in self.flags.items()}
+
+    @property
+    def label(self) -> str:
+        """The point in one line: nodes=2 train.lr=0.1 repeat=3."""
+        words = (
+            [self.variant]
+            if self.variant is not None
+            else [
+                f"{self.names.get(key, key)}={flag.text or show(flag.value)}"
+                for key, flag in self.flags.items()
+            ]
+        )
+        return " ".join([*words, *([f"repeat={self.repeat}"] if self.num_repeats > 1 else [])])
+
+
+def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
+    """All combinations of the axes' values, each so often; JobError where there are too many."""
+    number = math.prod(len(axis.flags) for axis in axes) * num_repeats
+    if number > MAX_POINTS:
+        raise JobError(
+            f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
+            hint="give fewer values or repeats, or split it into several sweeps",
+        )
+    names = {one.key: one.name for one in _keys(axes)}
+    steps = ([_flags(axis, place) for place in range(len(axis.flags))] for axis in axes)
+    combinations = itertools.product(*steps)
+    repeated = itertools.product(combinations, range(num_repeats))
+    return [
+        Point(
+            index=index,
+            flags=dict(zip(names, itertools.chain.from_iterable(flags), strict=True)),
+            repeat=repeat,
+            num_repeats=num_repeats,
+            names=names,
+        )
+        for index, (flags, repeat) in enumerate(repeated)
+    ]
+
+
+def _keys(axes: Sequence[Axis]) -> Iterator[Axis]:
+    """One axis for each key."""
+    for axis in axes:
+        yield axis
+        yield from axis.beside
+
+
+def _flags(axis: Axis, place: int) -> list[Flag]:
+    """Of all keys of an axis, in their order."""
+    return [one.flags[place] for one in (axis, *axis.beside)]
+
+
+def variant_points(
+    comparison: Comparison, given: Mapping[str, Flag], *, num_repeats: int
+) -> list[Point]:
+    """The points of a comparison, where the user gave `given` for all of its variants.
+
+    All variants are run once before any is run again, so that what changes on a machine in the
+    meantime is not taken for a difference between them. Raises JobError.
+    """
+    flags = {name: comparison.flags(name, given) for name in comparison.variants}
+    repeated = itertools.product(range(num_repeats), comparison.variants)
+    return [
+        Point(
+            index=index,
+            flags=flags[name],
+            repeat=repeat,
+            num_repeats=num_repeats,
+            variant=name,
+            job=comparison.variants[name].job,
+        )
+        for index, (repeat, name) in enumerate(repeated)
+    ]
+
+
+def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis]:
+    """The axes of all --sweep options; `short` maps names of flags to keys.
+
+    Raises JobError, which names the option.
+    """
+    axes = [axis for text in texts for axis in _parse_sweep(text, short)]
+    _refuse_same_key(axes)
+    return axes
+
+
+def axes_from_values(
+    values: Mapping[str, Sequence[Any]], *, short: Mapping[str, str]
+) -> list[Axis]:
+    """The axes of values that come from Python; raises JobError."""
+    axes = [
+        Axis(
+            key=short.get(name, name),
+            name=name,
+            flags=[Flag(name=f"over[{name!r}]={show(value)}", value=value) for value in listed],
+        )
+        for name, listed in values.items()
+    ]
+    for axis in axes:
+        if not axis.flags:
+            raise JobError(f"over[{axis.name!r}] is empty", hint="give it one value or more")
+        _refuse_twice(axis.name, axis.flags)
+    _refuse_same_key(axes)
+    return axes
+
+
+def _refuse_same_key(axes: Sequence[Axis]) -> None:
+    counts = Counter(axis.key for axis in _keys(axes))
+    for axis in _keys(axes):
+        if counts[axis.key] > 1:
+            raise JobError(
+                f"--sweep {axis.name}: {axis.key} is swept twice",
+                hint=f"give all of its values at once: --sweep {axis.name}=...,...",
+            )
+
+
+def check_given_once(axes: Sequence[Axis], given: Mapping[str, str]) -> None:
+    """Raise JobError for a key that is swept and also given by a flag; `given`: key -> flag."""
+    for axis in _keys(axes):
+        if axis.key in given:
+            raise JobError(
+                f"--sweep {axis.name} and {given[axis.key]} contradict each other: both give "
+                f"{axis.key}",
+                hint="give one of them",
+            )
+
+
+def _parse_sweep(text: str, short: Mapping[str, str]) -> Iterator[Axis]:
+    words = [word for word in _split(text, " \t\n", text) if word]
+    if not words:
+        raise JobError("--sweep is empty: must be key=value,value", hint=_EXAMPLE)
+    for word in words:
+        yield _parse_axis(word, short, text)
+
+
+def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
+    joined, equals, listed = word.partition("=")
+    names = joined.split(":")
+    if not equals or not all(all(name.split(".")) for name in names):
+        raise JobError(f"--sweep {text}: {word!r} must be key=value,value", hint=_EXAMPLE)
+    values = [value.strip() for value in _split(listed, ",", text)]
+    if not all(values):
+        raise JobError(
+            f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
+            hint='leave out the comma, or write "" for an empty text',
+        )
+    _refuse_twice(joined, [Flag(name=f"--sweep {joined}={one}", value=one) for one in values])
+    steps = [_parse_step(names, value, text) for value in values]
+    axes = [
+        Axis(key=short.get(name.replace("-", "_"), name), name=name, flags=list(flags))
+        for name, flags in zip(names, zip(*steps, strict=True), strict=True)
+    ]
+    return msgspec.structs.replace(axes[0], beside=axes[1:])
+
+
+def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
+    """A value for each of the names that a colon joins: `2:32`."""
+    parts = [value] if len(names) == 1 else [part.strip() for part in _split(value, ":", text)]
+    if len(parts) != len(names) or not all(parts):
+        raise JobError(
+            f"--sweep {text}: {value!r} must have a value for each of {', '.join(names)}",
+            hint=f"join them by colons: {':'.join(names)}={':'.join(['...'] * len(names))},...",
+        )
+    return [
+        parse_flag(f"--sweep {name}={part}", part) for name, part in zip(names, parts, strict=True)
+    ]
+
+
+def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:
+    for index, flag in enumerate(flags):
+        # By the name, which has the text: 1, 1.0 and True are equal in Python, and differ in a job.
+        if any(flag.name == one.name for one in flags[:index]):
+            raise JobError(
+                f"{flag.name} is given twice",
+                hint=f"leave one of them out of {name}; --repeat runs every point several times",
+            )
+
+
+def _split(text: str, separators: str, whole: str) -> list[str]:
+    """Split where no bracket or quote is open; JobError, which shows `whole`, where one stays."""
+    parts = [""]
+    open_: list[str] = []  # what would close what is open
+    before = "="
+    for letter in text:
+        if letter in separators and not open_:
+            parts.append("")
+        else:
+            parts[-1] += letter
+        _note_opening(letter, before, open_)
+        before = letter
+    if open_:
+        raise JobError(
+            f"--sweep {whole}: {open_[-1]} is missing at its end",
+            hint="close every bracket and quote",
+        )
+    return parts
+
+
+def _note_opening(letter: str, before: str, open_: list[str]) -> None:
+    if open_ and letter == open_[-1]:
+        open_.pop()
+    elif open_ and open_[-1] in "'\"":
+        return
+    elif letter in _CLOSING:
+        open_.append(_CLOSING[letter])
+    elif letter in "'\"" and before in _BEFORE_QUOTES:
+        open_.append(letter)

@@ -1,0 +1,224 @@
+"""Where a job runs: in the directory it is submitted from, or in a snapshot of its work tree."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.base.errors import UserError
+from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
+from hpcdist.runs.run import runs_folder
+from hpcdist.runs.snapshot import (
+    NoWorkTreeError,
+    SnapshotChangedError,
+    SnapshotPlan,
+    plan_snapshot,
+    store,
+)
+from hpcdist.runs.snapshot.plan import DEFAULT_LIMIT_BYTES
+from hpcdist.training.model.own_model import is_own
+
+SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
+"""Tells the ranks where the job was submitted."""
+LIMIT_VARIABLE = "HPCDIST_SNAPSHOT_LIMIT_MB"
+
+_MEGABYTE = 1e6
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """What the user wants of the snapshot."""
+
+    wanted: bool | None = None
+    """None: as the scheduler does by default."""
+    limit_mb: float | None = None
+    """None: HPCDIST_SNAPSHOT_LIMIT_MB, else 100."""
+    runs: Path | None = None
+    """The folder of the runs, which no snapshot holds; None: the one by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the processes of a run find what is the user's."""
+
+    cwd: str
+    """Their working directory."""
+    environment: dict[str, str]
+    """Variables that say where things are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace:
+    """Where a job finds the user's files."""
+
+    submit_dir: str
+    """Where it is submitted."""
+    snapshot: SnapshotPlan | None = None
+    """None: the job runs in `submit_dir` itself."""
+    limit_bytes: float = DEFAULT_LIMIT_BYTES
+    notes: list[str] = field(default_factory=list)
+    """What the user should know, one sentence each."""
+
+    def job_in(self, runs: Path, job: JobSpec) -> JobSpec:
+        """The job with its script, or what its function imports, in the snapshot."""
+        if self.snapshot is None:
+            return job
+        if isinstance(job, FunctionJob):
+            folder = self.snapshot.folder(runs)
+            path = self.snapshot.python_path_in(folder, job.python_path)
+            source = None if job.source is None else self.snapshot.path_in(folder, job.source)
+            there = job.source if source is None else str(source)
+            return msgspec.structs.replace(job, python_path=path, source=there)
+        if not isinstance(job, ScriptJob):
+            return job
+        copy = self.snapshot.path_in(self.snapshot.folder(runs), job.script)
+        return job if copy is None else msgspec.structs.replace(job, script=str(copy))
+
+    def place(self, runs: Path) -> Place:
+        """What the processes of the run are told."""
+        told = {SUBMIT_DIR_VARIABLE: self.submit_dir}
+        if self.snapshot is None:
+            return Place(cwd=self.submit_dir, environment=told)
+        folder = self.snapshot.folder(runs)
+        if path := _python_path(self.snapshot, folder):
+            told["PYTHONPATH"] = path
+        return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=told)
+
+    def described(self, runs: Path) -> dict[str, Any] | None:
+        """The snapshot as it stands in spec.json."""
+        if self.snapshot is None:
+            return None
+        return {
+            "id": self.snapshot.id,
+            "folder": str(self.snapshot.folder(runs)),
+            "source": self.snapshot.root,
+        }
+
+    def store(self, runs: Path) -> Workspace:
+        """Store the snapshot; returns the workspace with what was stored.
+
+        Files that changed since the plan was made are read again. Raises SnapshotChangedError where
+        they go on to change.
+        """
+        workspace = self
+        for attempt in range(_ATTEMPTS):
+            if workspace.snapshot is None:
+                break
+            try:
+                store(workspace.snapshot, runs)
+                break
+            except SnapshotChangedError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                snapshot = plan_snapshot(
+                    Path(self.submit_dir), runs=runs, limit_bytes=self.limit_bytes
+                )
+                workspace = replace(self, snapshot=snapshot)
+        return workspace
+
+
+def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) -> Workspace:
+    """Where the job would run; the work tree is read where it is to be a snapshot.
+
+    `by_default` takes a snapshot where the user did not say, the job runs code of the user's, and
+    there is a git work tree.
+    """
+    submit_dir = os.getcwd()
+    by_default = by_default and _runs_code_of_user(job)
+    if not (by_default if request.wanted is None else request.wanted):
+        return Workspace(submit_dir=submit_dir)
+    limit_bytes = _limit_bytes(request.limit_mb)
+    try:
+        snapshot = plan_snapshot(
+            Path(submit_dir), runs=request.runs or runs_folder(), limit_bytes=limit_bytes
+        )
+    except NoWorkTreeError as error:
+        if request.wanted:
+            raise
+        note = f"no snapshot is taken, the job reads its files when it starts: {error.message}"
+        return Workspace(submit_dir=submit_dir, notes=[note])
+    notes = [*snapshot.notes, *_left_behind(snapshot, job)]
+    return Workspace(submit_dir=submit_dir, snapshot=snapshot, limit_bytes=limit_bytes, notes=notes)
+
+
+def _runs_code_of_user(job: JobSpec) -> bool:
+    if isinstance(job, TrainingJob | InferenceJob):
+        return is_own(job.model.name)
+    return isinstance(job, OwnCodeJob)
+
+
+def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
+    """What of the user's code is read where it is, and not from the snapshot."""
+    notes = []
+    here = Path(snapshot.root)
+    if (
+        isinstance(job, ScriptJob)
+        and (job.is_given_by_path or Path(job.script).is_relative_to(here))
+        and snapshot.path_in(here, job.script) is None
+    ):
+        notes.append(
+            f"{job.script} is not among the files of the git work tree {snapshot.root}: it is read "
+            "when the job starts, and not from the snapshot"
+        )
+    for package, path in _editable_packages().items():
+        if snapshot.path_in(here, os.path.join(path, "__init__.py")) is not None:
+            notes.append(
+                f"the package {package} is installed from this work tree in editable mode: unless "
+                "it lies beside the script, it is read when the job starts, and not from the "
+                "snapshot"
+            )
+    return notes
+
+
+def _editable_packages() -> dict[str, str]:
+    """Packages that setuptools finds by a table, and not by an entry of sys.path -> folder."""
+    tables = [
+        getattr(module, "MAPPING", None)
+        for name, module in list(sys.modules.items())
+        if name.startswith("__editable___")
+    ]
+    return {
+        str(package): str(path)
+        for table in tables
+        if isinstance(table, dict)
+        for package, path in table.items()
+    }
+
+
+def _python_path(snapshot: SnapshotPlan, folder: Path) -> str | None:
+    """PYTHONPATH for the run: what leads into the work tree leads into the snapshot.
+
+    That holds for the user's PYTHONPATH and for packages that are installed in editable mode, whose
+    folders are on sys.path. None: there is nothing to change.
+    """
+    given = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    # The first entry is no setting, but the folder of what python was started with.
+    settled = sys.path if getattr(sys.flags, "safe_path", False) else sys.path[1:]
+    entries = [*given, *(entry for entry in settled if entry not in given)]
+    mapped = snapshot.python_path_in(folder, entries)
+    if mapped == entries:
+        return None
+    changed = [new for old, new in zip(entries, mapped, strict=True) if old in given or new != old]
+    return os.pathsep.join(changed)
+
+
+def _limit_bytes(limit_mb: float | None) -> float:
+    if limit_mb is not None:
+        return limit_mb * _MEGABYTE
+    text = os.environ.get(LIMIT_VARIABLE)
+    try:
+        limit = float(text) if text else DEFAULT_LIMIT_BYTES / _MEGABYTE
+    except ValueError:
+        limit = -1.0
+    if not limit > 0:
+        raise UserError(
+            f"{LIMIT_VARIABLE} is {text!r}, must be a number of MB above 0",
+            hint="unset it for the default of 100",
+        )
+    return limit * _MEGABYTE

@@ -1,0 +1,1 @@
+"""From the figures of runs to groups, speed-ups, shares of time and advice."""

@@ -1,0 +1,116 @@
+"""Why a size is not as many times as fast as it has GPUs: its time against the ideal, by part.
+
+Ideal is as many times the speed of the smallest size as there are times the GPUs, over all the time
+that counts: steps, checkpoints and what restarts cost. For the same samples per GPU the smallest
+size needs the share of its time that is the efficiency; what each part takes longer than that part
+did there is lost. The parts make up the time, so the losses make up the whole loss. Pure.
+
+Where there is one size only, nothing says what is ideal: then computing is, and all else counts as
+lost, which is the most that could be won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from hpcdist.summary.figures.parts import (
+    COMMUNICATION,
+    COMPUTING,
+    FIXED,
+    PARTS,
+    UNDIVIDED,
+    lost_parts,
+    shares,
+)
+from hpcdist.summary.values import Losses, RunSummary, Straggler
+
+WORTH_SAYING = 0.02
+"""Smaller losses are within the noise of most machines."""
+
+
+class Size(NamedTuple):
+    """The runs of one size, which all have parts and samples/s."""
+
+    runs: Sequence[RunSummary]
+    num_devices: int
+    parts_s: Mapping[str, float]
+    rate: float
+    """Samples per second of all the time."""
+
+
+def size_of(runs: Sequence[RunSummary], num_devices: int) -> Size:
+    """Means over the repeats."""
+    found = [run.parts_s for run in runs if run.parts_s]
+    parts_s = {part: fmean(one[part] for one in found) for part in PARTS}
+    return Size(runs, num_devices, parts_s, fmean(map(overall_rate, runs)))
+
+
+def overall_rate(run: RunSummary) -> float:
+    """Samples per second over steps, checkpoints and what restarts cost."""
+    assert run.samples_per_s is not None
+    assert run.step_time_s is not None
+    assert run.parts_s is not None
+    return run.samples_per_s.mean * run.step_time_s.mean / sum(run.parts_s.values())
+
+
+def against(size: Size, baseline: Size) -> Losses:
+    """What a size lost against the ideal of the smallest; nothing where it is that."""
+    efficiency = size.rate / baseline.rate * baseline.num_devices / size.num_devices
+    lost = lost_parts(size.parts_s, baseline.parts_s, efficiency)
+    return _losses(size, lost, efficiency, [run.run for run in baseline.runs])
+
+
+def alone(size: Size) -> Losses:
+    """What is not computing, as far as that is known."""
+    if size.runs[0].world_size == 1:  # it waits for nobody: that is its wrapper's own work
+        parts_s = dict(size.parts_s)
+        parts_s[FIXED] += parts_s.pop(COMMUNICATION)
+        size = size._replace(parts_s={COMMUNICATION: 0.0, **parts_s})
+    lost = shares(size.parts_s)
+    lost[COMPUTING] = lost[UNDIVIDED] = 0.0
+    efficiency = 1 - sum(lost.values())
+    return _losses(size, lost, efficiency, [])
+
+
+def common_straggler(runs: Sequence[RunSummary]) -> Straggler | None:
+    """Who held the others up in each run; on other hosts each time, it is the rank's own work."""
+    found = [run.straggler for run in runs]
+    if not found or any(one is None for one in found):
+        return None
+    known = [one for one in found if one is not None]
+    if len({(one.rank, one.node) for one in known}) != 1:
+        return None
+    hosts = {one.host for one in known}
+    return Straggler(
+        rank=known[0].rank,
+        node=known[0].node,
+        host=known[0].host if len(hosts) == 1 else None,
+        longer_s=fmean(one.longer_s for one in known),
+        slowest_in=sum(one.slowest_in for one in known),
+        stretches=sum(one.stretches for one in known),
+    )
+
+
+def can_divide(run: RunSummary) -> bool:
+    """Whether there are steps that took time, and samples in them."""
+    rate = run.samples_per_s
+    return bool(rate and rate.mean > 0 and run.parts_s and sum(run.parts_s.values()) > 0)
+
+
+def _losses(
+    size: Size, lost: Mapping[str, float], efficiency: float, baseline: list[str]
+) -> Losses:
+    largest = max(PARTS, key=lambda part: lost[part])
+    return Losses(
+        runs=[run.run for run in size.runs],
+        nodes=size.runs[0].nodes,
+        gpus_per_node=size.runs[0].gpus_per_node,
+        against=baseline,
+        efficiency=efficiency,
+        lost=dict(lost),
+        shares=shares(size.parts_s),
+        largest=largest if lost[largest] >= WORTH_SAYING else None,
+        straggler=common_straggler(size.runs),
+    )

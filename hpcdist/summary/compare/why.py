@@ -1,0 +1,206 @@
+"""Why runs are not as many times as fast as they have GPUs: in words, from what was measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from hpcdist.base.text import format_percent, number_of, shown, whole_percents
+from hpcdist.summary.compare.advice import straggler_named
+from hpcdist.summary.compare.losses import WORTH_SAYING
+from hpcdist.summary.figures import parts
+from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.values import Comparison, Losses, RunSummary, Straggler, VariantSummary
+
+NAMES = {
+    parts.DATA: "waiting for data",
+    parts.DEVICE: "bringing batches to the device",
+    parts.COMMUNICATION: "exposed communication",
+    parts.STRAGGLERS: "waiting for the slowest rank",
+    parts.COMPUTING: "slower computing",
+    parts.FIXED: "the fixed cost of a step",
+    parts.CHECKPOINTS: "saving checkpoints",
+    parts.RESTARTS: "restarts",
+    parts.UNDIVIDED: "in no phase that was recorded",
+}
+
+_KEPT = (parts.COMPUTING, parts.UNDIVIDED)
+"""Not lost where there is no ideal to lose against."""
+_ONCE = "One run of each cannot say how sure that is: --repeat 3."
+_NO_GPU = "There is no GPU here:"
+_OF_ALL = (_ONCE, _NO_GPU)
+"""How sentences begin that need no variant that they are about."""
+_UNSURE = 0.2
+"""Repeats that differ by more than this share of the speed-up are no measurement."""
+
+
+def conclusions(comparison: Comparison) -> list[str]:
+    """One paragraph for each variant but the first, and what holds for several of them, once."""
+    baseline = comparison.variants[0]
+    if baseline.samples_per_s is None:
+        return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
+    told = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
+    counts = Counter(sentence for sentences in told for sentence in sentences)
+    shared = [one for one in counts if counts[one] > 1 and one.startswith(_OF_ALL)]
+    own = [[one for one in sentences if one not in shared] for sentences in told]
+    return [" ".join(sentences) for sentences in (*own, shared) if sentences]
+
+
+def headline(comparison: Comparison) -> str | None:
+    """Which variant is the fastest; None where that cannot be said."""
+    baseline = comparison.variants[0]
+    name = shown(baseline.name)
+    told = [one for one in comparison.variants[1:] if one.speedup and not one.is_without_its_gpus]
+    if not told or baseline.samples_per_s is None:
+        return None
+    best = max(told, key=_times)
+    if _times(best) < 1 + WORTH_SAYING:
+        return f"None is faster than {name}."
+    if _overlap(best, baseline):
+        return f"None is faster than {name} for certain."
+    ideal = f", where {best.ideal:.3g} is ideal" if _is_larger(best) else ""
+    return f"{shown(best.name)} is the fastest: {_times(best):.2f} times as fast as {name}{ideal}."
+
+
+def _times(variant: VariantSummary) -> float:
+    return variant.speedup.mean if variant.speedup else 0.0
+
+
+def run_conclusions(run: RunSummary | None) -> Iterator[str]:
+    """Where the time of the run and its repeats went, and what to change."""
+    lost = run.losses if run else None
+    if lost is None:
+        return
+    if told := _where(lost):
+        yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
+    yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
+
+
+def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
+    """How many times as fast, and why it is not more."""
+    return " ".join(_sentences(variant, baseline))
+
+
+def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
+    name = shown(variant.name)
+    if variant.speedup is None:
+        return [f"{name}: no run is done, or none recorded steps."]
+    spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
+    times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
+    told = [f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."]
+    if variant.speedup.sd is None:
+        told.append(_ONCE)
+    elif variant.speedup.sd > _UNSURE * variant.speedup.mean:
+        told.append(
+            "The repeats differ so much that this is a guess: something else ran there, or the "
+            "runs are too short."
+        )
+    if _overlap(variant, baseline):
+        told.append("The two are not distinguishable: their 95 % confidence intervals overlap.")
+    return [*told, *_why(variant, baseline)]
+
+
+def _overlap(variant: VariantSummary, baseline: VariantSummary) -> bool:
+    mine, theirs = variant.interval, baseline.interval
+    return mine is not None and theirs is not None and mine.overlaps(theirs)
+
+
+def _where(lost: Losses) -> str:
+    """What a size lost; nothing where that is not worth a word."""
+    if not lost.against:
+        if lost.largest is None:
+            return ""
+        percents = _percents(lost.shares)
+        known = {part: percents[part] for part in PARTS if part not in _KEPT}
+        return f"of its time {_told(lost.lost, known, 'is not computing')}."
+    whole = 1 - lost.efficiency
+    if whole < WORTH_SAYING or lost.largest is None:
+        return ""
+    return f"of its time {_losses(lost.lost)}.{_who(lost.lost, lost.straggler)}"
+
+
+def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
+    if variant.lost is None or variant.overall is None:
+        return ["There are no GPUs here for its one process to drive: that says nothing of it."]
+    whole = 1 - variant.overall
+    if abs(whole) < WORTH_SAYING:
+        return ["That is as good as ideal." if _is_larger(variant) else "That is no difference."]
+    if whole < 0:
+        return [_MORE_THAN_IDEAL] if _is_larger(variant) else []
+    who = _who(variant.lost, variant.straggler)
+    return [
+        f"Of its time {_losses(variant.lost)}.{who}{_computing(variant)}",
+        *(f"{one[0].upper()}{one[1:]}." for one in variant.advice),
+        *_shared_cpus(variant, baseline),
+    ]
+
+
+_MORE_THAN_IDEAL = (
+    "That is more than ideal: the two differ in more than their size, or something else slowed "
+    "the first one down."
+)
+
+
+def _is_larger(variant: VariantSummary) -> bool:
+    """Else it is compared for another reason, such as its precision, and may well be faster."""
+    return variant.ideal != 1
+
+
+def _losses(lost: Mapping[str, float]) -> str:
+    return _told(lost, _percents(lost), "is lost")
+
+
+def _percents(shares: Mapping[str, float]) -> dict[str, int]:
+    return dict(zip(shares, whole_percents(list(shares.values())), strict=True))
+
+
+def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
+    """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
+    found = sorted((part for part in percents if percents[part] > 0), key=lambda part: -lost[part])
+    told = [part for part in found if lost[part] > WORTH_SAYING]
+    in_all = sum(percents.values())
+    text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in told)
+    rest = in_all - sum(percents[part] for part in told)
+    if rest > 0:
+        text += f", {rest} % all else"
+    elif rest < 0:
+        text += f", less {-rest} % won elsewhere"
+    return f"{in_all} % {verb}: {text}"
+
+
+def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
+    if straggler is None or lost[parts.STRAGGLERS] < WORTH_SAYING:
+        return ""
+    share = format_percent(straggler.slowest_in / straggler.stretches)
+    return f" The slowest is {straggler_named(straggler)}, in {share} % of the run."
+
+
+def _computing(variant: VariantSummary) -> str:
+    """What slower computing comes from, where it is the largest loss."""
+    assert variant.lost is not None
+    if max(variant.lost, key=variant.lost.__getitem__) != parts.COMPUTING:
+        return ""
+    if variant.world_size < variant.num_devices:
+        return " One process drives all GPUs: copying model and batch to them is in its computing."
+    if not _is_larger(variant):
+        return " What it computes takes longer on the same hardware."
+    return " Each rank computes more slowly than one alone: they share CPUs, memory or power."
+
+
+def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[str]:
+    """On CPUs: more ranks are no more hardware."""
+    if variant.num_cpus is None or baseline.num_cpus is None:
+        return
+    if variant.num_cpus >= variant.ideal * baseline.num_cpus:
+        return
+    more = variant.num_cpus / baseline.num_cpus
+    mine, theirs = (number_of(one.num_cpus or 0, "CPU") for one in (variant, baseline))
+    most = "could be faster" if more <= 1 else f"could be more than {more:.3g} times as fast"
+    yield f"{_NO_GPU} with {mine}, where {shown(baseline.name)} had {theirs}, nothing {most}."
+
+
+def _size(variant: VariantSummary) -> str:
+    unit = "GPU" if variant.num_cpus is None else "rank"
+    if not _is_larger(variant):
+        return f"as many {unit}s"
+    return f"{number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"

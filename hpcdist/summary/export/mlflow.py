@@ -1,0 +1,234 @@
+"""Runs in MLflow: an experiment per job, a run per run, by the address of a tracking server or a
+database.
+
+A run is found again by its tag, so that an import can be repeated: what is new of it is added, and
+nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.base.errors import UserError
+from hpcdist.base.secrets import without_passwords
+from hpcdist.base.text import shown
+from hpcdist.runs.run import Run
+from hpcdist.summary.export.history import History, final_figures, whole_history
+from hpcdist.summary.export.settings import created_s, settings_of
+from hpcdist.summary.values import RunSummary, Summary, to_json
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+    from mlflow.entities import Run as Tracked
+
+_RUN_TAG = "hpcdist.runs.run"
+_STATE_TAG = "hpcdist.state"
+_MOST_AT_ONCE = 1_000
+"""Metrics in one call; of settings and tags 100."""
+_MOST_SETTINGS = 100
+_LONGEST = {"setting": 6_000, "tag": 5_000, "key": 250}
+_STATUS = {
+    "done": "FINISHED",
+    "running": "RUNNING",
+    "pending": "SCHEDULED",
+    "unknown": "RUNNING",
+    "cancelled": "KILLED",
+    "preempted": "KILLED",
+}
+_FAILED = "FAILED"
+_OPEN = ("RUNNING", "SCHEDULED")
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # it would call a server of its own
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # by default it tries for minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+
+
+def import_runs(summary: Summary, uri: str) -> dict[str, int]:
+    """Bring the runs to MLflow; how many were new, had changed, or were there as they are.
+
+    Raises UserError where MLflow refuses, or cannot be reached.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    with _told(uri):
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        experiments: dict[str, str] = {}
+        outcomes: Counter[str] = Counter({"new": 0, "updated": 0, "unchanged": 0})
+        for run in summary.runs:
+            if run.job not in experiments:
+                experiments[run.job] = _experiment(client, run.job)
+            outcomes[_import_run(client, experiments[run.job], run)] += 1
+    return dict(outcomes)
+
+
+@contextmanager
+def _told(uri: str) -> Iterator[None]:
+    """What goes wrong there is not ours: say it in MLflow's words, with the address."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise UserError(
+            without_passwords(f"--mlflow {uri}: {_first_line(error)}"),
+            hint="give the address of a tracking server (http://host:5000), or a database such as"
+            " sqlite:///mlflow.db",
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _experiment(client: MlflowClient, job: str) -> str:
+    name = shown(job)
+    found = client.get_experiment_by_name(name)
+    return client.create_experiment(name) if found is None else found.experiment_id
+
+
+def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
+    spec = (Run(Path(run.path)).read_spec() if run.path else None) or {}
+    began_s = created_s(spec)
+    id_tag = run.run.replace("'", "")  # searches have no way to quote it
+    tracked = _find(client, experiment, id_tag)
+    if tracked is None:
+        tags = {_RUN_TAG: id_tag}
+        tracked = client.create_run(
+            experiment, start_time=_ms(began_s), run_name=run.run, tags=tags
+        )
+        _log(client, tracked, run, spec, whole_history(run, began_s))
+        return "new"
+    if not _is_whole(tracked, run):
+        _log(client, tracked, run, spec, whole_history(run, began_s))
+        return "updated"
+    return "updated" if _log_figures(client, tracked, run) else "unchanged"
+
+
+def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> bool:
+    """Those that are others now: a speed-up comes with the runs that a run is compared with."""
+    from mlflow.entities import Metric
+
+    there = tracked.data.metrics
+    figures = {key: value for key, value in final_figures(run).items() if there.get(key) != value}
+    now_ms = _ms(time.time())
+    metrics = [Metric(key, value, now_ms, run.steps or 0) for key, value in figures.items()]
+    if metrics:
+        client.log_batch(tracked.info.run_id, metrics=metrics)
+    return bool(metrics)
+
+
+def _find(client: MlflowClient, experiment: str, id_tag: str) -> Tracked | None:
+    found = client.search_runs([experiment], f"tags.`{_RUN_TAG}` = '{id_tag}'", max_results=1)
+    return found[0] if found else None
+
+
+def _is_whole(tracked: Tracked, run: RunSummary) -> bool:
+    """It had ended when it was imported, and was imported whole: the state comes last."""
+    return tracked.data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
+
+
+def _log(
+    client: MlflowClient,
+    tracked: Tracked,
+    run: RunSummary,
+    spec: Mapping[str, Any],
+    history: History,
+) -> None:
+    from mlflow.entities import Param, RunTag
+
+    id_ = tracked.info.run_id
+    settings = settings_of(spec)
+    params = [
+        Param(key[: _LONGEST["key"]], str(value)[: _LONGEST["setting"]])
+        for key, value in settings.items()
+        if key not in tracked.data.params  # they cannot be changed there
+    ]
+    for some in _batches(params, _MOST_SETTINGS):
+        client.log_batch(id_, params=some)
+    for metrics in _batches(_metrics(client, tracked, history), _MOST_AT_ONCE):
+        client.log_batch(id_, metrics=metrics)
+    client.log_dict(id_, to_json(Summary(runs=[run], groups=[], skipped=[]))[0], "summary.json")
+    client.log_text(id_, json.dumps(settings, indent=2, ensure_ascii=False), "settings.json")
+    status = _status(run)
+    if status in _OPEN:
+        client.update_run(id_, status=status)
+    else:
+        client.set_terminated(id_, status, end_time=_ms(_last_s(history)))
+    # The state last: it says that all the rest is there.
+    tags = [RunTag(key, value[: _LONGEST["tag"]]) for key, value in _tags(run, spec).items()]
+    client.log_batch(id_, tags=tags)
+
+
+def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
+    """The points that are not there yet."""
+    from mlflow.entities import Metric
+
+    metrics: list[Metric] = []
+    for name, points in history.items():
+        key = _metric_name(name)
+        there = set()
+        if key in tracked.data.metrics:
+            known = client.get_metric_history(tracked.info.run_id, key)
+            there = {(metric.step, metric.timestamp, metric.value) for metric in known}
+        wanted = [(point.step, _ms(point.time_s), point.value) for point in points]
+        metrics += [
+            Metric(key, value, time_ms, step)
+            for step, time_ms, value in wanted
+            if (step, time_ms, value) not in there
+        ]
+    return metrics
+
+
+def _metric_name(name: str) -> str:
+    """A phase of the user's may have any name."""
+    allowed = (char if char.isalnum() or char in "_-./ " else "_" for char in name)
+    return "".join(allowed)[: _LONGEST["key"]]
+
+
+def _tags(run: RunSummary, spec: Mapping[str, Any]) -> dict[str, str]:
+    git = spec.get("git")
+    commit = git.get("commit") if isinstance(git, Mapping) else None
+    known = {
+        "mlflow.source.type": "JOB",
+        "mlflow.source.name": run.job,
+        "mlflow.user": spec.get("user"),
+        "mlflow.source.git.commit": commit,
+        "mlflow.note.content": run.verdict and run.verdict.message,
+        "hpcdist.scheduler": run.scheduler,
+        "hpcdist.host": spec.get("host"),
+        "hpcdist.path": run.path,
+        "hpcdist.comparison": run.comparison,
+        "hpcdist.variant": run.variant,
+        _STATE_TAG: run.state or "unknown",
+    }
+    return {key: shown(value) for key, value in known.items() if isinstance(value, str)}
+
+
+def _status(run: RunSummary) -> str:
+    return _STATUS.get(run.state or "unknown", _FAILED)
+
+
+def _last_s(history: History) -> float:
+    return max(points[-1].time_s for points in history.values())
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1e3)
+
+
+def _batches(values: Sequence[Any], size: int) -> Iterator[list[Any]]:
+    left = iter(values)
+    while some := list(islice(left, size)):
+        yield some

@@ -1,0 +1,120 @@
+"""Runs as TensorBoard event files: a folder per run, with its series and its settings.
+
+The files are made from TensorBoard's own messages and records; neither torch nor TensorFlow is
+imported. A file has the same name each time, so that one that is written again replaces the one
+before, and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcdist.base import files
+from hpcdist.runs.run import Run, slug
+from hpcdist.summary.export.history import History, whole_history
+from hpcdist.summary.export.settings import Setting, created_s, settings_of
+from hpcdist.summary.report.outputs import cannot_write_output
+from hpcdist.summary.values import RunSummary, Summary
+
+_FILE = "events.out.tfevents.0000000000.hpcdist"
+_STATUS = {"done": "STATUS_SUCCESS", "running": "STATUS_RUNNING", "pending": "STATUS_RUNNING"}
+_FAILED = "STATUS_FAILURE"
+
+
+def write_event_files(summary: Summary, folder: Path) -> list[Path]:
+    """Write a folder per run; the files. Raises UserError where they cannot be written."""
+    written = []
+    taken: set[str] = set()
+    for run in summary.runs:
+        spec = (Run(Path(run.path)).read_spec() if run.path else None) or {}
+        path = folder / _unique(slug(run.run), taken) / _FILE
+        content = _encode(whole_history(run, created_s(spec)), run, settings_of(spec))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_whole(path, content, mode=files.USUAL_FILE)
+        except OSError as error:
+            raise cannot_write_output(path, error, what="event files") from None
+        written.append(path)
+    return written
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """Copies of one run may be in a summary."""
+    number = 1
+    found = name
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    taken.add(found)
+    return found
+
+
+def _encode(history: History, run: RunSummary, settings: Mapping[str, Setting]) -> bytes:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    buffer = io.BytesIO()
+    writer = RecordWriter(buffer)
+    for event in _events(history, run, settings):
+        writer.write(event.SerializeToString())
+    return buffer.getvalue()
+
+
+def _events(history: History, run: RunSummary, settings: Mapping[str, Setting]) -> Iterator[Any]:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary as Values
+
+    moments = _moments(history)
+    begun_s, last_s = moments[0][1], moments[-1][1]
+    yield Event(wall_time=begun_s, file_version="brain.Event:2")
+    yield Event(wall_time=begun_s, summary=_session_start(run, settings, begun_s))
+    for step, time_s, values in moments:
+        scalars = [Values.Value(tag=name, simple_value=value) for name, value in values]
+        yield Event(wall_time=time_s, step=step, summary=Values(value=scalars))
+    yield Event(wall_time=last_s, summary=_session_end(run, last_s))
+
+
+def _moments(history: History) -> list[tuple[int, float, Sequence[tuple[str, float]]]]:
+    """(step, time, values by name), in the order of steps: one event for each."""
+    values: dict[tuple[int, float], list[tuple[str, float]]] = defaultdict(list)
+    for name, points in history.items():
+        for point in points:
+            values[point.step, point.time_s].append((name, point.value))
+    return [(*moment, values[moment]) for moment in sorted(values)]
+
+
+def _session_start(run: RunSummary, settings: Mapping[str, Setting], time_s: float) -> Any:
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
+
+    info = SessionStartInfo(group_name=run.run, start_time_secs=time_s)
+    for name, value in {"job": run.job, "world_size": run.world_size, **settings}.items():
+        if isinstance(value, bool):
+            info.hparams[name].bool_value = value
+        elif isinstance(value, str):
+            info.hparams[name].string_value = value
+        else:
+            info.hparams[name].number_value = value
+    return _plugin_summary(SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
+
+
+def _session_end(run: RunSummary, time_s: float) -> Any:
+    from tensorboard.plugins.hparams import api_pb2
+    from tensorboard.plugins.hparams.metadata import SESSION_END_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    status = api_pb2.Status.Value(_STATUS.get(run.state or "", _FAILED))
+    info = SessionEndInfo(status=status, end_time_secs=time_s)
+    return _plugin_summary(SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
+
+
+def _plugin_summary(tag: str, data: Any) -> Any:
+    """As the HParams plugin reads it: the message is in the metadata, and the value is empty."""
+    from tensorboard.compat.proto.summary_pb2 import Summary as Values
+    from tensorboard.plugins.hparams.metadata import NULL_TENSOR, create_summary_metadata
+
+    value = Values.Value(tag=tag, metadata=create_summary_metadata(data), tensor=NULL_TENSOR)
+    return Values(value=[value])

@@ -1,0 +1,1 @@
+"""From the records of one run to its figures."""

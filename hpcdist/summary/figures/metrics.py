@@ -1,0 +1,540 @@
+"""From what a run recorded to its `RunSummary`: pure, one rank's record at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.rank.recorder import PHASES
+from hpcdist.runs.verdict import State, Verdict
+from hpcdist.schedulers.accounting import Accounting
+from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.attempts import list_attempts, lost_steps, lost_time_s
+from hpcdist.summary.figures.benchmark_values import (
+    AllReduceSummary,
+    InferenceSummary,
+    LoadingSummary,
+)
+from hpcdist.summary.figures.benchmarks import (
+    all_reduce_summary,
+    inference_summary,
+    loading_summary,
+)
+from hpcdist.summary.figures.cost import AttemptSpan, cost_by_events, with_accounting
+from hpcdist.summary.figures.reaching import Tested, list_bests
+from hpcdist.summary.figures.run_parts import held_up_by, parts_of_run
+from hpcdist.summary.figures.timing import Spans, StepTotals
+from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
+from hpcdist.summary.read.records import (
+    AttemptRecord,
+    Evaluation,
+    Memory,
+    RankRecord,
+    RunRecord,
+    Start,
+)
+from hpcdist.summary.values import (
+    Final,
+    ModelStates,
+    RankPace,
+    RunSummary,
+    VerdictSummary,
+)
+
+OTHER = "other"
+"""What is left of a step's time when all phases are taken away."""
+
+T = TypeVar("T")
+
+
+class RankFigures(Struct, frozen=True, kw_only=True):
+    """One rank in one attempt, small enough to keep for all ranks of a run."""
+
+    rank: int
+    attempt: int
+    start: Start
+    spans: Spans
+    """Windows without the warm-up."""
+    totals: StepTotals
+    """Over the same windows."""
+    warm_up_steps: int
+    """Steps that were left out."""
+    tests: list[Tested]
+    """Evaluations with an accuracy, by this rank's clock."""
+    first_step: int | None
+    """Finished steps when the attempt began."""
+    last_step: int | None
+    stepping_s: float | None
+    """Unix time at which the first step began."""
+    ended_s: float | None
+    """Unix time of the end, or of the last steps that are known."""
+    worked_until_s: float | None
+    """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
+    epochs: int | None
+    train_loss: float | None
+    evaluation: Evaluation | None
+    notes: list[str]
+    saves_s: float
+    """For checkpoints, outside of steps."""
+    memory: Memory | None
+    max_rss_bytes: int | None
+    max_cuda_bytes: int | None
+    all_reduce: AllReduceSummary | None = None
+    inference: InferenceSummary | None = None
+    loading: LoadingSummary | None = None
+
+
+class MeasuredRun(Struct, frozen=True, kw_only=True):
+    """A run in figures, with what must be equal for a comparison to mean something."""
+
+    summary: RunSummary
+    conditions: dict[str, Any]
+    """By dotted key, as in the job file; lists whole."""
+    missing: str | None
+    """Why there is no throughput."""
+    num_devices: int
+    """GPUs that it asked for; without GPUs, what stands for them."""
+    bests: list[Tested] = []
+    """Each test that was better than all before it, from the first step on."""
+    cpus_per_rank: float | None = None
+    """Below 1 where ranks share CPUs."""
+    comparison: str | None = None
+    """Id of the comparison that it is a part of."""
+    variant: str | None = None
+    """Which variant of it."""
+
+
+def measure_rank(record: RankRecord) -> RankFigures:
+    """Figures of one rank in one attempt."""
+    measured = timing.drop_warm_up(record.windows)
+    totals = StepTotals()
+    totals.add(measured)
+    return RankFigures(
+        rank=record.rank,
+        attempt=record.attempt,
+        start=record.starts[-1] if record.starts else Start(),
+        spans=timing.to_spans(measured),
+        totals=totals,
+        warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
+        tests=_tests(record),
+        first_step=_first_step(record),
+        last_step=_last_step(record),
+        stepping_s=_stepping_s(record),
+        ended_s=_ended_s(record),
+        worked_until_s=_worked_until_s(record, totals),
+        epochs=_epochs(record),
+        train_loss=record.windows[-1].loss if record.windows else None,
+        evaluation=record.evaluations[-1] if record.evaluations else None,
+        notes=[note.message for note in record.notes],
+        saves_s=_saves_s(record),
+        memory=record.memories[-1] if record.memories else None,
+        max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
+        max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
+        all_reduce=all_reduce_summary(record.collectives, record.pairs),
+        inference=inference_summary(record.cells),
+        loading=loading_summary(record.loadings, record.model_steps),
+    )
+
+
+def measure_run(
+    record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals] = ()
+) -> MeasuredRun:
+    """Figures of a run; its state is that of its verdict.
+
+    Steps that were done again after a restart count as work (throughput, step time) and once as
+    progress (steps, epochs): progress is what the newest attempt that stepped says.
+    """
+    num_nodes, gpus, world_size = _size(record, ranks)
+    attempts = _by(ranks, lambda figures: figures.attempt)
+    newest = _newest_with_steps(attempts)
+    complete = _complete_attempts(attempts, world_size)
+    totals = _merge(ranks)
+    step_time_s = timing.step_time(totals)
+    num_lost = lost_steps(attempts)
+    paces = _paces(ranks) if world_size > 1 else []
+    num_cpus = _num_cpus(ranks)
+    has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
+    held_up = held_up_by(attempts, world_size)
+    summary = RunSummary(
+        run=record.id,
+        job=record.facts.name,
+        scheduler=record.scheduler,
+        comparison=record.comparison,
+        variant=record.variant,
+        state=record.verdict.state if record.verdict else None,
+        nodes=num_nodes,
+        gpus_per_node=gpus,
+        world_size=world_size,
+        num_cpus=num_cpus,
+        samples_per_s=timing.throughput(complete),
+        samples_per_step=timing.samples_per_step(complete),
+        warm_up_steps=_warm_up_steps(ranks),
+        step_time_s=step_time_s,
+        phase_s=_phase_s(totals) if step_time_s else None,
+        parts_s=parts_of_run(attempts, held_up) if step_time_s else None,
+        straggler=held_up.straggler,
+        final=_final(ranks),
+        peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
+        peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
+        model_states=_model_states(ranks),
+        restarts=_restarts(record, ranks),
+        steps=_largest(figures.last_step for figures in newest),
+        lost_steps=num_lost,
+        lost_time_s=lost_time_s(attempts, num_lost, step_time_s.mean if step_time_s else 0.0),
+        attempts=list_attempts(record, attempts),
+        epochs=_largest(figures.epochs for figures in newest),
+        train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
+        slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
+        fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
+        all_reduce=_newest_of_lowest_rank(ranks, lambda figures: figures.all_reduce),
+        inference=_newest_of_lowest_rank(ranks, lambda figures: figures.inference),
+        loading=_newest_of_lowest_rank(ranks, lambda figures: figures.loading),
+        verdict=_verdict(record.verdict) if record.verdict else None,
+        notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
+        usage=summarize_usage(nodes),
+        cost=cost_by_events(
+            list(_spans(record, attempts)),
+            again_s=num_lost * (step_time_s.mean if step_time_s else 0.0),
+            num_gpus=num_nodes * gpus if has_gpus else None,
+            num_cpus=num_cpus_of(nodes) or num_cpus,
+        ),
+    )
+    return MeasuredRun(
+        summary=summary,
+        conditions=_conditions(record, ranks),
+        missing=None if complete else _why_no_rate(ranks, world_size),
+        num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
+        bests=list_bests(attempts),
+        cpus_per_rank=_cpus_per_rank(ranks),
+        comparison=record.comparison,
+        variant=record.variant,
+    )
+
+
+def place_run(
+    measured: MeasuredRun, path: Path, *, state: State | None, accounting: Accounting | None
+) -> MeasuredRun:
+    """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
+    overrules."""
+    found = measured.summary
+    summary = msgspec.structs.replace(
+        found,
+        path=str(path),
+        state=found.state or state,
+        accounting=accounting,
+        cost=with_accounting(found.cost, accounting),
+    )
+    return msgspec.structs.replace(measured, summary=summary)
+
+
+# One rank.
+
+
+def _first_step(record: RankRecord) -> int | None:
+    if record.resumes:
+        return record.resumes[-1].step
+    if record.windows:
+        return record.windows[0].step - record.windows[0].steps
+    return None
+
+
+def _last_step(record: RankRecord) -> int | None:
+    ends = [end.step for end in record.ends]
+    windows = [window.step for window in record.windows[-1:]]
+    return _largest([*ends, *windows, _first_step(record)])
+
+
+def _stepping_s(record: RankRecord) -> float | None:
+    for window in record.windows[:1]:
+        if window.time_s is not None:
+            return window.time_s - window.after_s - window.wall_s - window.pause_s
+    return None
+
+
+def _ended_s(record: RankRecord) -> float | None:
+    times = [window.time_s for window in record.windows[-1:]]
+    times += [end.time_s for end in record.ends]
+    return max((time_s for time_s in times if time_s is not None), default=None)
+
+
+def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    stepped_s = _stepped_until_s(record, totals)
+    tested_s = [test.time_s for test in record.evaluations[-1:]]
+    saved_s = [save.time_s for save in record.saves[-1:]]
+    times = [time_s for time_s in (stepped_s, *tested_s, *saved_s) if time_s is not None]
+    return max(times, default=_ended_s(record))
+
+
+def _stepped_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    """Steps that are known by their number alone, as their window was never written, count with
+    the mean time of a step."""
+    window = record.windows[-1] if record.windows else None
+    if window is None or window.time_s is None:
+        return None
+    unwritten = (_last_step(record) or 0) - window.step
+    unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
+    return min(window.time_s - window.after_s + unwritten_s, _ended_s(record) or math.inf)
+
+
+def _saves_s(record: RankRecord) -> float:
+    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
+    at the end."""
+    if not record.saves:
+        return 0.0
+    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
+    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
+
+
+def _epochs(record: RankRecord) -> int | None:
+    if record.epochs:
+        return record.epochs[-1].epoch
+    if record.resumes:
+        return record.resumes[-1].epoch
+    return 0 if any(window.epoch is not None for window in record.windows) else None
+
+
+def _tests(record: RankRecord) -> list[Tested]:
+    return [
+        Tested(test.time_s, test.step, test.epoch, test.accuracy)
+        for test in record.evaluations
+        if test.time_s is not None and test.accuracy is not None and math.isfinite(test.accuracy)
+    ]
+
+
+# All ranks.
+
+
+def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
+    """Of the lowest rank that stepped, in all attempts."""
+    stepped = [figures for figures in ranks if figures.totals.steps]
+    lowest = min((figures.rank for figures in stepped), default=None)
+    if lowest is None:
+        return None
+    return sum(figures.warm_up_steps for figures in stepped if figures.rank == lowest)
+
+
+def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
+    """Nodes, ranks per node and world size: those that ran, or else those asked for."""
+    asked = record.facts.resources
+    nodes = _largest(figures.start.num_nodes for figures in ranks) or asked.nodes
+    gpus = _largest(_gpus(figures.start) for figures in ranks) or asked.gpus
+    world_size = _largest(figures.start.world_size for figures in ranks) or nodes * gpus
+    return nodes, gpus, world_size
+
+
+def _gpus(start: Start) -> int | None:
+    """Of a node: a rank may drive several."""
+    ranks = start.local_world_size
+    return None if ranks is None else ranks * max(1, start.num_gpus or 1)
+
+
+def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
+    """Simulated nodes share a host, so a CPU counts once however many ranks are bound to it."""
+    starts = [figures.start for figures in ranks if figures.start.device == "cpu"]
+    if bound_to := {(start.host, cpu) for start in starts for cpu in start.cpus or []}:
+        return len(bound_to)
+    return sum({start.node: start.num_cpus or 0 for start in starts}.values()) or None
+
+
+def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
+    """What each has on average; a CPU that several are bound to counts once."""
+    starts = {figures.rank: figures.start for figures in ranks}.values()
+    bound = [start for start in starts if start.cpus]
+    cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
+    if bound:
+        return len(cpus) / len(bound)
+    shares = [
+        start.num_cpus / start.local_world_size
+        for start in starts
+        if start.num_cpus and start.local_world_size
+    ]
+    return fmean(shares) if shares else None
+
+
+def _complete_attempts(
+    attempts: dict[int, list[RankFigures]], world_size: int
+) -> list[list[Spans]]:
+    """Spans by rank of every attempt in which every rank recorded steps.
+
+    The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
+    """
+    stepped = [
+        [figures.spans for figures in attempts[number] if figures.spans]
+        for number in sorted(attempts)
+    ]
+    return [ranks for ranks in stepped if len(ranks) >= world_size]
+
+
+def _why_no_rate(ranks: Sequence[RankFigures], world_size: int) -> str:
+    num_stepped = len({figures.rank for figures in ranks if figures.spans})
+    if not num_stepped:
+        return "it recorded no steps"
+    return f"only {num_stepped} of {world_size} ranks recorded steps"
+
+
+def _newest_with_steps(attempts: dict[int, list[RankFigures]]) -> list[RankFigures]:
+    """The newest attempt that came as far as a step or a checkpoint: how far the run is."""
+    for number in sorted(attempts, reverse=True):
+        if any(figures.first_step is not None for figures in attempts[number]):
+            return attempts[number]
+    return attempts[max(attempts)] if attempts else []
+
+
+def _merge(ranks: Iterable[RankFigures]) -> StepTotals:
+    totals = StepTotals()
+    for figures in ranks:
+        totals.merge(figures.totals)
+    return totals
+
+
+def _phase_s(totals: StepTotals) -> dict[str, float]:
+    """Mean seconds per step by phase, in the order of a step, then what is in none of them."""
+    known = [phase for phase in PHASES if phase in totals.phases_s]
+    unknown = sorted(totals.phases_s.keys() - set(PHASES))
+    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in (*known, *unknown)}
+    other_s = totals.sum_s / totals.steps - sum(phase_s.values())
+    return {**phase_s, OTHER: max(0.0, other_s)}
+
+
+def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
+    paces = []
+    for rank, attempts in sorted(_by(ranks, lambda figures: figures.rank).items()):
+        steps = sum(figures.totals.steps for figures in attempts)
+        if steps:
+            start = attempts[-1].start
+            own_time_s = sum(figures.totals.own_time_s() for figures in attempts) / steps
+            paces.append(
+                RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
+            )
+    return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
+
+
+def _final(ranks: Sequence[RankFigures]) -> Final:
+    evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
+    if evaluation is None:
+        return Final()
+    return Final(loss=evaluation.loss, accuracy=evaluation.accuracy)
+
+
+def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
+    """Attempts after the first, by whichever of the folder, the events and the verdict knows."""
+    seen = [figures.attempt for figures in ranks]
+    told = record.verdict.restarts if record.verdict else 0
+    return max([0, record.newest_attempt, told, *seen])
+
+
+def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterator[AttemptSpan]:
+    """Every attempt whose begin and end are known, by the clock of node 0, where the lowest rank
+    is: clocks of other nodes may differ by minutes."""
+    for number in sorted({*attempts, *record.attempts}):
+        known = record.attempts.get(number, AttemptRecord())
+        lowest = min(attempts.get(number, []), key=lambda figures: figures.rank, default=None)
+        begin_s = known.begin_s or (lowest.start.time_s if lowest else None)
+        ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, known)]
+        end_s = max((time_s for time_s in ends if time_s is not None), default=None)
+        if begin_s is not None and end_s is not None:
+            yield AttemptSpan(
+                life=known.life or 0,
+                begin_s=begin_s,
+                stepping_s=lowest.stepping_s if lowest else None,
+                worked_until_s=_worked_there_until_s(attempts[number], lowest) if lowest else None,
+                end_s=end_s,
+            )
+
+
+def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
+    """Of an attempt, by the ranks on the lowest one's host; None without a step."""
+    if lowest.stepping_s is None:
+        return None
+    own = [figures.worked_until_s for figures in ranks if figures.start.host == lowest.start.host]
+    return max((time_s for time_s in own if time_s is not None), default=None)
+
+
+def _verdict_s(record: RunRecord, number: int, known: AttemptRecord) -> float | None:
+    if known.verdict is not None:
+        return known.verdict.time_s
+    is_last = record.verdict is not None and record.verdict.attempt == number
+    return record.verdict.time_s if record.verdict and is_last else None
+
+
+def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
+    held = [
+        ModelStates(
+            parameter_bytes=figures.memory.parameter_bytes,
+            gradient_bytes=figures.memory.gradient_bytes,
+            optimizer_bytes=figures.memory.optimizer_bytes,
+            total_bytes=figures.memory.parameter_bytes
+            + figures.memory.gradient_bytes
+            + figures.memory.optimizer_bytes,
+        )
+        for figures in ranks
+        if figures.memory
+    ]
+    return max(held, key=lambda states: states.total_bytes, default=None)
+
+
+def _verdict(verdict: Verdict) -> VerdictSummary:
+    return VerdictSummary(
+        kind=verdict.kind,
+        rank=verdict.rank,
+        node=verdict.node,
+        host=verdict.host,
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
+        exception=verdict.exception,
+        message=verdict.message,
+        step=verdict.step,
+        log=verdict.log,
+    )
+
+
+def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
+    """The job by dotted key, and what it really ran on: devices of one kind compare."""
+    devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
+    backends = {figures.start.backend for figures in ranks if figures.start.backend}
+    return {
+        **_flatten(record.job),
+        "scheduler": record.scheduler,
+        "device": ", ".join(sorted(devices)),
+        "backend": ", ".join(sorted(backends)),
+        "torch": record.torch_version,
+    }
+
+
+def _flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _by(ranks: Iterable[RankFigures], key: Callable[[RankFigures], int]) -> dict[int, Any]:
+    groups: dict[int, list[RankFigures]] = defaultdict(list)
+    for figures in ranks:
+        groups[key(figures)].append(figures)
+    return dict(groups)
+
+
+def _newest_of_lowest_rank(
+    ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]
+) -> T | None:
+    """What the newest attempt that has it says, by its lowest rank."""
+    for figures in sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank)):
+        value = read(figures)
+        if value is not None:
+            return value
+    return None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,181 @@
+"""What the time of a run consists of, per step: parts that add up to the whole, by their causes.
+
+The whole is the mean step time of all ranks, and what checkpoints between steps and restarts add to
+each step. Evaluations are not counted. A step of ranks that wait for each other takes as long as
+its slowest rank's. So the typical rank (the lower median by its own time, without waiting) says
+what a step must take, and what the slowest rank takes longer is straggling: nobody's computing, but
+the wait of all others. What the slowest rank itself waits is communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from hpcdist.summary.figures.timing import StepTotals
+
+DATA = "data"
+DEVICE = "device"
+COMPUTING = "computing"
+COMMUNICATION = "communication"
+STRAGGLERS = "stragglers"
+FIXED = "fixed"
+CHECKPOINTS = "checkpoints"
+RESTARTS = "restarts"
+UNDIVIDED = "undivided"
+
+PARTS = (
+    DATA,
+    DEVICE,
+    COMMUNICATION,
+    STRAGGLERS,
+    COMPUTING,
+    FIXED,
+    CHECKPOINTS,
+    RESTARTS,
+    UNDIVIDED,
+)
+"""Waiting for data; bringing them to the device; communication that nothing hides; waiting for a
+slower rank; forward and backward; what a step takes whatever its samples (the optimizer, and what
+is in no phase); saving; what restarts cost; and what is in no phase where forward and backward were
+not recorded, so that nobody can say what it is."""
+
+_PHASES = {
+    "data_wait": DATA,
+    "host_to_device": DEVICE,
+    "forward_backward": COMPUTING,
+    "exposed_communication": COMMUNICATION,
+    "checkpoint": CHECKPOINTS,
+}
+"""Phase -> part; others are fixed."""
+_OWN = (DATA, DEVICE, COMPUTING, FIXED, UNDIVIDED)
+"""Parts of a step that a rank spends on its own work."""
+_NEED_PHASES = (COMMUNICATION, STRAGGLERS, COMPUTING, FIXED)
+
+
+class Pauses(NamedTuple):
+    """What lies between steps, and counts: seconds per step."""
+
+    saves_s: float = 0.0
+    """Checkpoints that the rank which saves them took no step's time for."""
+    saver: int = 0
+    """Place of that rank."""
+    restarts_s: float = 0.0
+
+
+_NO_PAUSES = Pauses()
+
+
+def divide(
+    ranks: Sequence[StepTotals], *, rotating_s: float = 0.0, pauses: Pauses = _NO_PAUSES
+) -> dict[str, float]:
+    """Seconds per step by part, from the steps of each rank, which has some.
+
+    `rotating_s`: what ranks that take turns in being slow cost per step, the rank that is the
+    slowest over all included.
+    """
+    parts_of = [_own_parts(totals) for totals in ranks]
+    steps = [totals.steps for totals in ranks]
+    parts = {
+        part: sum(own[part] * num for own, num in zip(parts_of, steps, strict=True)) / sum(steps)
+        for part in PARTS
+    }
+    if len(ranks) > 1:
+        _take_out_straggling(parts, parts_of)
+        _move(parts, COMMUNICATION, STRAGGLERS, rotating_s - parts[STRAGGLERS])
+        longest_save_s = max(own[CHECKPOINTS] for own in parts_of)
+        _move(parts, COMMUNICATION, CHECKPOINTS, longest_save_s - parts[CHECKPOINTS])
+    _add_pauses(parts, ranks, pauses)
+    return parts
+
+
+def alike(
+    parts_s: Mapping[str, float], baseline_s: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Both divided as far as the less divided one is."""
+    if bool(parts_s[UNDIVIDED]) == bool(baseline_s[UNDIVIDED]):
+        return dict(parts_s), dict(baseline_s)
+    return _coarse(parts_s), _coarse(baseline_s)
+
+
+def lost_parts(
+    parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
+) -> dict[str, float]:
+    """Share of the time that each part lost; together 1 - efficiency, which is that of all the
+    time."""
+    parts_s, baseline_s = alike(parts_s, baseline_s)
+    whole_s, baseline_whole_s = sum(parts_s.values()), sum(baseline_s.values())
+    # So much of the baseline's time for a step is as many samples per GPU as a step here has.
+    scale = efficiency * whole_s / baseline_whole_s
+    return {part: (parts_s[part] - scale * baseline_s[part]) / whole_s for part in PARTS}
+
+
+def shares(parts_s: Mapping[str, float]) -> dict[str, float]:
+    """Of the whole."""
+    whole_s = sum(parts_s.values())
+    return {part: parts_s[part] / whole_s for part in PARTS}
+
+
+def _own_parts(totals: StepTotals) -> dict[str, float]:
+    """Of one rank, seconds per step, just as it recorded them."""
+    parts = dict.fromkeys(PARTS, 0.0)
+    for phase, time_s in totals.phases_s.items():
+        parts[_PHASES.get(phase, FIXED)] += time_s / totals.steps
+    rest_s = max(0.0, totals.sum_s / totals.steps - sum(parts.values()))
+    parts[FIXED if totals.phases_s.get("forward_backward") else UNDIVIDED] += rest_s
+    return parts
+
+
+def _own_s(parts: Mapping[str, float]) -> float:
+    return sum(parts[part] for part in _OWN)
+
+
+def _take_out_straggling(parts: dict[str, float], parts_of: Sequence[Mapping[str, float]]) -> None:
+    """What the slowest rank takes longer than the typical one is straggling, as far as that one
+    waits for it: ranks that do not wait for each other do not straggle."""
+    by_own_time = sorted(parts_of, key=_own_s)
+    typical, slowest = by_own_time[(len(by_own_time) - 1) // 2], by_own_time[-1]
+    longer_s = _own_s(slowest) - _own_s(typical)
+    if longer_s <= 0:
+        return
+    waited_s = typical[COMMUNICATION] - slowest[COMMUNICATION]
+    share = min(1.0, max(0.0, waited_s / longer_s))
+    mean_wait_s = _own_s(slowest) - _own_s(parts)
+    if share * mean_wait_s > parts[COMMUNICATION]:  # not all of them waited
+        share = parts[COMMUNICATION] / mean_wait_s
+    for part in _OWN:
+        parts[part] -= share * (parts[part] - typical[part])
+    parts[STRAGGLERS] = share * longer_s
+    parts[COMMUNICATION] -= share * mean_wait_s
+
+
+def _move(parts: dict[str, float], source: str, target: str, time_s: float) -> None:
+    """Waiting that has another cause, as far as there is waiting."""
+    moved_s = min(parts[source], max(0.0, time_s))
+    parts[source] -= moved_s
+    parts[target] += moved_s
+
+
+def _add_pauses(parts: dict[str, float], ranks: Sequence[StepTotals], pauses: Pauses) -> None:
+    """Ranks that save nothing go on, and wait for the saver in their next step: that is in their
+    step time already."""
+    if pauses.saves_s > 0:
+        step_s = [totals.sum_s / totals.steps for totals in ranks]
+        longer_s = [min(pauses.saves_s, max(0.0, one - step_s[pauses.saver])) for one in step_s]
+        weights = [totals.steps for totals in ranks]
+        in_steps_s = sum(map(_product, longer_s, weights)) / sum(weights)
+        _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
+        parts[CHECKPOINTS] += pauses.saves_s - in_steps_s
+    parts[RESTARTS] += pauses.restarts_s
+
+
+def _product(one: float, other: float) -> float:
+    return one * other
+
+
+def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
+    coarse = dict(parts_s)
+    for part in _NEED_PHASES:
+        coarse[UNDIVIDED] += coarse[part]
+        coarse[part] = 0.0
+    return coarse

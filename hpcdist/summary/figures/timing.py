@@ -1,0 +1,266 @@
+"""From windows of steps to rates and step times: warm-up, throughput, percentiles.
+
+Only lengths of time on one rank's own clock are used, and ranks are lined up by their step count,
+never by the time of day: clocks of nodes may differ by minutes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from operator import add, truediv
+
+from msgspec import Struct
+
+from hpcdist.rank.recorder import HISTOGRAM_RATIO
+from hpcdist.summary.figures.warm_up import warm_up_length
+from hpcdist.summary.read.records import Window
+from hpcdist.summary.values import Rate, StepTime
+
+
+class Spans(Struct, frozen=True):
+    """Stretches of one rank's steps, in order: what throughput is computed from. By columns, as
+    thousands of runs have millions of them."""
+
+    first_steps: list[int]
+    last_steps: list[int]
+    wall_s: list[float]
+    samples: list[int]
+    stepped_s: list[float]
+    """Sum of the step times."""
+    waited_s: list[float]
+    """Of these, for other ranks."""
+    saved_s: list[float]
+    """Of these, for checkpoints."""
+
+    def __len__(self) -> int:
+        return len(self.last_steps)
+
+    def is_in_step_with(self, other: Spans) -> bool:
+        """Whether each span is of the same steps."""
+        return self.last_steps == other.last_steps and self.first_steps == other.first_steps
+
+
+_MANY_ROWS = 5
+
+
+class StepTotals:
+    """Step times of any number of windows, summed up; grows by `add` and `merge`."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sum_s = 0.0
+        self.sumsq_s2 = 0.0
+        self.min_s = math.inf
+        self.max_s = 0.0
+        self.phases_s: dict[str, float] = {}
+        self.histogram: dict[int, int] = {}
+
+    def add(self, windows: Iterable[Window]) -> None:
+        """Take windows in: with local names, as it takes much of the time of a summary."""
+        phases_s = self.phases_s
+        phase_before = phases_s.get
+        rows: dict[int, list[list[int]]] = defaultdict(list)
+        sum_s, sumsq_s2, min_s, max_s = self.sum_s, self.sumsq_s2, self.min_s, self.max_s
+        for window in windows:
+            times = window.step_time_s
+            self.steps += window.steps
+            sum_s += times.sum
+            sumsq_s2 += times.sumsq
+            if times.min < min_s:  # noqa: PLR1730 - a call takes longer than all of this
+                min_s = times.min
+            if times.max > max_s:  # noqa: PLR1730
+                max_s = times.max
+            for phase, phase_s in window.phases_s.items():
+                phases_s[phase] = phase_before(phase, 0.0) + phase_s
+            for first, row in window.histogram.items():
+                rows[first].append(row)
+        self.sum_s, self.sumsq_s2, self.min_s, self.max_s = sum_s, sumsq_s2, min_s, max_s
+        _add_rows(self.histogram, rows)
+
+    def merge(self, other: StepTotals) -> None:
+        """Take the steps of another rank or attempt in."""
+        self.steps += other.steps
+        self.sum_s += other.sum_s
+        self.sumsq_s2 += other.sumsq_s2
+        self.min_s = min(self.min_s, other.min_s)
+        self.max_s = max(self.max_s, other.max_s)
+        for phase, sum_s in other.phases_s.items():
+            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + sum_s
+        _add_counts(self.histogram, other.histogram)
+
+    def own_time_s(self) -> float:
+        """Seconds of all steps without the wait for other ranks."""
+        return self.sum_s - self.phases_s.get("exposed_communication", 0.0)
+
+
+def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
+    """The windows of one rank and attempt that hold steps, without those of the warm-up."""
+    filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
+    return filled[warm_up_length([window.wall_s / window.steps for window in filled]) :]
+
+
+def to_spans(windows: Sequence[Window]) -> Spans:
+    """The stretches of steps that windows cover."""
+    phases_s = [window.phases_s for window in windows]
+    return Spans(
+        first_steps=[window.step - window.steps for window in windows],
+        last_steps=[window.step for window in windows],
+        wall_s=[window.wall_s for window in windows],
+        samples=[window.samples for window in windows],
+        stepped_s=[window.step_time_s.sum for window in windows],
+        waited_s=[phases.get("exposed_communication", 0.0) for phases in phases_s],
+        saved_s=[phases.get("checkpoint", 0.0) for phases in phases_s],
+    )
+
+
+def mean_rate(spans: Spans) -> float:
+    """Samples per second of one rank: all its samples in all its time."""
+    return sum(spans.samples) / sum(spans.wall_s)
+
+
+def throughput(attempts: Iterable[Sequence[Spans]]) -> Rate | None:
+    """Samples per second of all ranks together, from the spans of every rank in every attempt.
+
+    Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
+    rank's rate needs its own clock only, and a missing window takes its samples and its time away.
+    Sd: over the windows of the lowest rank. The other ranks' windows begin and end elsewhere, so
+    their time and samples for the same steps are interpolated; windows that not every rank covers
+    are left out. Windows count by their length.
+    """
+    weighted = 0.0
+    total_s = 0.0
+    rates: list[tuple[float, float]] = []
+    for ranks in attempts:
+        stepped_s = sum(sum(spans.wall_s) for spans in ranks) / len(ranks)
+        weighted += stepped_s * sum(mean_rate(spans) for spans in ranks)
+        total_s += stepped_s
+        rates += rates_by_window(ranks)
+    if not total_s:
+        return None
+    sd = _weighted_sd(rates)
+    return Rate(mean=weighted / total_s, sd=sd, count=None if sd is None else len(rates))
+
+
+def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
+    """Of all ranks together, from the spans of every rank in every attempt, in the same order."""
+    by_rank: dict[int, list[int]] = {}
+    for ranks in attempts:
+        for place, spans in enumerate(ranks):
+            found = by_rank.setdefault(place, [0, 0])
+            found[0] += sum(spans.samples)
+            found[1] += sum(spans.last_steps) - sum(spans.first_steps)
+    return sum(samples / steps for samples, steps in by_rank.values()) or None
+
+
+def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
+    """(samples per second of all ranks, seconds) for each window of the first rank."""
+    reference, *others = ranks
+    rates = _rates(reference)
+    is_covered = [True] * len(reference)
+    for spans in others:
+        if spans.is_in_step_with(reference):
+            rates = list(map(add, rates, _rates(spans)))
+            continue
+        for index, rate in enumerate(rates_over(reference, spans)):
+            if rate is None:
+                is_covered[index] = False
+            else:
+                rates[index] += rate
+    return [
+        (rate, wall_s)
+        for rate, wall_s, covered in zip(rates, reference.wall_s, is_covered, strict=True)
+        if covered
+    ]
+
+
+def _rates(spans: Spans) -> list[float]:
+    """Samples per second of each span."""
+    return list(map(truediv, spans.samples, spans.wall_s))
+
+
+def rates_over(reference: Spans, spans: Spans) -> list[float | None]:
+    """Samples per second of one rank over the steps of each reference span; None where it lacks
+    some of them."""
+    rates: list[float | None] = []
+    start = 0
+    for first_step, last_step in zip(reference.first_steps, reference.last_steps, strict=True):
+        while start < len(spans) and spans.last_steps[start] <= first_step:
+            start += 1
+        rates.append(_rate_between(first_step, last_step, spans, start))
+    return rates
+
+
+def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> float | None:
+    wall_s = samples = 0.0
+    covered = 0
+    for index in range(start, len(spans)):
+        first, last = spans.first_steps[index], spans.last_steps[index]
+        if first >= last_step:
+            break
+        steps = min(last, last_step) - max(first, first_step)
+        part = steps / (last - first)
+        covered += steps
+        wall_s += part * spans.wall_s[index]
+        samples += part * spans.samples[index]
+    return samples / wall_s if covered == last_step - first_step else None
+
+
+def _weighted_sd(rates: Sequence[tuple[float, float]]) -> float | None:
+    """Standard deviation with weights; with equal weights that of a sample (n - 1)."""
+    if len(rates) < 2:
+        return None
+    total_s = sum(weight_s for _, weight_s in rates)
+    mean = sum(rate * weight_s for rate, weight_s in rates) / total_s
+    squares = sum(weight_s * (rate - mean) ** 2 for rate, weight_s in rates) / total_s
+    return math.sqrt(squares * len(rates) / (len(rates) - 1))
+
+
+def step_time(totals: StepTotals) -> StepTime | None:
+    """Mean and sd, exact from the sums; percentiles from the histogram, within 1 %."""
+    if not totals.steps:
+        return None
+    mean_s = totals.sum_s / totals.steps
+    return StepTime(
+        mean=mean_s,
+        sd=_sd_from_sums(totals, mean_s),
+        p50=percentile(totals, 0.50),
+        p95=percentile(totals, 0.95),
+    )
+
+
+def _sd_from_sums(totals: StepTotals, mean_s: float) -> float | None:
+    if totals.steps < 2:
+        return None
+    squares = totals.sumsq_s2 - totals.sum_s * mean_s  # may be -0.0000001 where all are equal
+    return math.sqrt(max(0.0, squares) / (totals.steps - 1))
+
+
+def percentile(totals: StepTotals, share: float) -> float | None:
+    """The step time that `share` of the steps do not exceed; None without a histogram."""
+    rank = math.ceil(share * sum(totals.histogram.values()))
+    counted = 0
+    for bucket in sorted(totals.histogram):
+        counted += totals.histogram[bucket]
+        if counted >= rank > 0:
+            return min(max(HISTOGRAM_RATIO**bucket, totals.min_s), totals.max_s)
+    return None
+
+
+def _add_rows(counts: dict[int, int], rows: Mapping[int, Sequence[Sequence[int]]]) -> None:
+    """Take in rows of counts, by the bucket that each begins with: column by column where several
+    begin with it, which is twice as fast as count by count, and slower for rows that are unlike."""
+    before = counts.get
+    for first, alike in rows.items():
+        are_many = len(alike) >= _MANY_ROWS
+        for row in [map(sum, zip_longest(*alike, fillvalue=0))] if are_many else alike:
+            for bucket, count in enumerate(row, first):
+                if count:
+                    counts[bucket] = before(bucket, 0) + count
+
+
+def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:
+    for bucket, count in more.items():
+        counts[bucket] = counts.get(bucket, 0) + count

@@ -1,0 +1,145 @@
+"""Measured runs, kept from one summary to the next, for runs whose files have not changed since.
+
+    $XDG_CACHE_HOME/hpcdist/summary/<folder>.msgpack    by default ~/.cache
+
+One file per folder of runs, named by a digest of its path: run directories may be read-only or
+another user's. Files are private, written whole, and only ever a shortcut: what is torn, foreign or
+of another version counts as empty. Two summaries at one time may drop each other's new entries,
+which are measured again then.
+
+Not kept is what changed just now, when a change to come may have the same time, nor a run without a
+verdict that changed within the hour: it may be going on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.base import files
+from hpcdist.runs.run import Run
+from hpcdist.summary.read.fingerprint import Fingerprint, code_version
+
+_COARSEST_CLOCK_S = 2.0
+"""Of file systems in use: until then a second change may leave the same times."""
+_QUIET_S = 3600.0
+_MOST_BYTES_PER_FOLDER = 64_000_000  # some 20,000 runs
+_MOST_BYTES = 256_000_000
+_SUFFIX = ".msgpack"
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One run as it was measured."""
+
+    digest: bytes
+    """Of the fingerprint."""
+    measured: msgspec.Raw
+
+
+class _Folder(Struct, frozen=True, kw_only=True):
+    """Content of one file."""
+
+    version: str
+    """Of the code that measured."""
+    path: str
+    """The folder of the runs."""
+    runs: dict[str, Entry]
+    """By the names of their directories."""
+
+
+class SummaryCache:
+    """Reads each file once, when the first of its runs is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._version = code_version()
+        self._known: dict[str, dict[str, Entry]] = {}
+
+    def find(self, run: Run, fingerprint: Fingerprint) -> msgspec.Raw | None:
+        """What the run gave when its files were as they are now; None where that is not known."""
+        runs = str(run.path.parent)
+        if runs not in self._known:
+            self._known[runs] = self._read(runs)
+        entry = self._known[runs].get(run.id)
+        return entry.measured if entry and entry.digest == fingerprint.digest else None
+
+    def keep(
+        self, measured: Sequence[tuple[Run, Fingerprint, bytes]], *, asked: Sequence[Run]
+    ) -> None:
+        """Add what was measured; entries of runs that are gone, or too many, are dropped, those
+        that were `asked` for last. Raises OSError."""
+        new: dict[str, dict[str, Entry]] = defaultdict(dict)
+        for run, fingerprint, content in measured:
+            entry = Entry(digest=fingerprint.digest, measured=msgspec.Raw(content))
+            new[str(run.path.parent)][run.id] = entry
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for run in asked:
+            wanted[str(run.path.parent)].add(run.id)
+        for runs, entries in new.items():
+            self._write(runs, self._read(runs) | entries, wanted[runs])
+        if new:
+            self._shrink()
+
+    def _file(self, runs: str) -> Path:
+        name = hashlib.blake2b(os.fsencode(runs), digest_size=16).hexdigest()
+        return self.folder / f"{name}{_SUFFIX}"
+
+    def _read(self, runs: str) -> dict[str, Entry]:
+        path = self._file(runs)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_uid != os.getuid():
+                    return {}
+                found = msgspec.msgpack.decode(file.read(), type=_Folder)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return {}
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used now: what was not used for longest is dropped first
+        return found.runs if (found.version, found.path) == (self._version, runs) else {}
+
+    def _write(self, runs: str, entries: Mapping[str, Entry], wanted: set[str]) -> None:
+        ordered = sorted(entries, key=lambda name: name not in wanted)
+        kept: dict[str, Entry] = {}
+        num_bytes = 0
+        for name in ordered:
+            num_bytes += len(bytes(entries[name].measured))
+            if num_bytes > _MOST_BYTES_PER_FOLDER:
+                break
+            if name in wanted or os.path.isdir(os.path.join(runs, name)):
+                kept[name] = entries[name]
+        content = _Folder(version=self._version, path=runs, runs=kept)
+        self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
+        files.write_whole(self._file(runs), msgspec.msgpack.encode(content))
+
+    def _shrink(self) -> None:
+        """Drop the files that were not used for longest, until the rest is small enough."""
+        found = []
+        for entry in os.scandir(self.folder):
+            if entry.name.endswith(_SUFFIX):
+                with contextlib.suppress(OSError):  # another summary dropped it
+                    stat = entry.stat()
+                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+        num_bytes = 0
+        for _, size, path in sorted(found, reverse=True):
+            num_bytes += size
+            if num_bytes > _MOST_BYTES:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/hpcdist/summary; raises RuntimeError where there is no home."""
+    return files.user_cache() / "summary"
+
+
+def is_settled(fingerprint: Fingerprint, *, has_verdict: bool, now_s: float) -> bool:
+    """Whether a change after the Unix time `now_s` is certain to give another fingerprint, and is
+    not to be expected soon."""
+    return now_s - fingerprint.changed_s > (_COARSEST_CLOCK_S if has_verdict else _QUIET_S)

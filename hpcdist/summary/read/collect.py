@@ -1,0 +1,216 @@
+"""Reading what a run directory holds, whatever state it is in: values out, and what was skipped.
+
+Torn, empty, missing and foreign files never stop a summary: each is left out and told as a fault.
+A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.run import Run, is_event_file, is_own_spec, is_run
+from hpcdist.summary.read.event_file import DecodedFile, decode_file
+from hpcdist.summary.read.records import (
+    EVENT_TYPES,
+    AttemptRecord,
+    Fault,
+    JobFacts,
+    NodeRecord,
+    RankRecord,
+    RunRecord,
+)
+
+
+def read_run(run: Run) -> RunRecord | Fault:
+    """What a run directory says of itself; a fault where it is none."""
+    spec = run.read_spec()
+    if spec is None or not (is_own_spec(spec) or is_run(run.path)):
+        return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
+    try:
+        facts = msgspec.convert(spec.get("job"), JobFacts)
+    except msgspec.ValidationError as error:
+        text = f"run skipped, its job is not as expected: {error}"
+        return Fault(path=run.spec_file.name, text=text)
+    sweep = _mapping(spec.get("sweep"))
+    variant = _text(sweep.get("variant"))
+    submission, torn_submission = _read_small(run.submission_file, run.read_submission)
+    verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
+    return RunRecord(
+        id=run.id,
+        facts=facts,
+        job=_job_as_submitted(spec),
+        comparison=None if variant is None else _text(sweep.get("id")),
+        variant=variant,
+        torch_version=_text(_mapping(spec.get("versions")).get("torch")),
+        scheduler=_text(_mapping(submission).get("scheduler")),
+        verdict=verdict,
+        newest_attempt=_newest_attempt(run),
+        attempts=_attempts(run),
+        faults=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
+    )
+
+
+def _job_as_submitted(spec: dict[str, Any]) -> dict[str, Any]:
+    """The job with its script where the user has it: snapshots have it in a folder of their own."""
+    job: dict[str, Any] = spec["job"]
+    snapshot = _mapping(spec.get("snapshot"))
+    folder, source, script = snapshot.get("folder"), snapshot.get("source"), job.get("script")
+    if not (isinstance(folder, str) and isinstance(source, str) and isinstance(script, str)):
+        return job
+    if not script.startswith(folder + "/"):
+        return job
+    return job | {"script": source + script[len(folder) :]}
+
+
+def read_ranks(run: Run) -> Iterator[RankRecord]:
+    """What every rank recorded in every attempt, one after the other."""
+    for rank, attempt, path in run.event_files():
+        yield read_rank(path, rank=rank, attempt=attempt)
+
+
+def read_nodes(run: Run) -> Iterator[NodeRecord]:
+    """What was sampled of every node in every attempt, one after the other."""
+    for node, attempt, path in run.usage_files():
+        yield read_node(path, node=node, attempt=attempt)
+
+
+def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
+    """What one file of a node holds."""
+    found, faults = _read_events(path)
+    return NodeRecord(
+        node=node, attempt=attempt, begins=found["node"], windows=found["usage"], faults=faults
+    )
+
+
+def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
+    """Events by their kinds, and what could not be read."""
+    try:
+        file = decode_file(path)
+    except OSError as error:
+        file = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
+        texts = [f"skipped, it cannot be read: {error.strerror}"]
+    else:
+        texts = _faults(file)
+    name = f"{path.parent.name}/{path.name}"
+    return file.found, [Fault(path=name, text=text) for text in texts]
+
+
+def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
+    """What one event file holds."""
+    found, faults = _read_events(path)
+    return RankRecord(
+        rank=rank,
+        attempt=attempt,
+        starts=found["start"],
+        resumes=found["resume"],
+        windows=found["steps"],
+        evaluations=found["evaluate"],
+        epochs=found["epoch"],
+        saves=found["checkpoint"],
+        memories=found["memory"],
+        notes=found["note"],
+        ends=found["end"],
+        collectives=found["collective"],
+        pairs=found["pair"],
+        cells=found["inference"],
+        loadings=found["loading"],
+        model_steps=found["model_step"],
+        faults=faults,
+    )
+
+
+def sentence(run: Run, fault: Fault) -> str:
+    """A fault, with the path as the user would type it: relative to the working directory where it
+    is below."""
+    path = run.path / fault.path
+    try:
+        return f"{path.relative_to(Path.cwd())}: {fault.text}"
+    except ValueError:
+        return f"{path}: {fault.text}"
+
+
+def _faults(file: DecodedFile) -> list[str]:
+    torn = f"{_count(file.num_torn, 'torn line')} skipped"
+    odd = f"{_count(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
+    begins = [*file.found["start"], *file.found["node"]]
+    is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
+    faults = {
+        "skipped, it is empty": file.is_empty,
+        torn: file.num_torn > 0,
+        odd: file.num_odd > 0,
+        "written by a newer hpcdist, only what this one knows was read": is_newer,
+    }
+    return [fault for fault, is_so in faults.items() if is_so]
+
+
+def _why_no_spec(run: Run) -> str:
+    if not os.path.exists(run.path):
+        return "there is nothing"
+    if not os.path.exists(run.spec_file):
+        return "not a run: it has no spec.json"
+    if not is_run(run.path):
+        return "not a run: its spec.json is another program's"
+    return "spec.json is torn or cannot be read"
+
+
+def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
+    # Asked in this order, a file that is written between the two is not taken for a torn one.
+    is_there = os.path.exists(path)
+    value = read()
+    torn = is_there and value is None
+    fault = Fault(path=path.name, text="skipped, it is torn or cannot be read")
+    return value, [fault] if torn else []
+
+
+def _newest_attempt(run: Run) -> int:
+    try:
+        return run.newest_attempt()
+    except OSError:
+        return -1
+
+
+def _attempts(run: Run) -> dict[int, AttemptRecord]:
+    try:
+        return {attempt: _attempt(run, attempt) for attempt in run.attempts()}
+    except OSError:
+        return {}
+
+
+def _attempt(run: Run, attempt: int) -> AttemptRecord:
+    beginning = run.read_beginning(attempt) or {}
+    life, begin_s = beginning.get("life"), beginning.get("time_s")
+    return AttemptRecord(
+        life=life if isinstance(life, int) else None,
+        begin_s=begin_s if isinstance(begin_s, float) else None,
+        verdict=run.read_attempt_verdict(attempt),
+    )
+
+
+def _foreign_event_files(run: Run) -> list[Fault]:
+    try:
+        names = os.listdir(run.events_folder)
+    except OSError as error:
+        return [Fault(path=run.events_folder.name, text=f"no events, {error.strerror}")]
+    return [
+        Fault(path=f"{run.events_folder.name}/{name}", text="skipped, not an event file")
+        for name in sorted(names)
+        if not is_event_file(name)
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

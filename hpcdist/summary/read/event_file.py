@@ -1,0 +1,134 @@
+"""One event file, decoded straight to what the summary reads of it.
+
+Whole stretches of lines are decoded at once, as events whose kind tells their type, of this schema
+or else of the first. Where both fail, for a torn line or an event of another version, the lines of
+the stretch are decoded one by one, and what cannot be read is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import operator
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.runs.events import decode_event
+from hpcdist.summary.read.first_schema import FirstWindow, to_window
+from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS, Window
+
+_STRETCH_BYTES = 1 << 20
+_OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]
+_TAGGED = {
+    type_: kind for kind, type_ in EVENT_TYPES.items() if type_.__struct_config__.tag is not None
+}
+_ANY: Any = functools.reduce(operator.or_, [*_TAGGED, *_OTHERS])
+_FIRST_TYPES = [FirstWindow if type_ is Window else type_ for type_ in _TAGGED]
+_ANY_FIRST: Any = functools.reduce(operator.or_, [*_FIRST_TYPES, *_OTHERS])
+_decode_lines = msgspec.json.Decoder(_ANY).decode_lines
+_decode_first_lines = msgspec.json.Decoder(_ANY_FIRST).decode_lines
+_FAILURES = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+class DecodedFile(Struct, kw_only=True):
+    """The events of one file by their kinds, and what could not be read."""
+
+    found: dict[str, list[Any]]
+    """Kind -> events, in their order; of every kind in `EVENT_TYPES`."""
+    num_others: int = 0
+    """Events of other kinds."""
+    num_odd: int = 0
+    """Events whose fields are not as they should be."""
+    num_torn: int = 0
+    """Lines that are no events."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no line holds anything."""
+        return not (self.num_others or self.num_odd or self.num_torn or any(self.found.values()))
+
+
+def decode_file(path: Path) -> DecodedFile:
+    """Decode an event file; raises OSError, also for what is no regular file."""
+    result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
+    with _open(path) as file:
+        for lines in _stretches(file):
+            events = _decode_stretch(lines)
+            if events is None:
+                for line in lines.split(b"\n"):
+                    _decode_line(line, result)
+            else:
+                _sort(events, result)
+    return result
+
+
+def _decode_stretch(lines: bytes) -> list[Any] | None:
+    """Its events; None where some line is none."""
+    with contextlib.suppress(*_FAILURES):
+        return _decode_lines(lines)
+    with contextlib.suppress(*_FAILURES):
+        return [
+            to_window(event) if event.__class__ is FirstWindow else event
+            for event in _decode_first_lines(lines)
+        ]
+    return None
+
+
+def _stretches(file: BinaryIO) -> Iterator[bytes]:
+    """The file in pieces of whole lines."""
+    while lines := file.read(_STRETCH_BYTES):
+        yield lines if len(lines) < _STRETCH_BYTES else lines + file.readline()
+
+
+def _sort(events: list[Any], result: DecodedFile) -> None:
+    """Put each event to its kind."""
+    appends = {type_: result.found[kind].append for type_, kind in _TAGGED.items()}
+    for event in events:
+        append = appends.get(event.__class__)
+        if append is None:
+            result.num_others += 1
+        else:
+            append(event)
+
+
+def _open(path: Path) -> BinaryIO:
+    """A pipe by that name would block its reader for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return file
+
+
+def _decode_line(line: bytes, result: DecodedFile) -> None:
+    if not line.strip():
+        return
+    event = decode_event(line)
+    if event is None:
+        result.num_torn += 1
+        return
+    kind = event["event"]
+    if kind not in EVENT_TYPES:
+        result.num_others += 1
+        return
+    try:
+        result.found[kind].append(_convert(event, EVENT_TYPES[kind]))
+    except msgspec.ValidationError:
+        result.num_odd += 1
+
+
+def _convert(event: dict[str, Any], type_: type[Struct]) -> Any:
+    try:
+        return msgspec.convert(event, type_, str_keys=True)
+    except msgspec.ValidationError:
+        if type_ is not Window:
+            raise
+        return to_window(msgspec.convert(event, FirstWindow, str_keys=True))

@@ -1,0 +1,278 @@
+"""What a run directory holds, as typed values: the fields of events that the summary reads.
+
+Events may carry more fields than these, and there are more kinds of events: docs/events.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from hpcdist.agent.usage.figures import NodeBegin, UsageWindow
+from hpcdist.bench.dataload.figures import LoadingCell, StepTime
+from hpcdist.bench.inference.figures import Cell
+from hpcdist.runs.events import SCHEMA_VERSION
+from hpcdist.runs.verdict import Verdict
+
+# The bounds keep every figure that is computed from damaged files finite.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
+Count = Annotated[int, Meta(ge=0)]
+PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
+if TYPE_CHECKING:
+    Bucket = int
+    Counts = list[int]
+else:
+    # From 1e-10 s to 1e12 s. As literals all windows have the same objects as keys, which makes
+    # reading and adding up histograms faster.
+    Bucket = Literal[tuple(range(-1_163, 1_398))]
+    Counts = Annotated[list[Count], Meta(max_length=4_096)]
+
+
+class Start(Struct, frozen=True, kw_only=True, tag_field="event", tag="start"):
+    """First event of a rank: where it runs."""
+
+    time_s: Seconds | None = None
+    schema: int = SCHEMA_VERSION
+    node: int | None = None
+    host: str | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    num_nodes: int | None = None
+    num_gpus: int | None = None
+    device: str | None = None
+    cpus: list[int] | None = None
+    num_cpus: int | None = None
+    backend: str | None = None
+
+
+class Resume(Struct, frozen=True, kw_only=True, tag_field="event", tag="resume"):
+    """Training goes on from a checkpoint."""
+
+    step: Count
+    epoch: Count | None = None
+
+
+class Totals(Struct, frozen=True, kw_only=True, gc=False):
+    """Times of a window's steps, summed up."""
+
+    sum: Seconds
+    sumsq: SquareSeconds
+    min: Seconds
+    max: Seconds
+
+
+class AnyWindow(Struct, frozen=True, kw_only=True, gc=False, tag_field="event", tag="steps"):
+    """A window of steps of one rank, as far as events of every schema have it."""
+
+    time_s: Seconds | None = None
+    step: Count
+    """Steps finished in all, at the window's end."""
+    steps: Count
+    samples: Count
+    wall_s: Seconds
+    pause_s: Seconds = 0.0
+    """Between its steps, and not in `wall_s`."""
+    after_s: Seconds = 0.0
+    """From its last step until it was written: a rank may have hung, and ended then."""
+    step_time_s: Totals
+    epoch: int | None = None
+    loss: float | None = None
+
+
+class Window(AnyWindow, frozen=True, kw_only=True, gc=False):
+    """A window of steps of one rank."""
+
+    phases_s: dict[str, Seconds] = field(default_factory=dict)
+    """Of all its steps together."""
+    histogram: dict[Bucket, Counts] = field(default_factory=dict)
+    """Bucket -> the counts of it and of those that follow it."""
+
+
+class Evaluation(Struct, frozen=True, kw_only=True, tag_field="event", tag="evaluate"):
+    """An evaluation over the test data."""
+
+    time_s: Seconds | None = None
+    step: Count | None = None
+    epoch: Count | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+
+
+class Epoch(Struct, frozen=True, kw_only=True, tag_field="event", tag="epoch"):
+    """An epoch is done."""
+
+    epoch: Count
+    """Finished epochs."""
+
+
+class Save(Struct, frozen=True, kw_only=True, tag_field="event", tag="checkpoint"):
+    """A checkpoint is saved."""
+
+    time_s: Seconds | None = None
+    save_time_s: Seconds = 0.0
+
+
+class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
+    """Something that a reader of the summary should know."""
+
+    message: str
+
+
+class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
+    """What a model holds in one rank, and the most memory so far."""
+
+    time_s: Seconds | None = None
+    step: Count | None = None
+    parameter_bytes: Count
+    gradient_bytes: Count
+    optimizer_bytes: Count
+    peak_bytes: Count | None = None
+
+
+class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
+    """Last event of a rank."""
+
+    time_s: Seconds | None = None
+    step: Count | None = None
+    max_rss_bytes: Count | None = None
+    max_cuda_bytes: Count | None = None
+
+
+class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
+    """All-reduces of one size over all ranks; without a size where an older version wrote it."""
+
+    bytes: Count = 0
+    ranks: Annotated[int, Meta(ge=1)] = 1
+    iterations: Count = 0
+    mean_time_s: Seconds = 0.0
+    median_time_s: Seconds = 0.0
+    p95_time_s: Seconds = 0.0
+    min_time_s: Seconds = 0.0
+    algorithm_bytes_per_s: PerSecond = 0.0
+    bus_bytes_per_s: PerSecond = 0.0
+    dtype: str | None = None
+    checked: bool = False
+
+
+class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
+    """All-reduces between two nodes."""
+
+    nodes: tuple[int, int]
+    hosts: tuple[str, str]
+    bytes: Count
+    mean_time_s: Seconds
+    median_time_s: Seconds
+    alone: bool = False
+
+
+EVENT_TYPES: dict[str, type[Struct]] = {
+    "start": Start,
+    "resume": Resume,
+    "steps": Window,
+    "evaluate": Evaluation,
+    "epoch": Epoch,
+    "checkpoint": Save,
+    "memory": Memory,
+    "note": Note,
+    "collective": Collective,
+    "pair": NodePair,
+    "inference": Cell,
+    "loading": LoadingCell,
+    "model_step": StepTime,
+    "node": NodeBegin,
+    "usage": UsageWindow,
+    "end": End,
+}
+"""Events that the summary reads. Their tags are their kinds; `Cell`, `LoadingCell` and `StepTime`
+have none, as they stand in the summary as they are, and a tag would stand there too."""
+
+OTHER_KINDS = ("model", "setup", "stop", "place")
+"""Events of ours that are no concern of the summary; there may be more."""
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """Something of a run that could not be read."""
+
+    path: str
+    """Relative to the run directory; `.` is the directory itself."""
+    text: str
+    """What was left out and why: the end of a sentence that begins with the path."""
+
+
+class RankRecord(Struct, frozen=True, kw_only=True):
+    """What one rank recorded in one attempt."""
+
+    rank: int
+    attempt: int
+    starts: list[Start]
+    resumes: list[Resume]
+    windows: list[Window]
+    evaluations: list[Evaluation]
+    epochs: list[Epoch]
+    saves: list[Save] = []
+    memories: list[Memory] = []
+    notes: list[Note]
+    ends: list[End]
+    collectives: list[Collective] = []
+    pairs: list[NodePair] = []
+    cells: list[Cell] = []
+    loadings: list[LoadingCell] = []
+    model_steps: list[StepTime] = []
+    faults: list[Fault]
+
+
+class NodeRecord(Struct, frozen=True, kw_only=True):
+    """What an agent sampled of one node in one attempt."""
+
+    node: int
+    attempt: int
+    begins: list[NodeBegin]
+    windows: list[UsageWindow]
+    faults: list[Fault]
+
+
+class JobResources(Struct, frozen=True, kw_only=True):
+    """What the job asked for."""
+
+    nodes: int
+    gpus: int
+
+
+class JobFacts(Struct, frozen=True, kw_only=True):
+    """What the summary must know of a job; other keys may come and go."""
+
+    name: str
+    resources: JobResources
+
+
+class AttemptRecord(Struct, frozen=True, kw_only=True):
+    """What the run directory says of one attempt."""
+
+    life: int | None = None
+    """How often the scheduler had started the job before."""
+    begin_s: Seconds | None = None
+    """Unix time, in the clock of node 0."""
+    verdict: Verdict | None = None
+    """Why it ended, where another was to follow."""
+
+
+class RunRecord(Struct, frozen=True, kw_only=True):
+    """What a run directory says apart from its events."""
+
+    id: str
+    facts: JobFacts
+    job: dict[str, Any]
+    """The whole job, as it stands in spec.json."""
+    comparison: str | None
+    """Id of the sweep whose runs are the variants of a comparison, this one among them."""
+    variant: str | None
+    """Which of them it is."""
+    torch_version: str | None
+    scheduler: str | None
+    verdict: Verdict | None
+    newest_attempt: int
+    """-1 before the first."""
+    attempts: dict[int, AttemptRecord]
+    faults: list[Fault]

@@ -1,0 +1,1 @@
+"""The summary as text, tables, pictures and pages."""

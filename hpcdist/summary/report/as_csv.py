@@ -1,0 +1,86 @@
+"""The summary as CSV: one line per run, for spreadsheets and data frames.
+
+A column is called as the key of the JSON is, keys within keys joined by dots, so units stand in the
+headers and the numbers are not rounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from hpcdist.base.text import shown
+from hpcdist.rank.recorder import PHASES
+from hpcdist.summary.figures.metrics import OTHER
+from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.values import Summary, to_json
+
+_BEFORE_PHASES = (
+    *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
+    *("configuration", "nodes", "gpus_per_node", "world_size", "num_cpus"),
+    *("samples_per_s.mean", "samples_per_s.sd", "speedup", "efficiency"),
+    *("repeats.num_runs", "repeats.mean", "repeats.interval.low", "repeats.interval.high"),
+    *("of_size.scaling", "of_size.strategy", "of_size.num_runs", "of_size.differs_from_baseline"),
+    *("of_size.speedup.mean", "of_size.speedup.interval.low", "of_size.speedup.interval.high"),
+    *("of_size.efficiency.mean", "of_size.speedup.over", "samples_per_step", "warm_up_steps"),
+    *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
+)
+_AFTER_PHASES = (
+    *(f"parts_s.{part}" for part in PARTS),
+    *("losses.efficiency", *(f"losses.lost.{part}" for part in PARTS), "losses.largest"),
+    *("straggler.rank", "straggler.node", "straggler.host", "straggler.longer_s"),
+    *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
+    *("time_to_accuracy.target", "time_to_accuracy.is_reached", "time_to_accuracy.time_s"),
+    *("time_to_accuracy.step", "time_to_accuracy.epoch"),
+    *("peak_rss_bytes", "peak_cuda_bytes", "model_states.total_bytes"),
+    *("restarts", "lost_steps", "lost_time_s"),
+    *("slowest_rank.rank", "slowest_rank.host", "slowest_rank.own_time_s"),
+    *("fastest_rank.rank", "fastest_rank.host", "fastest_rank.own_time_s"),
+    *("accounting.queue_wait_s", "accounting.elapsed_s", "accounting.max_rss_bytes"),
+    *("accounting.energy_j", "accounting.exit_code"),
+    *("cost.held_s", "cost.gpu_hours", "cost.cpu_hours", "cost.lost_s", "cost.lost_share"),
+    *("cost.waiting_share", "usage.gpu_utilization", "usage.max_gpu_memory_bytes"),
+    *("usage.gpu_power_w", "usage.energy_j", "usage.cpus_busy", "usage.num_cpus"),
+    "usage.max_memory_bytes",
+    *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),
+    *("verdict.message", "not_compared_because", "path"),
+)
+_FORMULA = ("=", "+", "-", "@")
+
+
+def to_csv(summary: Summary) -> str:
+    """A header and one line per run, in the order of the summary; unknown values are empty."""
+    runs = to_json(summary)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns := _columns(runs))
+    for run in runs:
+        writer.writerow([to_cell(_at(run, column)) for column in columns])
+    return text.getvalue()
+
+
+def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Always the same, but for phases that are none of ours."""
+    found = {phase for run in runs for phase in run["phase_s"] or {}}
+    phases = [*PHASES, *sorted(found - {*PHASES, OTHER}), OTHER]
+    return [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
+
+
+def _at(run: dict[str, Any], column: str) -> Any:
+    head, _, rest = column.partition(".")
+    if head == "phase_s":  # a phase of the user's may have dots in its name
+        return (run[head] or {}).get(rest)
+    found: Any = run
+    for key in column.split("."):
+        found = (found or {}).get(key)
+    return found
+
+
+def to_cell(value: Any) -> Any:
+    """Text on one line; a spreadsheet must not take a name for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = shown(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

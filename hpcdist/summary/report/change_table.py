@@ -1,0 +1,126 @@
+"""A comparison with a baseline as text: what it comes to first, then the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+
+from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
+from hpcdist.summary.compare.change import REGRESSIONS, Change, Comparison, Side
+from hpcdist.summary.report.table import Column, make_table, say, say_each
+
+_SHOWN = 5
+
+
+def print_changes(console: Console, comparison: Comparison) -> None:
+    """Print the conclusion, the changes, and what limits them."""
+    say(console, conclusion(comparison), style="bold")
+    console.print()
+    console.print(make_table(comparison.changes, _columns(comparison.changes)))
+    console.print()
+    say_each(console, _remarks(comparison))
+
+
+def conclusion(comparison: Comparison) -> str:
+    """What the comparison comes to, in one sentence."""
+    limit = f"{100 * comparison.threshold:g} %"
+    worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
+    if not worse:
+        unwell = number_of(len(comparison.failed_now), "run")
+        left_out = f" {unwell} did not end well." if comparison.failed_now else ""
+        said = f"nothing is surely slower by more than {limit}."
+        return f"No regression: {said}{left_out}{_doubt(comparison)}"
+    slower = [change for change in worse if change.change is not None]
+    failed = len(worse) - len(slower)
+    parts = []
+    if slower:
+        worst = min(slower, key=lambda change: change.change or 0.0)
+        assert worst.change is not None
+        all_of_them = "" if len(slower) == 1 else f" ({len(slower)} are slower; this one most)"
+        parts.append(f"{_name(worst)} is slower by {-100 * worst.change:.1f} %{all_of_them}")
+    if failed:
+        parts.append(f"{number_of(failed, 'figure')} of the baseline could not be had again")
+    return f"Regression: {'; '.join(parts)}; {limit} is allowed."
+
+
+def _doubt(comparison: Comparison) -> str:
+    """What may be slower after all."""
+    doubted = [
+        one for one in comparison.changes if one.change and one.change < -comparison.threshold
+    ]
+    if not doubted:
+        return ""
+    worst = min(doubted, key=lambda one: one.change or 0.0)
+    assert worst.change is not None
+    return (
+        f" {_name(worst)} is slower by {-100 * worst.change:.1f} %, but that may be chance: more "
+        "repeats would tell."
+    )
+
+
+def _name(change: Change) -> str:
+    variant = f" ({shown(change.variant)})" if change.variant else ""
+    size = f"{change.nodes} x {change.gpus_per_node}"
+    return f"{shown(change.job)}{variant} on {size}, {change.quantity},"
+
+
+def _columns(changes: Sequence[Change]) -> list[Column]:
+    means = [side.mean for one in changes for side in (one.before, one.now) if side.mean]
+    decimals = decimals_for(means)
+
+    def figure(side: Side) -> str:
+        runs = f" ({len(side.runs)})"
+        if side.mean is None:
+            return UNDEFINED + runs
+        return format_mean_sd(side.mean, side.sd, decimals) + runs
+
+    variants = [Column("variant", lambda one: shown(one.variant or ""), is_number=False)]
+    return [
+        Column("job", lambda one: shown(one.job), is_number=False),
+        *(variants if any(one.variant for one in changes) else []),
+        Column("nodes\nx gpus", lambda one: f"{one.nodes} x {one.gpus_per_node}"),
+        Column("what", lambda one: one.quantity, is_number=False),
+        Column("before\n(runs)", lambda one: figure(one.before)),
+        Column("now\n(runs)", lambda one: figure(one.now)),
+        Column("change\n(%)", _percent),
+        Column("95 % interval\n(%)", _interval),
+        Column("outcome", lambda one: one.outcome, is_number=False),
+    ]
+
+
+def _percent(change: Change) -> str:
+    return UNDEFINED if change.change is None else f"{100 * change.change:+.1f}"
+
+
+def _interval(change: Change) -> str:
+    if change.interval is None:
+        return UNDEFINED
+    return f"{100 * change.interval.low:+.1f} to {100 * change.interval.high:+.1f}"
+
+
+def _remarks(comparison: Comparison) -> Iterator[str]:
+    changes = comparison.changes
+    if any(change.over == "windows" for change in changes):
+        yield (
+            "Single runs are compared by their windows of steps, which do not tell how runs differ "
+            "from one to the next: submit --repeat 3 for a surer answer."
+        )
+    if any(change.over is None and change.change is not None for change in changes):
+        yield "Single figures without a spread cannot tell a change from chance: --repeat 3."
+    if any(not change.same_settings for change in changes):
+        unlike = [run for one in changes if not one.same_settings for run in one.now.runs]
+        yield f"The settings of the baseline are not those of {_listed(unlike)}."
+    if comparison.only_before:
+        yield f"Only in the baseline: {_listed(comparison.only_before)}."
+    if comparison.failed_now:
+        yield f"They did not end well, and do not count: {_listed(comparison.failed_now)}."
+    others = [run for run in comparison.only_now if run not in comparison.failed_now]
+    if others:
+        yield f"Not in the baseline, or not done yet: {_listed(others)}."
+
+
+def _listed(runs: Sequence[str]) -> str:
+    names = list(dict.fromkeys(runs))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(shown, names[:_SHOWN])) + more

@@ -1,0 +1,113 @@
+"""The command that submits a run again, from its spec.json: pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcdist.base.secrets import looks_secret
+
+_JOB_FILES = (".yaml", ".yml")
+_OPTIONS = {"module": "-m", "program": "--no-python"}
+"""Workload -> the option that what is submitted by its name stands behind, in spec.json, too."""
+HIDDEN = "***"
+
+
+def command_again(spec: Mapping[str, Any]) -> str | None:
+    """A line for the shell, with the folder that it was submitted from; None where the run was
+    submitted from Python, or its spec.json does not say enough.
+
+    Values that look like secrets are starred out: the line is shown to others.
+    """
+    job, source = _mapping(spec.get("job")), _mapping(spec.get("source"))
+    name = source.get("job")
+    if not isinstance(name, str) or job.get("workload") == "function":
+        return None
+    words = ["hpcdist", "submit", *_named(name, job, source)]
+    words += [*_where(spec), *_overrides(job, source)]
+    words += _after_dashes(job, source)
+    line = shlex.join(words)
+    cwd = spec.get("cwd")
+    return f"cd {shlex.quote(cwd)} && {line}" if isinstance(cwd, str) else line
+
+
+def _named(name: str, job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
+    option = _OPTIONS.get(str(job.get("workload")))
+    if option is None or _is_job_file(source):
+        return [name]
+    return [option, name.removeprefix(f"{option} ")]
+
+
+def _where(spec: Mapping[str, Any]) -> list[str]:
+    scheduler, cluster = spec.get("scheduler"), _mapping(spec.get("cluster")).get("name")
+    if scheduler == "local":
+        return ["--local"]
+    words = ["--scheduler", scheduler] if isinstance(scheduler, str) else []
+    return words + (["--cluster", cluster] if isinstance(cluster, str) else [])
+
+
+def _overrides(job: Mapping[str, Any], source: Mapping[str, Any]) -> Iterator[str]:
+    args = _texts(job.get("args"))
+    for text in _texts(source.get("overrides")):
+        key, _, value = text.partition("=")
+        if _is_secret(key, value):
+            yield from ("--set", f"{key}={HIDDEN}")
+        elif key == "args" and starred_args(args) != args:
+            yield from ("--set", _as_override(args))
+        else:
+            yield from ("--set", text)
+    if args and _is_job_file(source) and not _sets_args(source):
+        yield from ("--set", _as_override(args))
+
+
+def _as_override(args: Sequence[str]) -> str:
+    """JSON is YAML, too."""
+    return f"args={json.dumps(starred_args(args), ensure_ascii=False)}"
+
+
+def _after_dashes(job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
+    args = _texts(job.get("args"))
+    if not args or _is_job_file(source) or _sets_args(source):
+        return []
+    return ["--", *starred_args(args)]
+
+
+def starred_args(args: Sequence[str]) -> list[str]:
+    """Arguments without what looks like a secret: both `--token=x` and `--token x`."""
+    starred, before = [], ""
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if equals and _is_secret(name, value):
+            starred.append(f"{name}={HIDDEN}")
+        elif _is_secret(before if _names_value(before, arg) else "", arg):
+            starred.append(HIDDEN)
+        else:
+            starred.append(arg)
+        before = arg
+    return starred
+
+
+def _names_value(before: str, arg: str) -> bool:
+    return before.startswith("-") and "=" not in before and not arg.startswith("-")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return looks_secret(name.replace("-", "_"), value)
+
+
+def _is_job_file(source: Mapping[str, Any]) -> bool:
+    return str(source.get("job")).endswith(_JOB_FILES)
+
+
+def _sets_args(source: Mapping[str, Any]) -> bool:
+    return any(text.startswith("args=") for text in _texts(source.get("overrides")))
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

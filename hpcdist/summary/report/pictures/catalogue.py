@@ -1,0 +1,242 @@
+"""Which pictures the figures of a summary allow, and how to draw each; nothing is drawn yet."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcdist.base.text import format_percent, format_ranges
+from hpcdist.runs.run import slug
+from hpcdist.summary.report import plot
+from hpcdist.summary.report.losses_table import losses_alone
+from hpcdist.summary.report.part import Part, parts
+from hpcdist.summary.report.pictures import (
+    bandwidth,
+    heat_map,
+    learning,
+    losses,
+    phases,
+    scaling,
+    usage,
+)
+from hpcdist.summary.report.pictures.series import read_heat_map, read_learning
+from hpcdist.summary.report.pictures.style import label
+from hpcdist.summary.report.pictures.usage_series import read_usage
+from hpcdist.summary.report.table import Row
+from hpcdist.summary.values import Losses, Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_HEAT_MAPS = 3
+MOST_BENCHMARKS = 3
+MOST_USAGES = 3
+
+
+class Picture(NamedTuple):
+    """A picture that can be drawn."""
+
+    name: str
+    """Of its file, without an ending; no two pictures of a summary have the same."""
+    title: str
+    told: str
+    """What is to be seen, also for those who cannot see it; what was left out."""
+    draw: Callable[[], Figure]
+
+
+def find_pictures(summary: Summary) -> Iterator[tuple[int, Picture]]:
+    """Every picture with the index of its part; what it needs of the events is read when it is
+    asked for."""
+    taken: set[str] = set()
+    for index, part in enumerate(parts(summary)):
+        for picture in _of_part(part, summary):
+            name = _unique(picture.name, taken)
+            yield index, picture._replace(name=name)
+
+
+def _of_part(part: Part, summary: Summary) -> Iterator[Picture]:
+    yield from _scaling(part, summary)
+    yield from _losses(part)
+    yield from _phases(part)
+    yield from _heat_maps(part)
+    yield from _learning(part)
+    yield from _usage(part)
+    yield from _bandwidth(part)
+    yield from _benchmarks(part)
+
+
+def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
+    job = _job(part)
+    if part.comparison is not None:
+        draw = functools.partial(plot.make_figure, part.comparison)
+        told = (
+            "Bars: times as fast as the first variant, and what the rest of the time was lost to."
+        )
+        yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", told, draw)
+        return
+    by_id = {row.run.run: row for row in part.rows}
+    for group in summary.groups:
+        members = dict.fromkeys((*group.baseline, *group.runs))
+        rows = [by_id[run] for run in members if run in by_id]
+        if not group.baseline or not rows:
+            continue
+        kind = f" ({group.scaling} scaling)" if group.scaling else ""
+        title = f"{label(job)}: speed against size{kind}"
+        dashed = "; dashed, what more would bring" if _is_forecast(rows) else ""
+        told = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
+        draw = functools.partial(scaling.draw, [row.run for row in rows], title)
+        yield Picture(f"{slug(job)}-scaling", title, told, draw)
+
+
+def _is_forecast(rows: Sequence[Row]) -> bool:
+    return any(row.run.forecast and row.run.forecast.sizes for row in rows)
+
+
+def _losses(part: Part) -> Iterator[Picture]:
+    job = _job(part)
+    for group in part.groups:
+        if group.baseline and group.losses:
+            title = f"{label(job)}: where the time goes"
+            told = "One bar per size: what was not lost, and what the rest was lost to."
+            names = [f"{one.nodes} x {one.gpus_per_node}" for one in group.losses]
+            draw = functools.partial(losses.draw, group.losses, names, title)
+            yield Picture(f"{slug(job)}-losses", title, told, draw)
+    if alone := losses_alone(part.groups):
+        yield _losses_alone(part, alone)
+
+
+def _losses_alone(part: Part, alone: Sequence[Losses]) -> Picture:
+    """Of groups of one size: nothing says what is ideal, so computing is."""
+    numbers = {row.run.run: row.number for row in part.rows}
+    shown, left_out = alone[: phases.MOST_RUNS], ""
+    if len(shown) < len(alone):
+        left_out = f" Only {len(shown)} of {len(alone)} are drawn."
+    names = [
+        f"#{format_ranges(sorted(numbers[run] for run in one.runs))}: "
+        f"{one.nodes} x {one.gpus_per_node}"
+        for one in shown
+    ]
+    title = f"{label(_job(part))}: where the time goes, without another size to compare with"
+    told = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+    draw = functools.partial(losses.draw, shown, names, title)
+    return Picture(f"{slug(_job(part))}-shares", title, told, draw)
+
+
+def _phases(part: Part) -> Iterator[Picture]:
+    rows = [row for row in part.rows if row.run.phase_s and row.run.step_time_s]
+    if rows:
+        shown, left_out = _first(rows, phases.MOST_RUNS)
+        title = f"{label(_job(part))}: what a step consists of"
+        told = f"One bar per run: number, nodes x GPUs.{left_out}"
+        draw = functools.partial(phases.draw, shown, title)
+        yield Picture(f"{slug(_job(part))}-phases", title, told, draw)
+
+
+def _heat_maps(part: Part) -> Iterator[Picture]:
+    """Of the largest runs."""
+    several = [row for row in part.rows if row.run.world_size > 1 and row.run.step_time_s]
+    largest = sorted(several, key=lambda row: -row.run.world_size)
+    shown, left_out = _first(largest, MOST_HEAT_MAPS)
+    for row in shown:
+        found = read_heat_map(Path(row.run.path)) if row.run.path else None
+        if found is not None:
+            title = f"#{row.number} {label(row.run.run)}: step time by rank"
+            told = f"{heat_map.told(found)}{left_out}"
+            draw = functools.partial(heat_map.draw, found, title)
+            yield Picture(f"{slug(row.run.run)}-ranks", title, told, draw)
+
+
+def _learning(part: Part) -> Iterator[Picture]:
+    rows = [row for row in part.rows if row.run.path and row.run.step_time_s]
+    shown, left_out = _first(_of_each_size_first(rows), learning.MOST_RUNS)
+    shown = sorted(shown, key=lambda row: row.number)
+    named = [
+        learning.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in shown
+    ]
+    named = [run for run in named if not run.learning.is_empty]
+    if named:
+        title = f"{label(_job(part))}: loss and accuracy"
+        targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
+        target = targets[0] if targets else None
+        aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
+        told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
+        draw = functools.partial(learning.draw, named, title, target)
+        yield Picture(f"{slug(_job(part))}-learning", title, told, draw)
+
+
+def _usage(part: Part) -> Iterator[Picture]:
+    """Of the largest runs."""
+    sampled = [row for row in part.rows if row.run.usage and row.run.path]
+    largest = sorted(sampled, key=lambda row: -row.run.world_size)
+    shown, left_out = _first(largest, MOST_USAGES)
+    for row in shown:
+        found = read_usage(Path(row.run.path or ""))
+        if found is not None:
+            title = f"#{row.number} {label(row.run.run)}: what it used"
+            draw = functools.partial(usage.draw, found, title)
+            told = f"{usage.told(found)}{left_out}"
+            yield Picture(f"{slug(row.run.run)}-usage", title, told, draw)
+
+
+def _bandwidth(part: Part) -> Iterator[Picture]:
+    shown, left_out = _first([row for row in part.rows if row.run.all_reduce], bandwidth.MOST_RUNS)
+    if shown:
+        title = f"{label(_job(part))}: all-reduce by size"
+        told = f"One line per run: number, nodes x GPUs.{left_out}"
+        draw = functools.partial(bandwidth.draw, shown, title)
+        yield Picture(f"{slug(_job(part))}-allreduce", title, told, draw)
+
+
+def _benchmarks(part: Part) -> Iterator[Picture]:
+    """The pictures that inference and dataload also leave in their runs' folders."""
+    from hpcdist.bench.dataload import plot as loading
+    from hpcdist.bench.inference import plot as inference
+
+    measured = [row for row in part.rows if row.run.inference or row.run.loading]
+    shown, left_out = _first(measured[::-1], MOST_BENCHMARKS)
+    for row in shown:
+        name, title = slug(row.run.run), f"#{row.number} {label(row.run.run)}"
+        if (found := row.run.inference) and any(cell.mean_time_s for cell in found.cells):
+            draw = functools.partial(inference.make_figure, found.cells, f"{title}: inference")
+            told = f"Time per batch and images/s by batch size.{left_out}"
+            yield Picture(f"{name}-inference", f"{title}: inference", told, draw)
+        if (loaded := row.run.loading) and loaded.cells:
+            draw = functools.partial(loading.make_figure, loaded.cells, f"{title}: loading")
+            told = f"Time to load a batch by workers.{left_out}"
+            yield Picture(f"{name}-loading", f"{title}: loading", told, draw)
+
+
+def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
+    """Repeats after a run of every size, strategy and variant: they learn alike."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    places = []
+    for row in rows:
+        run = row.run
+        kind = (run.configuration, run.variant, run.nodes, run.gpus_per_node)
+        places.append(counts[kind])
+        counts[kind] += 1
+    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
+
+
+def _first(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
+    left_out = len(rows) - most
+    return rows[:most], f" Only {most} of {len(rows)} runs are drawn." if left_out > 0 else ""
+
+
+def _numbers(rows: Sequence[Row]) -> str:
+    return format_ranges(sorted(row.number for row in rows))
+
+
+def _job(part: Part) -> str:
+    return part.comparison.id if part.comparison else part.rows[0].run.job
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """With a number where another picture has the name already."""
+    names = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
+    found = next(name for name in names if name not in taken)
+    taken.add(found)
+    return found

@@ -1,0 +1,207 @@
+"""What is said about runs in words: the conclusion, and what figures do not say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from hpcdist.base.text import (
+    decimals_for,
+    format_number,
+    format_percent,
+    number_of,
+    shown,
+    spread_text,
+)
+from hpcdist.bench.inference.figures import SINGLE
+from hpcdist.summary.compare.sizes import num_gpus
+from hpcdist.summary.figures.benchmark_values import InferenceSummary
+from hpcdist.summary.figures.benchmarks import all_reduce_sentences
+from hpcdist.summary.report.usage_remarks import usage_remarks
+from hpcdist.summary.values import Group, RunSummary, VerdictSummary
+
+_MOST_EFFICIENCY = 1.1
+"""Caches and noise can give a little more than the ideal; more than this is odd."""
+
+_MORE_RUNS = " More repeats, or longer runs, would tell."
+_ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
+
+_TOO_GOOD = " That is too good: something else slowed the smaller run down; run it again."
+
+
+def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
+    """What the runs of one job say, in one sentence; `groups` are those of its runs."""
+    job = shown(runs[0].job)
+    done = [run for run in runs if run.state == "done"]
+    if len(runs) == 1 and not done and runs[0].verdict:  # else they are counted
+        ended = _ENDED.get(runs[0].state or "", "failed")
+        return f"{job}: the run {ended}: {shown(runs[0].verdict.message)}."
+    if not done:
+        return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
+    best = run_told_of(runs, groups)
+    if best is None:
+        return f"{job}: {number_of(len(done), 'run')} done; no speed, as {_why_no_speed(done)}."
+    if best.speedup is not None:
+        return f"{job}: {_scaling_sentence(best, runs)}"
+    if is_benchmark(best):
+        return f"{job}: {_benchmark_sentences(best)}"
+    rate = format_number(_rate(best), decimals_for([_rate(best)]))
+    return (
+        f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
+        " For a speed-up, submit it with other --nodes or --gpus too."
+    )
+
+
+def run_told_of(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
+    """The run that the conclusion is about: of the largest size of the group that leads, or else
+    the newest benchmark of those with most ranks, or the fastest run."""
+    by_id = {run.run: run for run in runs}
+    for group in groups:
+        scaled = [by_id[run] for run in group.runs if run in by_id and run not in group.baseline]
+        if group.baseline and scaled:
+            return max(scaled, key=num_gpus)
+    done = [run for run in runs if run.state == "done"]
+    if benchmarked := [run for run in done if is_benchmark(run)]:
+        return max(benchmarked[::-1], key=lambda run: run.world_size)
+    return max((run for run in done if run.samples_per_s), key=_rate, default=None)
+
+
+def _how_it_stands(runs: Sequence[RunSummary]) -> str:
+    """Of runs of which none is done: how fast one goes, or else why the newest has ended."""
+    going = [run for run in runs if run.state == "running" and run.samples_per_s]
+    if going:
+        rate = format_number(_rate(going[-1]), decimals_for([_rate(going[-1])]))
+        ranks = number_of(going[-1].world_size, "rank")
+        return f" So far {rate} samples/s on {ranks}; hpcdist watch shows how far it is."
+    told = [shown(run.verdict.message) for run in runs if run.verdict]
+    return f" The newest: {told[-1]}." if told else ""
+
+
+def _why_no_speed(done: Sequence[RunSummary]) -> str:
+    """Of runs without samples/s: of some, not all ranks may have recorded steps."""
+    stepped = [run for run in done if run.step_time_s and run.not_compared_because]
+    return shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
+
+
+def is_benchmark(run: RunSummary) -> bool:
+    """It measured something else than training steps."""
+    return any(found is not None for found in (run.all_reduce, run.inference, run.loading))
+
+
+def _benchmark_sentences(run: RunSummary) -> str:
+    told = all_reduce_sentences(run.all_reduce) if run.all_reduce else []
+    told += [*_most_images(run.inference), *run.inference.conclusions] if run.inference else []
+    told += run.loading.conclusions if run.loading else []
+    return " ".join(map(shown, told)) + _shared_cpus(run)
+
+
+def _most_images(summary: InferenceSummary) -> Iterator[str]:
+    """The most that one process and one device reach, which the others are held against."""
+    cells = [cell for cell in summary.cells if cell.strategy == SINGLE and cell.images_per_s]
+    if cells:
+        best = max(cells, key=lambda cell: cell.images_per_s or 0.0)
+        yield (
+            f"single reaches {best.images_per_s or 0.0:,.0f} images/s, "
+            f"with {number_of(best.batch_size, 'image')} per batch."
+        )
+
+
+def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
+    assert run.speedup is not None
+    assert run.efficiency is not None
+    efficiency = run.of_size.efficiency.mean if run.of_size else run.efficiency
+    baseline = next(other for other in runs if other.run in run.compared_with)
+    # One process drives all GPUs with data_parallel.
+    unit = "rank" if run.world_size == num_gpus(run) else "GPU"
+    doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
+    sizes = f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node})"
+    theirs = f"{num_gpus(baseline)} ({baseline.nodes} x {baseline.gpus_per_node})"
+    if run.of_size and run.of_size.differs_from_baseline is False:
+        ideal = run.speedup / run.efficiency if run.efficiency else 1.0
+        return (
+            f"{sizes} and {theirs} are not distinguishable in speed: {_speedup(run)} times as fast,"
+            f" where {ideal:.3g} is ideal{_scaling(run)}.{_MORE_RUNS}{_shared_cpus(run)}"
+        )
+    return (
+        f"{sizes} are {_speedup(run)} times as fast as {theirs}: "
+        f"{format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}."
+        f"{doubt}{_shared_cpus(run)}"
+    )
+
+
+def _speedup(run: RunSummary) -> str:
+    """That of all runs of its size, with half the interval where there is any to see."""
+    if run.of_size is None or run.of_size.speedup.interval is None:
+        return f"{run.speedup:.2f}"
+    found = run.of_size.speedup
+    return spread_text(found, 2) if found.interval and found.sd else f"{found.mean:.2f}"
+
+
+def _scaling(run: RunSummary) -> str:
+    scaling = run.of_size.scaling if run.of_size else None
+    return f" ({scaling} scaling)" if scaling else ""
+
+
+def _shared_cpus(run: RunSummary) -> str:
+    """Why simulated nodes on one machine are no faster, where that is the case."""
+    if run.num_cpus is None or run.num_cpus >= run.world_size:
+        return ""
+    cpus = "one CPU" if run.num_cpus == 1 else f"{run.num_cpus} CPUs"
+    return f" Its {run.world_size} ranks had to share {cpus}."
+
+
+def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
+    """Why it failed, restarts, what else is to be said of its figures, notes of the ranks, and why
+    it is not compared.
+
+    `is_alone`: there is no other run of its job to compare it with.
+    """
+    told = []
+    if run.verdict and run.verdict.kind != "done":
+        told += _why_it_ended(run.verdict, is_alone=is_alone)
+    if run.restarts:
+        told.append(_restarts(run))
+        told += [
+            f"attempt {attempt.attempt}: {shown(attempt.message)}"
+            for attempt in run.attempts[:-1]
+            if attempt.message
+        ]
+    told += [shown(text) for text in run.loading.details] if run.loading else []
+    told += map(shown, usage_remarks(run))
+    told += [shown(note) for note in run.notes]
+    is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
+    if run.not_compared_because and is_left_out:
+        others = " with the others" if run.compared_with else ""
+        told.append(f"not compared{others}: {shown(run.not_compared_because)}")
+    return told
+
+
+def _why_it_ended(verdict: VerdictSummary, *, is_alone: bool) -> list[str]:
+    """Of a single run the conclusion has said it."""
+    if is_alone:
+        return [f"log: {shown(verdict.log)}"] if verdict.log else []
+    log = f" (log: {shown(verdict.log)})" if verdict.log else ""
+    return [f"{shown(verdict.message)}{log}"]
+
+
+def _restarts(run: RunSummary) -> str:
+    sentence = f"restarted {number_of(run.restarts, 'time')}"
+    if run.lost_steps:
+        sentence += f", {number_of(run.lost_steps, 'step')} done again"
+    if run.lost_time_s:
+        sentence += f", {run.lost_time_s:,.1f} s lost"
+    return sentence
+
+
+def is_baseline(run: RunSummary) -> bool:
+    """The speed-up of others is against this run."""
+    return run.run in run.compared_with
+
+
+def _rate(run: RunSummary) -> float:
+    return run.samples_per_s.mean if run.samples_per_s else 0.0
+
+
+def _count_states(runs: Iterable[RunSummary]) -> str:
+    counts = Counter(run.state or "unknown" for run in runs)
+    return ", ".join(f"{count} {state}" for state, count in counts.items())

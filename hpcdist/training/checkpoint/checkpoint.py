@@ -1,0 +1,146 @@
+"""Saving and loading checkpoints: whole or not at all, and never by an attempt out of date."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from hpcdist.base import files
+from hpcdist.base.errors import HpcdistError
+from hpcdist.training.checkpoint import files as checkpoint_files
+
+FORMAT = 1
+
+_SHORT_WRITE = "unexpected pos"  # torch's writer, where less was written than it gave
+
+
+class StaleAttemptError(HpcdistError):
+    """A newer attempt of the run has begun: this one must not write checkpoints any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """How far a training is."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    """Epochs done."""
+    samples: int = 0
+    """Samples of the epoch in progress that are used, over all ranks."""
+
+
+def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -> int:
+    """Write a checkpoint; returns its size in bytes.
+
+    It is written aside, brought to the disk, and renamed: whoever is killed at whatever moment
+    leaves the checkpoints that were there. Raises StaleAttemptError, and leaves nothing, where
+    `is_current` says no; HpcdistError where the disk is full.
+    """
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with telling_of_no_room(path):
+            write(aside, state)
+        num_bytes = aside.stat().st_size
+        require_current(path, is_current)
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return num_bytes
+
+
+@contextlib.contextmanager
+def telling_of_no_room(path: Path) -> Iterator[None]:
+    """Raise HpcdistError in place of what torch makes of a disk, or a quota, that is full."""
+    try:
+        yield
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if not _is_for_want_of_room(error):
+            raise
+        raise HpcdistError(
+            f"no room is left for the checkpoint {path}: the disk or your quota there is full",
+            hint="free some, have fewer kept or saved (checkpoint.keep, checkpoint.every_epochs), "
+            "or keep runs elsewhere (HPCDIST_RUNS)",
+        ) from error
+
+
+def _is_for_want_of_room(error: BaseException | None) -> bool:
+    """Whether it, or what torch raised it for, says so; from one rank to another only text goes."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in files.FULL:
+            return True
+        if type(error).__name__ == "CheckpointException" and _SHORT_WRITE in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Write a new file, and bring it to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE_FILE)
+    with open(descriptor, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a checkpoint into CPU memory; only plain values and tensors are unpickled.
+
+    Of one in parts, that is all but the weights and the optimizer's state: see `sharded.read`.
+    HpcdistError where it is none of ours.
+    """
+    file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
+        raise foreign(path, str(error).partition("\n")[0]) from None
+    if isinstance(state, dict) and "pytorch-lightning_version" in state:
+        raise foreign(path, "Lightning saved it, and the job lightning goes on from it")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise foreign(path, f"it does not say that its format is {FORMAT}")
+    return cast("dict[str, Any]", state)
+
+
+def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Path | None:
+    """The first candidate that is whole; `damaged` is called for each one that is passed over."""
+    for path in candidates:
+        if checkpoint_files.is_intact(path):
+            return path
+        damaged(path)
+    return None
+
+
+def require_current(path: Path, is_current: Callable[[], bool]) -> None:
+    """Raise StaleAttemptError where `is_current` says no."""
+    if not is_current():
+        raise StaleAttemptError(
+            f"a newer attempt of this run has begun: {path.name} is not saved",
+            hint="nothing is lost: the newer attempt saves its own",
+        )
+
+
+def foreign(path: Path, reason: str) -> HpcdistError:
+    """The error for what is no checkpoint of ours."""
+    return HpcdistError(
+        f"{path} is not a checkpoint that this version of hpcdist can read: {reason}",
+        hint="name one that hpcdist saved with checkpoint.resume",
+    )
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

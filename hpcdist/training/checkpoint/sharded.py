@@ -1,0 +1,161 @@
+"""Checkpoints in parts: a folder into which every rank writes what it holds.
+
+The tensors are in the format of torch.distributed.checkpoint (DCP), which can be read by any number
+of ranks. Beside them, `training.pt` holds what else a training goes on from, and `complete.json`,
+written last, lists every file with its size and checksum. The folder gets its name when all is
+there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as read_parts
+from torch.distributed.checkpoint.state_dict_saver import save as write_parts
+
+from hpcdist.base import files
+from hpcdist.training.checkpoint import checkpoint, model_state
+from hpcdist.training.checkpoint.files import COMPLETE, TRAINING, checksum
+
+_METADATA = ".metadata"
+
+_KNOWN_MODULES = ("torch.distributed.checkpoint.metadata", "pathlib", "pathlib._local")
+_KNOWN = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+}
+_UNSAFE = {"BytesStorageMetadata"}  # has DCP unpickle what the checkpoint holds
+
+
+def save(
+    path: Path,
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    *,
+    is_current: Callable[[], bool],
+) -> int:
+    """Write a checkpoint, with all ranks; returns its size in bytes, on rank 0 alone.
+
+    `tensors` are this rank's; `state` is rank 0's. Raises as `checkpoint.save` does, and leaves the
+    checkpoints that were there.
+    """
+    aside = _make_aside(path)
+    try:
+        with checkpoint.telling_of_no_room(path):
+            write_parts(tensors, storage_writer=FileSystemWriter(aside, sync_files=True))
+        own = _describe_own(aside)
+        described: list[Any] = [None] * dist.get_world_size()
+        dist.gather_object(own, described if dist.get_rank() == 0 else None, dst=0)
+        if dist.get_rank() != 0:
+            return 0
+        parts = {name: told for rank in described for name, told in rank.items()}
+        return _complete(path, aside, state, parts, is_current)
+    except BaseException:
+        if dist.get_rank() == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The tensors of a checkpoint as `model_state.take_over` wants them, cut up as the model's.
+
+    Every rank reads what it needs, however many wrote it. HpcdistError where it is none of ours.
+    """
+    reader = _Reader(path)
+    try:
+        stored = {
+            name: (entry.size, entry.properties.dtype)
+            for name, entry in reader.read_metadata().state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        flat = model_state.empty_like(model, optimizer, stored)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
+            read_parts(flat, storage_reader=reader, no_dist=True)
+    except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
+        raise checkpoint.foreign(path, str(error).partition("\n")[0]) from None
+    return model_state.unflatten(model, optimizer, flat)
+
+
+class _Reader(FileSystemReader):
+    """Reads a checkpoint whose list of tensors is a pickle, which could hold any code."""
+
+    def read_metadata(self, *_arguments: Any, **_options: Any) -> Metadata:
+        """The list of tensors; only the classes of such lists are unpickled."""
+        with (Path(self.path) / _METADATA).open("rb") as file:
+            found = _Unpickler(file).load()
+        if not isinstance(found, Metadata):
+            raise pickle.UnpicklingError(f"{_METADATA} holds a {type(found).__name__}")
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """A class that lists of tensors are made of."""
+        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+            return found
+        if (module, name) in _KNOWN:
+            return super().find_class(module, name)
+        if module in _KNOWN_MODULES and "." not in name and name not in _UNSAFE:
+            found = super().find_class(module, name)
+            if isinstance(found, type):  # not what the module has imported or can do
+                return found
+        raise pickle.UnpicklingError(f"{_METADATA} asks for {module}.{name}")
+
+
+def _make_aside(path: Path) -> Path:
+    """A folder to write into, made by rank 0."""
+    named = [path.with_name(f".{path.name}.{secrets.token_hex(4)}").name]
+    if dist.get_rank() == 0:
+        (path.parent / named[0]).mkdir(mode=files.PRIVATE_FOLDER)
+    dist.broadcast_object_list(named, src=0)
+    return path.parent / named[0]
+
+
+def _describe_own(aside: Path) -> dict[str, list[int]]:
+    """Size and checksum of each file that this rank wrote; the list of tensors is rank 0's."""
+    rank = dist.get_rank()
+    own = sorted(aside.glob(f"__{rank}_*")) + ([aside / _METADATA] if rank == 0 else [])
+    return {part.name: _describe(part) for part in own}
+
+
+def _describe(part: Path) -> list[int]:
+    return [part.stat().st_size, checksum(part)]
+
+
+def _complete(
+    path: Path,
+    aside: Path,
+    state: dict[str, Any],
+    parts: dict[str, list[int]],
+    is_current: Callable[[], bool],
+) -> int:
+    checkpoint.write(aside / TRAINING, state)
+    parts[TRAINING] = _describe(aside / TRAINING)
+    marker = json.dumps({"world_size": dist.get_world_size(), "parts": parts}).encode()
+    with (aside / COMPLETE).open("wb") as file:
+        file.write(marker)
+        file.flush()
+        os.fsync(file.fileno())
+    checkpoint.sync_folder(aside)
+    checkpoint.require_current(path, is_current)
+    if path.exists():  # of an attempt before: it was found damaged, or it is this very step
+        path.rename(aside.with_name(f"{aside.name}.before"))
+    aside.rename(path)
+    checkpoint.sync_folder(path.parent)
+    shutil.rmtree(aside.with_name(f"{aside.name}.before"), ignore_errors=True)
+    return sum(size for size, _ in parts.values()) + len(marker)
