@@ -322,13 +322,15 @@ def sweep(
     command = ["hpcdist.sweep", os.fspath(job)]
     if not isinstance(planned.scheduler, BatchScheduler):
         return _sweep_here(planned, folder, command, summary_after=summary_after)
+    from hpcdist.summary.task import SummaryTask
+
     submitted = submit_sweep(
         planned,
         planned.scheduler,
         runs=folder,
         command=command,
         dependencies=dependencies,
-        summary_after=summary_after,
+        summary_task=SummaryTask if summary_after else None,
     )
     return [SubmittedRun(run) for run in submitted.runs]
 

@@ -52,7 +52,10 @@ def test_memory_in_use_without_a_process_is_somebody_elses():
 
 def test_a_claim_holds_against_other_processes_until_the_holder_ends():
     names = [f"GPU-test-{os.getpid()}-{index}" for index in range(2)]
-    code = f"from hpcdist.machine.gpus import claim; kept = claim({names!r}); print(flush=True); input()"
+    code = (
+        f"from hpcdist.machine.gpus import claim; kept = claim({names!r})\n"
+        "print(flush=True); input()"
+    )
     holder = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

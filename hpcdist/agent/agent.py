@@ -29,7 +29,7 @@ from hpcdist.agent.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.lost import note_lost_attempt
 from hpcdist.agent.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
-from hpcdist.agent.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.agent.node import Meeting, RankOrder, node_environment, rank_orders
 from hpcdist.agent.outcome import failure, lives, requeue
 from hpcdist.agent.patience import Patience
 from hpcdist.agent.place import JobPlace
@@ -49,9 +49,11 @@ from hpcdist.machine.network import (
 )
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import adopt_orphans, identify, kill_descendants
+from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers.notes import Notes
+from hpcdist.schedulers.requeue import Requeuer, load_requeuer
 
 _LOOPBACK = "127.0.0.1"
 _TICK_S = 0.5
@@ -73,7 +75,7 @@ class Agent:
         job: JobSpec,
         plan: LaunchPlan,
         place: JobPlace,
-        requeuer: requeue.Requeuer | None = None,
+        requeuer: Requeuer | None = None,
     ) -> None:
         self.run = run
         self.job = job
@@ -636,7 +638,7 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
             failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
         )
         return EXIT_FAILED
-    requeuer = requeue.load_requeuer(str(spec.get("scheduler")))
+    requeuer = load_requeuer(str(spec.get("scheduler")))
     agent = Agent(run, job, plan, place, requeuer)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict

@@ -26,6 +26,7 @@ from hpcdist.agent.facts import Agreement, DisagreementError, NodeFacts, agree
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
+from hpcdist.base.printable import listed
 from hpcdist.rank.check import RankCheck, RankChecks
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
@@ -188,7 +189,7 @@ class Coordinator:
         if self.stage is Stage.JOINING:
             missing = [node for node in range(self.num_nodes) if node not in self._facts]
             sentence = (
-                f"the agents of {failure.listed(missing).replace('rank', 'node')} did not join "
+                f"the agents of {listed(missing).replace('rank', 'node')} did not join "
                 f"within {self.join_timeout_s:g} s"
             )
             self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
@@ -370,7 +371,7 @@ class Coordinator:
 
     def _hang_without_reports(self) -> Verdict:
         mute = sorted(self._members() - self._dumped or self._members())
-        nodes = failure.listed(mute).replace("rank", "node")
+        nodes = listed(mute).replace("rank", "node")
         sentence = f"the run hangs, and the agents of {nodes} did not say where"
         return self._verdict_without_rank("hang", sentence, mute[0])
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from hpcdist.agent.node import LaunchPlan, Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.agent.node import Meeting, RankOrder, node_environment, rank_orders
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
 from hpcdist.agent.rank_process import make_context, run_workload
@@ -22,6 +22,7 @@ from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import EventWriter
+from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import RankEnd, Verdict
 from hpcdist.schedulers import Plan

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcdist.machine.gpus import list_gpus
+from hpcdist.machine.gpus import visible_uuids
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +64,6 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
         )
     return "cuda", gpus[: most_gpus or ranks]
-
-
-def visible_uuids() -> list[str]:
-    """UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
-    words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    if all(word.startswith("MIG-") for word in words):
-        return words
-    return [gpu.uuid for gpu in list_gpus()]
 
 
 def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:

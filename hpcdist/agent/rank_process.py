@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from hpcdist import record, workloads
+from hpcdist import workloads
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
 from hpcdist.base import files
@@ -31,6 +31,7 @@ from hpcdist.base.printable import as_utf8
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.death_signal import die_with_parent
 from hpcdist.rank import context as rank
+from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.check import check_rank
 from hpcdist.rank.context import RankContext
@@ -123,7 +124,7 @@ def _give_whole_stack() -> None:
 def _be_no_rank(context: RankContext) -> None:
     """In a process that the rank's code has forked: what it does is not the rank's doing."""
     rank.set_current(None)
-    record.forget()
+    own_loop.forget()
     context.events.close()
 
 

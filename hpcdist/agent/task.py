@@ -32,21 +32,6 @@ class AgentTask:
         return code
 
 
-class SummaryTask:
-    """submitit's callable: write the summary of runs that have ended."""
-
-    def __init__(self, run_paths: list[str], folder: str) -> None:
-        self.run_paths = run_paths
-        self.folder = folder
-
-    def __call__(self) -> None:
-        """Writes summary.txt and summary.json into the folder."""
-        from hpcdist.runs.run import Run
-        from hpcdist.summary.writing import write_summary
-
-        write_summary([Run(Path(path)) for path in self.run_paths], Path(self.folder))
-
-
 def leave_with(code: int) -> None:
     """The exit code of this process once submitit has stored the task's result."""
     global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0

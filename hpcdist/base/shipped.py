@@ -11,6 +11,6 @@ def shipped_folder(name: str) -> Path:
     importlib.resources finds neither in editable installs, nor where the working directory is the
     checkout, and submitit starts its workers so.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name

@@ -52,13 +52,14 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
     """
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission.summary_after import SummaryJob
+    from hpcdist.summary.task import SummaryTask
 
     if not isinstance(planned.scheduler, BatchScheduler):
         return
     job = SummaryJob(scheduler=planned.scheduler, cluster=planned.plan.cluster, folder=run.path)
     job_id = str((run.read_submission() or {}).get("job_id"))
     try:
-        summary_id, said = job.submit([run], [job_id])
+        summary_id, said = job.submit([run], [job_id], SummaryTask)
     except SchedulerError as error:
         perhaps = "perhaps " if isinstance(error, SubmissionUnclearError) else ""
         what = f"run {run.id} was submitted, but {perhaps}not the job for its summary"

@@ -71,6 +71,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
         if not isinstance(scheduler, BatchScheduler):
             return _run_here(planned, options, interrupts, as_json=as_json)
         from hpcdist.submission.sweeps.submit import submit_sweep as submit
+        from hpcdist.summary.task import SummaryTask
 
         interrupts.defer()
         submitted = submit(
@@ -79,7 +80,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
             runs=options.runs,
             command=sys.argv,
             dependencies=dependencies,
-            summary_after=options.summary_after,
+            summary_task=SummaryTask if options.summary_after else None,
         )
         return _report(planned, scheduler, submitted, interrupts, wait=wait, as_json=as_json)
 

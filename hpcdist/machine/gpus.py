@@ -162,3 +162,11 @@ def _describe(pid: int) -> str:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def visible_uuids() -> list[str]:
+    """UUIDs of the GPUs, or parts of GPUs (MIG), that CUDA would show, in its order."""
+    words = [word.strip() for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if all(word.startswith("MIG-") for word in words):
+        return words
+    return [gpu.uuid for gpu in list_gpus()]

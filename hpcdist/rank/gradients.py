@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor, nn
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.arrays import Samples
+
+if TYPE_CHECKING:
+    from hpcdist.data.arrays import Samples
 
 
 def warm_up(

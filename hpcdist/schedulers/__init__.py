@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -95,6 +95,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time at which the scheduler expects to start it."""
 
 
+Task: TypeAlias = Callable[[], Any]
+"""What submitit executes on every node of a job."""
+
+
 class Scheduler(Protocol):
     """What every scheduler's module offers as `scheduler`."""
 
@@ -113,11 +117,20 @@ class Scheduler(Protocol):
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The script that is executed; pure, and nothing of `target` need exist."""
 
-    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
         """Submit, and write each run's submission.json; on an error nothing runs, unless it is a
         SubmissionUnclearError: then the runs may be the scheduler's, and are found by their names.
 
-        `runs` is one run, or those of the array in their order. Returns what the scheduler had to
+        `runs` is one run, or those of the array in their order; `agents` are what each node of
+        theirs executes, in the same order. Returns what the scheduler had to
         say, one sentence each.
         """
 

@@ -21,10 +21,9 @@ from typing import Any
 import msgspec
 
 from hpcdist import workloads
-from hpcdist.agent.node import LaunchPlan, NodePlan, threads_of_user
-from hpcdist.agent.outcome.failure import count
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SchedulerError
+from hpcdist.base.printable import count
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
@@ -38,10 +37,11 @@ from hpcdist.machine.process import (
     is_cleaner,
     send_signal,
 )
+from hpcdist.runs.plan import LaunchPlan, NodePlan, threads_of_user
 from hpcdist.runs.run import Run
 from hpcdist.runs.submitted import job_section
 from hpcdist.runs.verdict import State, cancelled_verdict
-from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.local_explanation import explanation
 from hpcdist.schedulers.script import comment, render
 
@@ -97,12 +97,18 @@ class LocalScheduler:
             submitit_folder=str(target.submitit_folder),
         )
 
-    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
         """Start the agents in the background, in a session of their own."""
-        (run,) = runs
+        (run,), (agent,) = runs, agents
         from submitit.local.local import LocalExecutor, LocalJob
-
-        from hpcdist.agent.task import AgentTask
 
         class SimulatedNodes(LocalExecutor):
             """submitit's local executor, its tasks being nodes: run our script, and stay out of
@@ -126,7 +132,7 @@ class LocalScheduler:
         files.write_whole(target.script_file, script)
         executor = SimulatedNodes(folder=target.submitit_folder)
         executor.update_parameters(tasks_per_node=job.resources.nodes)
-        submitted = executor.submit(AgentTask(str(run.path)))
+        submitted = executor.submit(agent)
         controller = identify(int(submitted.job_id))
         try:
             files.write_json(

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.agent.node import LaunchPlan, NodePlan
 from hpcdist.job.spec import JobSpec
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.schedulers.explained import counted, product
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcdist import workloads
+from hpcdist.agent.task import AgentTask
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SubmissionUnclearError
 from hpcdist.base.secrets import redact
+from hpcdist.base.version import versions
 from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import LoadedJob, locate
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.allocation import Allocation
 
 SPEC_VERSION = 1
-_PACKAGES = ("torch", "torchvision", "pytorch-lightning", "numpy", "submitit")
 _GIT_TIMEOUT_S = 5.0
 _PLACEHOLDER_ID = "RUN"
 
@@ -93,7 +93,8 @@ class PlannedSubmission:
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; what the scheduler had to say."""
         job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
-        return self.scheduler.submit(job, target, runs, self.script(target))
+        agents = [AgentTask(str(run.path)) for run in runs]
+        return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
 
 def plan_submission(
@@ -367,21 +368,6 @@ def _notes(cluster: LoadedProfile) -> list[str]:
         return []
     listed = f"{' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default"
     return [f"no cluster profile is used: {listed}; choose one with --cluster"]
-
-
-def versions() -> dict[str, str | None]:
-    """Versions of Python, hpcdist and the packages that results depend on; imports none of them."""
-    from importlib import metadata
-
-    from hpcdist.base.version import __version__
-
-    found: dict[str, str | None] = {"python": sys.version.split()[0], "hpcdist": __version__}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
 
 
 def git_state() -> dict[str, Any] | None:

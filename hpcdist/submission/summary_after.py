@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
-from hpcdist.agent.task import SummaryTask
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import BatchScheduler, Dependency, Target
+from hpcdist.schedulers import BatchScheduler, Dependency, Target, Task
 
 _TIME_LIMIT_MIN = 10.0
 _MEM_GB = 2.0
 _FOLDER = "summary-job"
+
+
+MakeTask: TypeAlias = Callable[[list[str], str], Task]
+"""Makes what the job executes, of the run directories and the folder for the summary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +58,14 @@ class SummaryJob:
         cluster = msgspec.structs.replace(self.cluster, mem_gb=mem_gb)
         return self.scheduler.render(self.job, target, self.scheduler.plan(self.job, cluster))
 
-    def submit(self, runs: Sequence[Run], job_ids: Sequence[str]) -> tuple[str, list[str]]:
-        """Submit it; its job id, and what the scheduler had to say. Raises SchedulerError."""
+    def submit(
+        self, runs: Sequence[Run], job_ids: Sequence[str], make_task: MakeTask
+    ) -> tuple[str, list[str]]:
+        """Submit it; returns its job id, and what the scheduler had to say.
+
+        Raises SchedulerError.
+        """
         target = self.target(job_ids)
         target.submitit_folder.mkdir(parents=True, exist_ok=True)
-        task = SummaryTask([str(run.path) for run in runs], str(self.folder))
+        task = make_task([str(run.path) for run in runs], str(self.folder))
         return self.scheduler.submit_task(self.job, target, task, self.script(target))

@@ -10,9 +10,9 @@ import os
 import time
 from typing import Any
 
-from hpcdist.agent.facts import visible_uuids
 from hpcdist.base.units import show_bytes
 from hpcdist.job.spec import CheckJob, JobSpec
+from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext
 
 _SHOWN_VARIABLES = (
@@ -55,7 +55,7 @@ def run(context: RankContext) -> None:
 
 
 def _place(context: RankContext) -> dict[str, Any]:
-    from hpcdist.submission.single import versions
+    from hpcdist.base.version import versions
 
     environment = {name: os.environ[name] for name in _SHOWN_VARIABLES if name in os.environ}
     return {

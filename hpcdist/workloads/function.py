@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcdist import record
 from hpcdist.job.function_call import load_call
 from hpcdist.job.imports import heavy_imports, notes_on_imports
 from hpcdist.job.preload import Preload
 from hpcdist.job.spec import FunctionJob, JobSpec
+from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
 from hpcdist.runs.function_outcome import Kind, write_outcome
 
@@ -63,7 +63,7 @@ def run(context: RankContext) -> None:
     else:
         _keep(context, "returned", value)
     finally:
-        record.finish()
+        own_loop.finish()
 
 
 def _extend_path(folders: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Container
 from importlib.machinery import ModuleSpec, all_suffixes
 from typing import Any
 
-from hpcdist import record
+from hpcdist.rank import own_loop
 
 _LOADED_AT_START = frozenset(
     (
@@ -86,4 +86,4 @@ def run_as_main(code: types.CodeType, **names: Any) -> None:
     try:
         exec(code, main.__dict__)  # noqa: S102 - it is what the user asked for
     finally:
-        record.finish()
+        own_loop.finish()

@@ -100,7 +100,8 @@ def test_what_is_missing_is_known_only_when_it_is_downloaded(published):
 def test_checking_imports_no_torch_and_no_numpy(tmp_path):
     write_batches(tmp_path)
     code = (
-        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.job.spec import Data\n"
+        "import sys; from hpcdist.data.catalog import check_data\n"
+        "from hpcdist.job.spec import Data\n"
         "from hpcdist.base.errors import JobError\n"
         f"try: check_data(Data(name='cifar10', root={str(tmp_path)!r}))\n"
         "except JobError: print({'torch', 'numpy', 'torchvision'} & set(sys.modules))"

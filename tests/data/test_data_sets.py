@@ -56,7 +56,8 @@ def test_idx_files_are_checked_and_loaded(write_idx_data, name, packed):
 def test_checking_data_imports_no_torch_and_no_numpy(write_idx_data):
     root = write_idx_data()
     code = (
-        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.job.spec import Data\n"
+        "import sys; from hpcdist.data.catalog import check_data\n"
+        "from hpcdist.job.spec import Data\n"
         f"check_data(Data()); check_data(Data(name='mnist', root={str(root)!r}))\n"
         "print({'torch', 'numpy', 'sklearn', 'torchvision'} & set(sys.modules))"
     )

@@ -1,6 +1,6 @@
 """A scheduler that starts a job again when the test does: it leaves a file that asks for it."""
 
-from hpcdist.agent.outcome.requeue import Decision
+from hpcdist.schedulers.requeue import Decision
 
 
 class TestRequeuer:

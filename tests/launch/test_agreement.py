@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.agent.facts import DisagreementError, NodeFacts, agree, find_device
 from hpcdist.agent.meeting import OnlyLoopbackError, usable_addresses
-from hpcdist.agent.node import LaunchPlan, Meeting, NodePlan, rank_orders
+from hpcdist.agent.node import Meeting, rank_orders
 from hpcdist.agent.place import find_place
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -16,6 +16,7 @@ from hpcdist.machine.network import (
     offered_addresses,
 )
 from hpcdist.rank.check import RankCheck, RankChecks
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 
 
 def facts(node, **changes):

@@ -3,6 +3,7 @@
 import pytest
 
 from hpcdist.agent.outcome import failure
+from hpcdist.base.printable import listed
 from hpcdist.runs.verdict import RankEnd
 
 
@@ -135,7 +136,7 @@ def test_kinds_and_sentences(fields, kind, sentence):
     ],
 )
 def test_ranks_in_a_sentence(ranks, text):
-    assert failure.listed(list(ranks)) == text
+    assert listed(list(ranks)) == text
 
 
 def test_all_well():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.agent.node import LaunchPlan, Meeting, NodePlan, node_environment, rank_environment
+from hpcdist.agent.node import Meeting, node_environment, rank_environment
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 
 TELL = """
 import json, os

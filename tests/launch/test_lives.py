@@ -13,6 +13,7 @@ from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.requeue import Decision
 
 TRAINING = TrainJob(name="t")
 SCRIPT = ScriptJob(name="s", script="s.py")
@@ -48,7 +49,7 @@ class Scheduler:
         if self.decision is None or self._is_silent():
             raise SchedulerError("squeue does not answer")
         sequel = "leave" if self.requeued else self.decision
-        return requeue.Decision(sequel=sequel, cause=self.cause)
+        return Decision(sequel=sequel, cause=self.cause)
 
     def requeue(self, _run):
         if self.error or self._is_silent():

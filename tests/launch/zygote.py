@@ -20,8 +20,8 @@ import torch.distributed
 from requeuing import TestRequeuer
 
 from hpcdist.agent.agent import run_agent
-from hpcdist.agent.outcome import requeue
 from hpcdist.agent.place import find_place
+from hpcdist.schedulers import requeue
 
 _TESTS = str(Path(__file__).parents[1])
 

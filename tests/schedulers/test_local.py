@@ -11,10 +11,10 @@ import time
 import msgspec
 import pytest
 
-from hpcdist.agent.node import LaunchPlan
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.machine.gpus import Gpu
+from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import Target, local
 from hpcdist.schedulers.local import choose_gpus

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from hpcdist.agent.node import LaunchPlan, NodePlan
 from hpcdist.job.spec import Resources, ScriptJob
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.schedulers.local_explanation import explanation
 
 

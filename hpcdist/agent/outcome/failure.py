@@ -13,6 +13,7 @@ import msgspec
 
 from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
+from hpcdist.base.printable import count, listed
 from hpcdist.runs.run import rank_log
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
@@ -319,19 +320,6 @@ def at_step(end: RankEnd) -> str:
     return "" if end.step is None else f" after step {end.step}"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 restart`, `2 restarts`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def listed(ranks: Sequence[int]) -> str:
-    """Ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; long lists as ranges."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    parts = _ranges(sorted(ranks))
-    return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
-
-
 def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
     """Some ranks stopped, and no other failed by itself."""
     stops = [end for end in failures if is_stop(end, notice)]
@@ -449,16 +437,3 @@ def _others(victims: Sequence[int], also_failed: Sequence[int]) -> str:
     if victims:
         text += f"; {listed(victims)} ended because of it"
     return text
-
-
-def _ranges(ranks: Sequence[int]) -> list[str]:
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    shown: list[str] = []
-    for part in parts:
-        shown.extend([f"{part[0]}-{part[-1]}"] if len(part) > 3 else [str(rank) for rank in part])
-    return shown

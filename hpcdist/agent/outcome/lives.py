@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from hpcdist.agent.outcome.failure import listed
 from hpcdist.base.errors import EXIT_FAILED, EXIT_STOPPED
+from hpcdist.base.printable import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run

@@ -12,7 +12,6 @@ import re
 import time
 from pathlib import Path
 
-from hpcdist.agent.outcome.requeue import Decision, RequeueRefusedError
 from hpcdist.base import files
 from hpcdist.base.errors import SubmissionUnclearError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
@@ -25,6 +24,7 @@ from hpcdist.schedulers.lsf.calling import DOWN
 from hpcdist.schedulers.lsf.host_script import means_first_host
 from hpcdist.schedulers.lsf.ids import array_id, own_id
 from hpcdist.schedulers.lsf.own_job import LIFE_VARIABLE
+from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""

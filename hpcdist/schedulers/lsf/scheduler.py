@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcdist.agent.node import LaunchPlan, NodePlan
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import cancelled_verdict
-from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.known import (
@@ -75,12 +75,17 @@ class LsfScheduler:
         """The batch script; pure, and the same on a machine without LSF."""
         return job_script(job, plan.cluster, target, environment=plan.details["environment"])
 
-    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
         """Give the script to bsub, once."""
-        from hpcdist.agent.task import AgentTask
-
-        tasks = [AgentTask(str(run.path)) for run in runs]
-        executor, job_ids = _send(job, target, tasks, script)
+        executor, job_ids = _send(job, target, agents, script)
         note_jobs(
             runs,
             job_ids,

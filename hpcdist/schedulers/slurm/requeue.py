@@ -12,11 +12,11 @@ import re
 
 import msgspec
 
-from hpcdist.agent.outcome.requeue import Decision
 from hpcdist.machine.command import run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.causes import Cause
+from hpcdist.schedulers.requeue import Decision
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""

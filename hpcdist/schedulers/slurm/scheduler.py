@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcdist.agent.node import LaunchPlan, NodePlan
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError
+from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import cancelled_verdict
-from hpcdist.schedulers import Condition, Plan, Target
+from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.schedulers.asked import cpus_per_node
 from hpcdist.schedulers.known import (
@@ -104,14 +104,19 @@ class SlurmScheduler:
             submitit_folder=str(target.submitit_folder),
         )
 
-    def submit(self, job: JobSpec, target: Target, runs: Sequence[Run], script: str) -> list[str]:
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
         """Give the script to sbatch, once; of a step, start it in the background."""
-        from hpcdist.agent.task import AgentTask
-
-        tasks = [AgentTask(str(run.path)) for run in runs]
         question = ClusterQuestion()
         try:
-            executor, job_ids = _send(job, target, tasks, script)
+            executor, job_ids = _send(job, target, agents, script)
         finally:  # no scontrol may outlive this call
             cluster = question.answer()
         note_jobs(

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from hpcdist.agent.node import LaunchPlan
 from hpcdist.base.errors import HpcdistError
 from hpcdist.monitor.states import EndWatch, wait_until_gone
+from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import SubmittedJob, Sweep
 from hpcdist.runs.verdict import Verdict

@@ -15,7 +15,7 @@ from hpcdist.runs.run import Run, cannot_write
 from hpcdist.runs.sweep import SubmittedJob, Sweep
 from hpcdist.schedulers import BatchScheduler, Dependency
 from hpcdist.submission.single import describe, surroundings_now
-from hpcdist.submission.summary_after import SummaryJob
+from hpcdist.submission.summary_after import MakeTask, SummaryJob
 from hpcdist.submission.sweeps.plan import LaidOutJob, PlannedSweep, described_point, lay_out
 
 
@@ -39,7 +39,7 @@ def submit_sweep(
     runs: Path,
     command: Sequence[str],
     dependencies: Sequence[Dependency] = (),
-    summary_after: bool = False,
+    summary_task: MakeTask | None = None,
 ) -> SubmittedSweep:
     """Make the runs, and submit them; they are the scheduler's from then on.
 
@@ -56,8 +56,8 @@ def submit_sweep(
         going.make_runs()
         for job in jobs:
             going.hand_over(job)
-        if summary_after:
-            going.submit_summary()
+        if summary_task is not None:
+            going.submit_summary(summary_task)
     except BaseException as error:
         going.take_back()
         if (going.submitted or going.unclear) and isinstance(error, HpcdistError):
@@ -163,11 +163,12 @@ class _Submission:
         )
         self.write()
 
-    def submit_summary(self) -> None:
+    def submit_summary(self, make_task: MakeTask) -> None:
         self.is_complete = True
         summary = _summary_job(self.planned, self.scheduler, self.sweep)
         runs = [self.run(index) for index in range(len(self.planned.points))]
-        self.summary_job_id, said = summary.submit(runs, [job.job_id for job in self.submitted])
+        job_ids = [job.job_id for job in self.submitted]
+        self.summary_job_id, said = summary.submit(runs, job_ids, make_task)
         self.said += said
         self.write()
 

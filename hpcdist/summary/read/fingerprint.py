@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.base.version import __version__
@@ -16,8 +17,6 @@ from hpcdist.runs.run import Run
 
 _SMALL_FILES = ("spec.json", "submission.json", "verdict.json")
 _ATTEMPT_FILES = ("begin.json", "verdict.json")
-_CODE = ("summary", "inference", "collectives", "usage", ".")
-"""Folders of this package whose modules the figures depend on."""
 
 
 class Fingerprint(NamedTuple):
@@ -48,13 +47,11 @@ def take_fingerprint(run: Run) -> Fingerprint:
 
 def code_version() -> str:
     """Of the code that makes the figures: other code, other figures, whatever its version says."""
-    package = os.path.dirname(os.path.dirname(__file__))
+    package = Path(__file__).parents[2]
     digest = hashlib.blake2b(digest_size=8)
-    for folder in _CODE:
-        for name, found in _entries(os.path.join(package, folder)):
-            if name.endswith(".py") and found is not None:
-                line = f"{folder}/{name} {found.st_size} {found.st_mtime_ns}\n"
-                digest.update(line.encode(errors="surrogateescape"))
+    for path in sorted(package.rglob("*.py")):
+        found = path.stat()
+        digest.update(b"%s %d %d\n" % (os.fsencode(path), found.st_size, found.st_mtime_ns))
     return f"{__version__} {digest.hexdigest()}"
 
 

@@ -223,7 +223,8 @@ def refused_as_nobody(data):
 def test_listing_imports_no_torch_no_numpy_and_no_pillow(write_classes):
     root = write_classes({"ant": 2})
     code = (
-        "import sys; from hpcdist.data.catalog import check_data; from hpcdist.job.spec import Data\n"
+        "import sys; from hpcdist.data.catalog import check_data\n"
+        "from hpcdist.job.spec import Data\n"
         "check_data(Data(name='faces'))\n"
         f"check_data(Data(name='image_folder', root={str(root)!r}))\n"
         "print({'torch', 'numpy', 'PIL', 'sklearn'} & set(sys.modules))"
