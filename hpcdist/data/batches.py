@@ -5,12 +5,10 @@ Those of image files are made by `hpcdist.data.images.loading`.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,9 +16,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
+from hpcdist.data.workers import end_workers, start_worker
 from hpcdist.job.spec import Data
-from hpcdist.machine.death_signal import die_with_parent
-from hpcdist.rank.shield import shield_worker
 
 if TYPE_CHECKING:
     from hpcdist.data.images.loading import ImageBatches
@@ -147,27 +144,5 @@ class _WholeBatches(Dataset[Samples]):
         return self.__getitems__([index])
 
 
-def end_workers(loader: DataLoader[Any]) -> None:
-    """End the workers that a DataLoader keeps, which it has no public word for."""
-    iterator: Any = loader._iterator  # noqa: SLF001
-    loader._iterator = None  # noqa: SLF001 - the next epoch starts new ones
-    if iterator is not None:
-        iterator._shutdown_workers()  # noqa: SLF001
-
-
 def _as_it_is(batch: Samples) -> Samples:
     return batch
-
-
-def start_worker(rank_pid: int, _worker: int) -> None:
-    """Leave all signals to the rank, and end with it, however that ends."""
-    shield_worker()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
-    if not _has_server():
-        die_with_parent(rank_pid)
-
-
-def _has_server() -> bool:
-    """Whether a fork server is the parent of this worker: then torch watches the rank."""
-    kind = type(multiprocessing.current_process()).__name__
-    return kind == "ForkServerProcess"

@@ -26,7 +26,6 @@ from hpcdist.job.files import (
     NameKind,
     compares,
     find_named,
-    named_jobs,
     read_job_file,
 )
 from hpcdist.job.modules import find_module
@@ -69,17 +68,6 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     value: Any
     text: str | None = None
     """As the user typed it, where it was typed."""
-
-
-class JobListing(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `hpcdist jobs`."""
-
-    name: str
-    workload: str | None
-    description: str
-    path: str
-    error: str | None = None
-    """What is wrong with it, if it cannot be submitted."""
 
 
 def load_job(
@@ -146,11 +134,6 @@ def locate(loaded: LoadedJob, error: JobError) -> JobError:
         return error
     origin = _Origins(loaded.source, loaded.origins)(path)
     return JobError(f"{origin}: {error.message}", hint=error.hint)
-
-
-def list_jobs() -> list[JobListing]:
-    """Every job that has a name; a broken one is listed with what is wrong with it."""
-    return [_listing(name, file) for name, file in named_jobs().items()]
 
 
 def parse_flag(name: str, text: str) -> Flag:
@@ -380,28 +363,3 @@ def _with_absolute_paths(job: JobSpec) -> JobSpec:
 
 def _absolute(path: str | None) -> str | None:
     return None if path is None else os.path.abspath(os.path.expanduser(path))
-
-
-def _listing(name: str, file: JobFile) -> JobListing:
-    from hpcdist.job.comparison import check_comparison, find_comparison
-
-    try:
-        if (comparison := find_comparison(name)) is not None:
-            check_comparison(comparison)
-            return JobListing(
-                name=name,
-                workload="compare",
-                description=" ".join(comparison.description.split()),
-                path=str(file.path),
-            )
-        job = load_job(name).job
-    except JobError as error:
-        return JobListing(
-            name=name, workload=None, description="", path=str(file.path), error=error.message
-        )
-    return JobListing(
-        name=name,
-        workload=job.workload,
-        description=" ".join(job.description.split()),
-        path=str(file.path),
-    )

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job import Flag, list_jobs, load_job, parse_flag
+from hpcdist.job import Flag, load_job, parse_flag
+from hpcdist.job.listing import list_jobs
 from hpcdist.job.spec import ScriptJob, TrainJob
 
 
