@@ -45,14 +45,14 @@ _LONGEST_FIRST = (
     "tests/slurm/test_environment.py",
     "tests/lsf/test_requeue.py",
     "tests/slurm",
-    "tests/benchmarks",
+    "tests/perf",
     "tests/lsf",
-    "tests/launch/test_examples.py",
-    "tests/launch/test_lightning.py",
+    "tests/agent/test_examples.py",
+    "tests/agent/test_lightning.py",
     "tests/training/test_lightning.py",
     "tests/cli",
     "tests/training",
-    "tests/launch",
+    "tests/agent",
 )
 """Files are dealt out to several processes: the last to begin must not be the longest."""
 

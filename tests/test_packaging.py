@@ -63,7 +63,7 @@ def test_the_wheel_holds_jobs_and_templates_and_no_tests(wheel):
         "hpcdist/schedulers/lsf/directives.py",
         "hpcdist/py.typed",
     } <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "benchmarks", "jobs/"))]
+    assert not [name for name in names if name.startswith(("tests", "perf", "jobs/"))]
 
 
 def test_jobs_and_render_work_from_the_wheel(installed, tmp_path):

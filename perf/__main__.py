@@ -1,6 +1,6 @@
-"""All benchmarks, one after the other: `python benchmarks [--pairs N]`.
+"""All benchmarks, one after the other: `python perf [--pairs N]`.
 
-Each is a command of its own too, such as `python benchmarks/start.py --pairs 5`.
+Each is a command of its own too, such as `python perf/start.py --pairs 5`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from hpcdist.agent.agent import run_agent
 from hpcdist.agent.place import find_place
 from hpcdist.schedulers import requeue
 
-_TESTS = str(Path(__file__).parents[1])
+_SUPPORT = str(Path(__file__).parents[1] / "support")
 
 
 def fork_agent(run_path, node, change):
@@ -37,7 +37,7 @@ def fork_agent(run_path, node, change):
     sys.modules["requeuing"].requeuer = TestRequeuer(Path(run_path))
     try:
         if change:
-            sys.path.insert(0, _TESTS)
+            sys.path.insert(0, _SUPPORT)
             pkgutil.resolve_name(change)()
             sys.path.pop(0)
         run_agent(Path(run_path), find_place(int(node), {}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from slurm_cluster.needs import missing_programs
 
-FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "perf"
 
 
 def run_benchmark(name, *arguments):

@@ -12,7 +12,7 @@ from hpcdist.runs.run import Run
 from hpcdist.schedulers import load_scheduler
 from hpcdist.submission import single as submission
 
-_ZYGOTE = Path(__file__).parent / "launch" / "zygote.py"
+_ZYGOTE = Path(__file__).parents[1] / "agent" / "zygote.py"
 
 
 @contextlib.contextmanager
