@@ -1,0 +1,93 @@
+"""docs/architecture.md is true: the rooms that it names are there, and imports point downwards."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ROOMS = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+"""From the top down."""
+
+
+def modules():
+    """File by dotted name."""
+    files = (ROOT / "hpcdist").rglob("*.py")
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in files
+    }
+
+
+def type_checking_only(tree):
+    """The nodes that no running program imports."""
+    return {
+        id(node)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.unparse(one.test)
+        for statement in one.body
+        for node in ast.walk(statement)
+    }
+
+
+def imported(path, names):
+    """Modules of hpcdist that a file imports anywhere, in functions too."""
+    tree = ast.parse(path.read_text())
+    left_out = type_checking_only(tree)
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & names
+            is_package_needed = len(submodules) < len(node.names)
+            found |= submodules | ({node.module} if is_package_needed else set())
+    return found & names
+
+
+@pytest.fixture(scope="module")
+def graph():
+    """What each module imports."""
+    found = modules()
+    return {name: imported(path, found.keys()) - {name} for name, path in found.items()}
+
+
+def room(name):
+    return name.split(".")[1] if "." in name else ""
+
+
+def test_the_page_names_every_room_and_no_other():
+    entries = (ROOT / "hpcdist").iterdir()
+    there = {path.stem for path in entries if path.is_dir() or path.suffix == ".py"}
+    assert set(ROOMS) == there - {"__init__", "__main__", "__pycache__"}
+
+
+def test_files_that_the_page_names_are_there():
+    named = re.findall(r"`([\w/]+/(?:[\w.]+\.(?:py|yaml|j2))?)`", PAGE)
+    folders = [ROOT, ROOT / "hpcdist", ROOT / "docs", ROOT / "hpcdist" / "summary"]
+    missing = [name for name in named if not any((folder / name).exists() for folder in folders)]
+    assert len(named) > 20
+    assert not missing
+
+
+def test_imports_point_downwards_in_the_order_of_the_page(graph):
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in graph.items()
+        for other in others
+        if room(name) in ROOMS
+        and room(other) in ROOMS
+        and ROOMS.index(room(other)) < ROOMS.index(room(name))
+    ]
+    assert not upwards
+
+
+def test_no_module_imports_itself_by_way_of_others(graph):
+    waiting = {name: set(others) for name, others in graph.items()}
+    while leaves := {name for name, others in waiting.items() if not others}:
+        waiting = {name: others - leaves for name, others in waiting.items() if name not in leaves}
+    assert not waiting
