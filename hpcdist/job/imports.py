@@ -115,8 +115,10 @@ def notes_on_imports(
     environ = _WhereItWillRun(os.environ, OMP_NUM_THREADS="")
     try:
         found = heavy_imports(path, first_on_path=first_on_path, function=function, environ=environ)
-    except (OSError, SyntaxError, ValueError):  # it is read again where it runs
+    except (OSError, SyntaxError):  # it is read again where it runs
         return []
+    except ValueError as error:
+        return [f"{error}: each rank imports what it needs by itself"]
     return found.notes()
 
 

@@ -115,7 +115,8 @@ def test_only_what_a_caller_leaves_open_is_filled_in(given, added):
 
 USERS_TRAINERS = """
 import inspect, os, sys
-import importlib  # not by its name, so that it is imported after the fork
+import importlib
+exec("")  # nothing is known of what follows, so that it is imported after the fork
 assert "pytorch_lightning" not in sys.modules
 lightning = importlib.import_module("pytorch_lightning")
 fabric = importlib.import_module("lightning_fabric")

@@ -67,6 +67,9 @@ def plan(write):
         ("from torch.nn import Linear", ["torch.nn", "torch.distributed"]),
         ("import numpy as np, PIL.Image", ["numpy", "PIL.Image"]),
         ("import torch\ntorch.optim.SGD", [*TORCH, "torch._dynamo"]),
+        ("import os, sys, torch\nos.kill(1, 9) if f() else sys.exit(5)", TORCH),
+        ("import os, sys, torch\nx = f() or sys.exit(5)", TORCH),
+        ("import torch\ny = (1 if f() else 2) + (f() and 3)", TORCH),
     ],
 )
 def test_what_the_script_imports(found, main, expected):
@@ -399,3 +402,17 @@ def test_a_program_that_never_ends_or_calls_itself_is_read_to_an_end(plan):
         with contextlib.suppress(ValueError):  # as Python refuses to compile it
             steps, left_out = plan(f"x = {nested}\nimport torch")
             assert "torch" in [*steps, *left_out]
+
+
+def test_a_program_that_cannot_be_followed_runs_all_the_same(write, monkeypatch):
+    def stumble(*_):
+        raise KeyError("odd")
+
+    monkeypatch.setattr("hpcdist.workloads.program_text.walk.Walk.run", stumble)
+    (note,) = notes_on_imports(write("import torch"))
+    assert note == (
+        "the text of main.py cannot be followed: KeyError('odd'): "
+        "each rank imports what it needs by itself"
+    )
+    with pytest.raises(ValueError, match="cannot be followed"):
+        heavy_imports(write("import torch"))

@@ -33,7 +33,8 @@ def read_program(
     rank instead: its module is imported for it, but of a script it is sent without the rest.
     Packages that are `installed` are not looked into, wherever they are.
 
-    Raises OSError, SyntaxError or ValueError where the file cannot be read.
+    Raises OSError, SyntaxError or ValueError where the file cannot be read, or cannot be followed:
+    that must cost no more than time, since each rank can import all by itself.
     """
     source = path.read_bytes()
     walk = Walk(path, environ, installed)
@@ -44,6 +45,6 @@ def read_program(
         else:
             walk.run(tree, source, first_on_path)
         walk.run_what_is_left()
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
+    except Exception as error:
+        raise ValueError(f"the text of {path.name} cannot be followed: {error!r}") from error
     return walk.program

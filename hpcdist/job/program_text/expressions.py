@@ -111,6 +111,7 @@ class Expressions(ABC):
         value = self._value(node.values[0])
         for part in node.values[1:]:
             if not is_known(value):
+                later = UNKNOWN  # where the part leaves the program
                 with self._trace.perhaps():
                     later = self._value(part)
                 # `unknown and False` is false whatever the unknown is, where only that is asked.
@@ -125,9 +126,12 @@ class Expressions(ABC):
         test = self._value(node.test)
         if is_known(test):
             return self._value(node.body if test else node.orelse)
-        with self._trace.perhaps():
-            values = [self._value(node.body), self._value(node.orelse)]
-        return values[0] if values[0] == values[1] and is_known(values[0]) else UNKNOWN
+        values = []
+        for branch in (node.body, node.orelse):
+            with self._trace.perhaps():
+                values.append(self._value(branch))
+        is_same = len(values) == 2 and is_known(values[0]) and values[0] == values[1]
+        return values[0] if is_same else UNKNOWN
 
     def value_of_named_expr(self, node: ast.NamedExpr) -> Any:
         value = self._value(node.value)
