@@ -408,7 +408,7 @@ def test_a_program_that_cannot_be_followed_runs_all_the_same(write, monkeypatch)
     def stumble(*_):
         raise KeyError("odd")
 
-    monkeypatch.setattr("hpcdist.workloads.program_text.walk.Walk.run", stumble)
+    monkeypatch.setattr("hpcdist.job.program_text.walk.Walk.run", stumble)
     (note,) = notes_on_imports(write("import torch"))
     assert note == (
         "the text of main.py cannot be followed: KeyError('odd'): "
