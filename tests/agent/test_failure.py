@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import atexit, json, os, resource, signal, sys, time
 import torch, torch.distributed as dist
-from hpcdist import rank
+from hpcdist.rank import context as rank
 
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
@@ -253,7 +253,7 @@ def test_a_failed_rank_does_not_wait_for_its_threads_forever(launch, write_scrip
 
 def test_a_torn_last_line_is_closed_by_the_agent(launch, write_script):
     script = write_script(
-        "import os, signal\nfrom hpcdist import rank\n"
+        "import os, signal\nfrom hpcdist.rank import context as rank\n"
         'os.write(rank.current().events._file, b\'{"event": "steps", "ti\')\n'
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -187,7 +187,8 @@ def test_a_rank_without_stdout_ends_well(launch, write_script):
 
 FORK = """
 import atexit, os, sys
-from hpcdist import rank, record
+from hpcdist import record
+from hpcdist.rank import context as rank
 
 kept = open(sys.argv[2] + os.environ["RANK"], "w")
 record.step(samples=1)

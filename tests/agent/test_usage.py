@@ -8,7 +8,7 @@ from hpcdist.summary import summarize
 
 SCRIPT = """
 import os, resource, sys, time
-from hpcdist import rank
+from hpcdist.rank import context as rank
 from hpcdist.runs.events import read_events
 
 context = rank.current()
@@ -155,7 +155,7 @@ def test_nothing_is_sampled_where_that_is_off(launch, write_script):
 def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_script):
     script = """
         import time
-        from hpcdist import rank
+        from hpcdist.rank import context as rank
         log = rank.current().run.agent_log_file(0)
         deadline = time.monotonic() + 60
         while not log.exists():
@@ -173,7 +173,7 @@ def test_sampling_that_fails_ends_with_a_note_and_the_run_goes_on(launch, write_
 def test_a_log_that_cannot_be_written_ends_no_run(launch, write_script):
     script = """
         import os, time
-        from hpcdist import rank
+        from hpcdist.rank import context as rank
         context = rank.current()
         deadline = time.monotonic() + 60
         while not os.listdir(context.run.events_folder):

@@ -22,7 +22,7 @@ from hpcdist.submission import single as submission
 DEBUG = """
 import sys
 from pathlib import Path
-from hpcdist import submission
+from hpcdist.submission import single as submission
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import ScriptJob, Launch
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))

@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from hpcdist import rank
+from hpcdist.rank import context as rank
 from hpcdist.training.model.models import FashionCNN
 
 

@@ -13,7 +13,7 @@ from hpcdist.summary import summarize
 
 SCRIPT = """
 import time
-from hpcdist import rank
+from hpcdist.rank import context as rank
 from hpcdist.runs.events import read_events
 
 own = rank.current().run.usage_file(0)

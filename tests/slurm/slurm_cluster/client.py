@@ -36,7 +36,7 @@ class Client:
             env={
                 "PATH": f"{os.environ.get('PATH', os.defpath)}:{ADMINISTRATORS}",
                 "HOME": os.environ.get("HOME", "/"),
-                "PYTHONPATH": f"{package}:{package.parent}",
+                "PYTHONPATH": f"{package}:{package.parent / 'support'}",
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             cwd="/",
