@@ -52,7 +52,7 @@ class Job:
         launcher.chmod(0o755)
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        code = "from hpcdist.agent import lsf_hosts; lsf_hosts._KILLED_END_S = 0; lsf_hosts.main()"
+        code = "from hpcdist.schedulers.lsf import hosts; hosts._KILLED_END_S = 0; hosts.main()"
         words = ["--logs", str(self.logs), "--job", "7", "--nodes", str(len(hosts.split()) // 2)]
         words += ["--launcher", f"'{launcher}' {{host}} {{command}}", *options]
         self.process = subprocess.Popen(

@@ -368,7 +368,7 @@ _INTERRUPT = "the verdict names KeyboardInterrupt; python ends itself by SIGINT"
 _FRAMES_OF_EXIT = dict.fromkeys(
     (
         "Traceback (most recent call last):",
-        '  File "*rank_exit.py", line *',
+        '  File "*exit.py", line *',
         "    atexit.*",
         "    ^*",
     ),

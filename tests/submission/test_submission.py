@@ -209,7 +209,7 @@ def test_a_run_directory_that_cannot_be_finished_is_removed(tmp_path, small_disk
 
 def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkeypatch):
     class Refusing(local.LocalScheduler):
-        def submit(self, *_):
+        def submit(self, *_, **__):
             raise SchedulerError("no such partition")
 
     monkeypatch.setattr(submission, "load_scheduler", lambda _: Refusing())
