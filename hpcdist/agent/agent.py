@@ -2,7 +2,7 @@
 
 Node 0's agent also leads: it holds the coordinator, which the others reach over TCP at the address
 in launch/meeting.json. An agent is one thread around one `select`, and another that samples what
-the ranks use (hpcdist/usage); it imports no torch, so it answers within milliseconds whatever the
+the ranks use (agent/usage); it imports no torch, so it answers within milliseconds whatever the
 ranks do.
 """
 
