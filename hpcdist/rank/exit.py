@@ -170,10 +170,11 @@ def _flush_streams() -> bool:
         try:
             if stream is not None and not getattr(stream, "closed", False):
                 stream.flush()
-        except Exception:  # noqa: BLE001 - it may be an object of the program's own
+        except Exception as error:  # noqa: BLE001 - it may be an object of the program's own
             is_well = False
             if name == "stdout":
-                traceback.print_exc()
+                words = "".join(traceback.format_exception_only(error))
+                print(f"Exception ignored in: {stream!r}\n{words}", end="", file=sys.stderr)
     return is_well
 
 

@@ -358,6 +358,7 @@ _FORMS = [
         how="command",
         arguments=("6",),
         exit_code=1,
+        failure_differs="both ranks leave at the same moment: either may be the first",
         prepare=_console_entry,
         differs=_PATH,
         is_slow=True,

@@ -7,7 +7,7 @@ import sys
 import torch
 from lightning_fabric import Fabric
 
-options = {} if "alone" in sys.argv else {"devices": 2, "strategy": "ddp"}
+options = {"devices": 1} if "alone" in sys.argv else {"devices": 2, "strategy": "ddp"}
 fabric = Fabric(accelerator="cpu", **options)
 fabric.launch()
 fabric.seed_everything(1)
