@@ -21,8 +21,8 @@ A script that can go on from a checkpoint of its own stops before the time limit
 Where the script was not started by hpcdist, the calls do nothing.
 """
 
+from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.own_loop import (
-    EXIT_STOPPED,
     batches,
     evaluate,
     finish,

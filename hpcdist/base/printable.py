@@ -1,4 +1,4 @@
-"""Text of others, as it may be printed."""
+"""Text that may be printed: what others wrote made harmless, numbers and ranks in a sentence."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank import context as rank
 from hpcdist.rank import shield
 from hpcdist.rank.context import RankContext
@@ -16,18 +15,6 @@ from hpcdist.rank.recorder import PHASES, StepRecorder
 
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = [
-    "EXIT_STOPPED",
-    "batches",
-    "evaluate",
-    "finish",
-    "mark",
-    "shield_worker",
-    "should_stop",
-    "start",
-    "step",
-]
 
 _Batch = TypeVar("_Batch")
 
