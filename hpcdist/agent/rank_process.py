@@ -35,10 +35,9 @@ from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
 from hpcdist.rank.check import check_rank
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.exit import leave
+from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.import_state import renew_import_state
 from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.rank.shield import RANK_VARIABLE, WARNING_SIGNALS
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from hpcdist.machine.death_signal import die_with_parent
-from hpcdist.rank.shield import shield_worker
+from hpcdist.rank.exit import shield_worker
 
 
 def start_worker(rank_pid: int, _worker: int) -> None:

@@ -1,4 +1,10 @@
-"""How a rank's process ends: as the interpreter ends, but for what was there before the fork.
+"""The end of a rank's process: what must not end it, and how it ends itself.
+
+Some sites send the warning before the time limit, or before a preemption, to every process of a
+job. The agent is among them, and it alone decides what follows: a rank that can stop at a step
+boundary, and the workers that feed it, must live until then.
+
+A rank ends as the interpreter ends, but for what was there before the fork.
 
 Python's own end would also take apart every module that the forkserver imported, and the C
 library's `exit` every static object of torch: 0.4 s of CPU time and 170 MB of copied pages for each
@@ -18,6 +24,7 @@ import ctypes
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -27,7 +34,12 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.rank.shield import kill_workers_at_exit
+
+WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
+"""What schedulers send before they end a job; LSF begins with SIGINT."""
+
+RANK_VARIABLE = "HPCDIST_RANK_PID"
+"""Tells the children of a rank, whatever they execute, that they belong to one."""
 
 TEARDOWN_LIMIT_S = 30.0
 """For destroying a program's objects, once its threads and exit handlers are done."""
@@ -41,6 +53,22 @@ _EXIT_UNFLUSHED = 120
 """Python's own exit code where stdout or stderr cannot be flushed."""
 
 _STANDARD_STREAMS = (0, 1, 2)
+
+
+def ignore_warnings() -> None:
+    """Ignore the warning signals in this process and in what it starts from now on."""
+    for signum in WARNING_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def shield_worker() -> None:
+    """Ignore the warning signals in a DataLoader worker of a rank; elsewhere nothing changes.
+
+    torch gives its workers a handler by which anybody's SIGTERM but the rank's ends them, and their
+    rank with them. The rank's own SIGTERM does not end them either: `leave` kills them.
+    """
+    if RANK_VARIABLE in os.environ:
+        ignore_warnings()
 
 
 def leave(
@@ -62,7 +90,7 @@ def leave(
         limit_s = max(grace_s, FAILED_LIMIT_S)
         tell(limit_s + _CLOSING_LIMIT_S)
         _abandon_after(limit_s, code)
-    kill_workers_at_exit()
+    _kill_workers_at_exit()
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
         atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too
@@ -77,6 +105,23 @@ def leave(
         _close_files()
     finally:
         _flush_and_exit(code)
+
+
+def _kill_workers_at_exit() -> None:
+    """Have the daemonic children that are left killed, after pools have ended their own:
+    multiprocessing would send them SIGTERM, and wait for them."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _kill_workers, exitpriority=0)
+
+
+def _kill_workers() -> None:
+    import multiprocessing
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take it for a failure
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
 
 
 def _abandon_after(limit_s: float, code: int) -> None:

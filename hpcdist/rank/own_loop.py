@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hpcdist.rank import context as rank
-from hpcdist.rank import shield
+from hpcdist.rank import exit as rank_exit
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.recorder import PHASES, StepRecorder
 
@@ -86,7 +86,7 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
 def _make_timer(context: RankContext, first_step: int, model: nn.Module | None) -> _Timer:
     if model is None:
         return _PlainTimer(context.recorder(first_step=first_step))
-    from hpcdist.rank.watched_loop import WatchedTimer
+    from hpcdist.rank.timing import WatchedTimer
 
     return WatchedTimer(context, model, first_step=first_step)
 
@@ -156,7 +156,7 @@ def shield_worker(_worker: int = 0) -> None:
 
     Where the script was not started by hpcdist, nothing changes.
     """
-    shield.shield_worker()
+    rank_exit.shield_worker()
 
 
 def evaluate(

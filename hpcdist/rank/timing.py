@@ -1,23 +1,35 @@
-"""How steps are timed: with the host's clock, or on a GPU with its own.
+"""Timing of steps: with the host's clock, or on a GPU with its own.
 
-On a GPU a host's clock shows only when work was queued.
+On a GPU a host's clock shows only when work was queued. There marks are CUDA events in the stream.
+They are played back to the recorder, in order, with the GPU's own times, as soon as the GPU has
+passed them, so progress is told when a step is done, not when it is queued. The loop waits for the
+GPU only at an epoch's end, and once per window, where the recorder reads the loss.
 
-Marks are CUDA events in the stream. They are played back to the recorder, in order, with the GPU's
-own times, as soon as the GPU has passed them, so progress is told when a step is done, not when it
-is queued. The loop waits for the GPU only at an epoch's end, and once per window, where the
-recorder reads the loss.
+Communication that a step waits for lies between the last gradient of the own backward pass and the
+optimizer's step: with DistributedDataParallel, gradients that are still under way.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - its usual name
+from torch import Tensor, nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
+from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.recorder import StepRecorder
+
+if TYPE_CHECKING:
+    from hpcdist.data.arrays import Samples
 
 _MS = 1e-3
 
@@ -159,3 +171,94 @@ def make_timer(context: RankContext, *, first_step: int) -> HostTimer | GpuTimer
     from time import perf_counter
 
     return HostTimer(context.recorder(first_step=first_step, clock=perf_counter), perf_counter)
+
+
+class WatchedTimer:
+    """Times a loop that does not tell its phases, by hooks on its model and its optimizers."""
+
+    def __init__(self, context: RankContext, model: nn.Module, *, first_step: int) -> None:
+        """Watch the parameters of `model`, and every optimizer of this process."""
+        self._timer = make_timer(context, first_step=first_step)
+        self._has_peers = context.world_size > 1
+        self._order: list[nn.Parameter] = []
+        self._hooks = self._note_order(model.parameters()) if self._has_peers else []
+        register_optimizer_step_pre_hook(self._before_optimizer)
+        register_optimizer_step_post_hook(self._after_optimizer)
+        self.begin = self._timer.begin
+        self.mark = self._timer.mark
+        self.step = self._timer.step
+        self.wait = self._timer.wait
+        self.finish = self._timer.finish
+
+    def _note_order(self, parameters: Iterable[nn.Parameter]) -> list[Any]:
+        """Hooks for the first backward pass: they find the parameter whose gradient comes last."""
+        return [
+            call_when_ready(parameter, self._order.append)
+            for parameter in parameters
+            if parameter.requires_grad
+        ]
+
+    def _before_optimizer(self, *_: Any) -> None:
+        if self._hooks and self._order:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            call_when_ready(self._order[-1], self._timer.note_last_gradient)
+        elif self._has_peers and self._order:
+            self._timer.mark_backward()
+            return
+        self._timer.mark("forward_backward")
+
+    def _after_optimizer(self, *_: Any) -> None:
+        self._timer.mark("optimizer")
+
+
+def warm_up(
+    wrapped: nn.Module,
+    batch: Samples,
+    autocast: AbstractContextManager[Any],
+    *,
+    num_classes: int,
+) -> nn.Parameter | None:
+    """Run one pass that leaves no trace; returns the parameter whose gradient is ready last.
+
+    HpcdistError where the model gives other than one number per sample and class.
+
+    DistributedDataParallel orders its buckets anew after the first pass, and their order decides
+    in which order the ranks are summed up: after this pass it is the same at the start and after a
+    resume, which is what makes a resume exact with more than two ranks. Evaluation mode keeps
+    running means and random generators as they are.
+    """
+    order: list[nn.Parameter] = []
+    hooks = [
+        call_when_ready(parameter, order.append)
+        for parameter in wrapped.parameters()
+        if parameter.requires_grad
+    ]
+    wrapped.eval()
+    with autocast:
+        logits = wrapped(batch.images)
+        _require_logits(logits, (len(batch), num_classes))
+        loss = F.cross_entropy(logits.float(), batch.labels)
+    torch.autograd.backward(loss)
+    for hook in hooks:
+        hook.remove()
+    for parameter in order:
+        parameter.grad = None
+    return order[-1] if order else None
+
+
+def _require_logits(logits: Any, shape: tuple[int, int]) -> None:
+    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if found != shape:
+        raise HpcdistError(
+            f"for {shape[0]} images of {shape[1]} classes the model gives {found}, must be a "
+            f"tensor of shape {shape}",
+            hint="give it one output per class (num_classes), and no other outputs beside it",
+        )
+
+
+def call_when_ready(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:
+    """Have `hook` called in each backward pass once the gradient is there; returns its handle."""
+    register: Any = parameter.register_post_accumulate_grad_hook
+    return register(hook)

@@ -18,8 +18,7 @@ from hpcdist.data.images.whole_batch.choice import device_note
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.gradients import call_when_ready, warm_up
-from hpcdist.rank.timing import make_timer
+from hpcdist.rank.timing import call_when_ready, make_timer, warm_up
 from hpcdist.training import memory
 from hpcdist.training.bad_files import BadFileNotes
 from hpcdist.training.checkpoint import identity, model_state, rng

@@ -11,8 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hpcdist.data.arrays import Samples
-from hpcdist.rank.gradients import call_when_ready, warm_up
-from hpcdist.rank.timing import GpuTimer, HostTimer
+from hpcdist.rank.timing import GpuTimer, HostTimer, call_when_ready, warm_up
 from hpcdist.training.lightning.data import JobData
 from hpcdist.training.lightning.module import Classifier
 
