@@ -285,7 +285,7 @@ def sweep(
 
     """
     from hpcdist.job import load_job
-    from hpcdist.job.swept import SHORT_NAMES
+    from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission import single as submission
     from hpcdist.submission.sweeps.plan import plan_sweep
@@ -354,8 +354,7 @@ def _load(
             raise JobError(
                 f"is_{kind} is given for a function", hint=f"give the name of the {kind} as text"
             )
-        from hpcdist.job.function import load_function
-        from hpcdist.job.function_call import pickle_call
+        from hpcdist.job.function import load_function, pickle_call
 
         call = pickle_call(job, args, kwargs or {})
         return load_function(job, call, flags=flags), call
@@ -399,7 +398,7 @@ def _flags(short: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Flag
 def _cluster(
     scheduler: str, cluster: str | None, named: Mapping[str, str | None]
 ) -> tuple[str, LoadedProfile]:
-    from hpcdist.cluster.choose import choose_cluster
+    from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
 
     flags = {key: Flag(name=key, value=value) for key, value in named.items() if value is not None}

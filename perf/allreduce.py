@@ -18,7 +18,7 @@ from commands import SCRIPTS, TORCHRUN, BenchmarkError, started
 from ranks import warm_up
 from sidebyside import Figures, Measure, compare, option_parser, print_machine
 
-from hpcdist.base.units import show_binary
+from hpcdist.base.text import show_binary
 from jobs import run_job
 
 _SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24)

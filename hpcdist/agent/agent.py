@@ -38,8 +38,7 @@ from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, JobError
 from hpcdist.job.spec import JobSpec, job_from_dict, warning_before_s
-from hpcdist.machine.cpu_quota import cpu_quota
-from hpcdist.machine.cpus import threads_per_rank, usable_cpus
+from hpcdist.machine.cpus import cpu_quota, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim
 from hpcdist.machine.network import (
     NoSuchInterfaceError,

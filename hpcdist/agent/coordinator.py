@@ -26,7 +26,7 @@ from hpcdist.agent.facts import Agreement, DisagreementError, NodeFacts, agree
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.base.printable import listed
+from hpcdist.base.text import listed
 from hpcdist.rank.check import RankCheck, RankChecks
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 

@@ -35,11 +35,11 @@ from hpcdist.agent.node import RankOrder
 from hpcdist.agent.rank_process import become_rank
 from hpcdist.job.preload import Preload
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.death_signal import die_with_parent
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (
     adopt_orphans,
     children,
+    die_with_parent,
     kill_descendants,
     send_signal,
 )

@@ -27,9 +27,9 @@ from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED, HpcdistError
-from hpcdist.base.printable import as_utf8
+from hpcdist.base.text import as_utf8
 from hpcdist.job.spec import JobSpec, OwnCodeJob
-from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
@@ -291,7 +291,7 @@ def _free_bytes(error: BaseException) -> int | None:
         text = str(error)
         if "CUDA" in text or not tells_of_shortage(exception_name(error), text):
             return None
-        from hpcdist.machine.host_memory import free_host_bytes
+        from hpcdist.machine.memory import free_host_bytes
 
         return free_host_bytes()
     except Exception:  # noqa: BLE001 - there is hardly memory to find out, or __str__ is a user's

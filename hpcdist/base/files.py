@@ -1,4 +1,4 @@
-"""Reading and writing the small files of a run: whole or not at all, and private to the user."""
+"""Read and write small files: whole or not at all, and private to the user; find what ships."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import secrets
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from hpcdist.base.printable import as_utf8
+from hpcdist.base.text import as_utf8
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -98,3 +98,27 @@ def user_cache() -> Path:
     if not os.path.isabs(base):  # such a value is to be ignored, the XDG specification says
         base = str(Path.home() / ".cache")
     return Path(base) / "hpcdist"
+
+
+def shipped_folder(name: str) -> Path:
+    """Folder `name`: inside the package in a wheel, beside it in a checkout.
+
+    importlib.resources finds neither in editable installs, nor where the working directory is the
+    checkout, and submitit starts its workers so.
+    """
+    package = Path(__file__).parents[1]
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def open_private(path: Path) -> BinaryIO:
+    """The file, to read; PermissionError where others own it, or could write or read it."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: SIM115 - it is returned
+    found = os.fstat(file.fileno())
+    if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        file.close()
+        raise PermissionError(f"{path} is not private to the user who reads it: it is not loaded")
+    return file

@@ -1,12 +1,72 @@
-"""Values as text: numbers with sensible digits, and the words of others made harmless."""
+"""Values as text: numbers with sensible digits, sizes with units, names nearest to a misspelt one,
+and the words of others made harmless.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from hpcdist.base.estimates import Estimate
-from hpcdist.base.printable import one_line
+if TYPE_CHECKING:
+    from hpcdist.base.estimates import Estimate
+
+
+def one_line(text: str) -> str:
+    """Text that prints as one line: newlines and other control characters, with which a name could
+    act on the terminal, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def as_utf8(text: str) -> str:
+    """Text that any encoder takes: bytes of file names that are not UTF-8, which are halves of
+    surrogate pairs in it, are escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; long lists as ranges."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    parts = _ranges(sorted(ranks))
+    return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
+
+
+def _ranges(ranks: Sequence[int]) -> list[str]:
+    parts: list[list[int]] = []
+    for rank in ranks:
+        if parts and rank == parts[-1][-1] + 1:
+            parts[-1].append(rank)
+        else:
+            parts.append([rank])
+    shown: list[str] = []
+    for part in parts:
+        shown.extend([f"{part[0]}-{part[-1]}"] if len(part) > 3 else [str(rank) for rank in part])
+    return shown
+
+
+_SIMILAR = 0.6  # difflib's own limit for a good match
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like `name`; None where none is like it."""
+    import difflib
+
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=_SIMILAR)
+    return matches[0] if matches else None
+
+
+def nearest_first(name: str, known: Iterable[str]) -> list[str]:
+    """All known names, the one most like `name` first."""
+    import difflib
+
+    def unlikeness(other: str) -> tuple[float, str]:
+        return -difflib.SequenceMatcher(a=name, b=other).ratio(), other
+
+    return sorted(known, key=unlikeness)
+
 
 UNDEFINED = "-"
 
@@ -105,3 +165,60 @@ def whole_percents(shares: Sequence[float]) -> list[int]:
 def format_integer(value: int | None) -> str:
     """A count, or a dash where it is not known."""
     return UNDEFINED if value is None else f"{value:,}"
+
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_AGES = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+
+def show_bytes(number: float) -> str:
+    """`512 bytes`, `1.5 MB`: in powers of 1000, as disks are sold and limits are given."""
+    unit = 0
+    while number >= 999.5 and unit < len(_UNITS) - 1:
+        number /= 1000
+        unit += 1
+    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 or number >= 100 else _short(number, unit)
+
+
+def _short(number: float, unit: int) -> str:
+    return f"{number:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def show_age(age_s: float) -> str:
+    """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
+    unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
+    number = max(0, int(age_s / unit_s))
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def show_binary(number: int) -> str:
+    """`1 KiB`, `256 MiB`: in powers of 1024 where it is a whole number of them, as sizes of
+    messages are chosen."""
+    unit = 0
+    while number and number % 1024 == 0 and unit < len(_BINARY_UNITS) - 1:
+        number //= 1024
+        unit += 1
+    return f"{number:,} {_BINARY_UNITS[unit]}"
+
+
+def show_percent(share: float) -> str:
+    """`41 %` of 0.41."""
+    return f"{100 * share:.0f} %"
+
+
+def show_time(time_s: float) -> str:
+    """`12.3 ms`: three digits, in the unit in which it is at least 1; for sentences."""
+    unit_s, unit = time_unit(time_s)
+    value = time_s / unit_s
+    return f"{value:.3g} {unit}" if value < 1e3 else f"{value:,.0f} {unit}"
+
+
+def show_mean_sd(mean_s: float, sd_s: float | None) -> str:
+    """`33.0 ± 0.4 ms`: three digits of the mean, and the unit once; the mean alone without sd."""
+    if sd_s is None:
+        return show_time(mean_s)
+    unit_s, unit = time_unit(mean_s)
+    mean = mean_s / unit_s
+    decimals = 0 if mean >= 100 else 1 if mean >= 10 else 2
+    return f"{mean:,.{decimals}f} ± {sd_s / unit_s:,.{decimals}f} {unit}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_columns, print_json
 
@@ -103,7 +103,7 @@ def detect(
     It is printed, or written with --write or --out. Every partition with GPUs, and the default
     one, gets a profile. Run it on a login node.
     """
-    from hpcdist.cluster.first_file import first_file
+    from hpcdist.cluster.site import first_file
 
     path = _place(write=write, out=out, force=force)
     site = _detect(scheduler)
@@ -121,7 +121,7 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
 
     It is printed, or written with --write or --out.
     """
-    from hpcdist.cluster.shipped_files import description, shipped_file, shipped_names
+    from hpcdist.cluster.load import description, shipped_file, shipped_names
 
     if name is None:
         if write or out is not None:
@@ -243,7 +243,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _explain_nothing() -> None:
-    from hpcdist.cluster.files import shown_path, user_file
+    from hpcdist.cluster.load import shown_path, user_file
 
     note(
         f"there is no profile: no hpcdist.yaml here, above, or at {shown_path(user_file())}; "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, UserError
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
 from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
@@ -158,7 +158,7 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
-    from hpcdist.base.units import show_bytes
+    from hpcdist.base.text import show_bytes
     from hpcdist.data.images.faces import NO_CLASS_IN_BOTH
 
     for path, problem in report.problems.items():

@@ -7,8 +7,8 @@ import sys
 import click
 
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED
-from hpcdist.base.printable import one_line
-from hpcdist.base.shipped import shipped_folder
+from hpcdist.base.files import shipped_folder
+from hpcdist.base.text import one_line
 from hpcdist.cli.interrupts import Interrupts
 from hpcdist.cli.options import (
     JobOptions,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, RunNotFoundError
-from hpcdist.base.printable import one_line
-from hpcdist.base.units import show_bytes
+from hpcdist.base.text import one_line, show_bytes
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.runs.run import all_runs

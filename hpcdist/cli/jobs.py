@@ -18,7 +18,7 @@ def jobs(*, as_json: bool) -> None:
     """
     import msgspec
 
-    from hpcdist.job.listing import list_jobs
+    from hpcdist.job.comparison import list_jobs
 
     listed = list_jobs()
     if as_json:

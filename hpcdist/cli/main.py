@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.base.version import __version__
 
 VERBS = {
@@ -138,7 +138,7 @@ def _usage_hint(error: click.UsageError) -> str:
 
 
 def _unknown_verb(name: str) -> click.UsageError:
-    from hpcdist.base.nearest import nearest
+    from hpcdist.base.text import nearest
 
     near = nearest(name, VERBS)
     suggestion = f"; did you mean {near}?" if near else ""

@@ -267,8 +267,8 @@ def load_from_options(
 
 def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
+    from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.job.load import parse_override
-    from hpcdist.job.swept import SHORT_NAMES
     from hpcdist.submission.sweeps.points import (
         check_given_once,
         make_points,
@@ -313,7 +313,7 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
 
 def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
     """The scheduler by name, or `auto`, and the profile; debug mode is local, as --local is."""
-    from hpcdist.cluster.choose import choose_cluster
+    from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
 
     scheduler = "local" if options.local or debug else options.scheduler
@@ -350,7 +350,7 @@ def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
 
 def _time_flag(text: str | None) -> dict[str, Flag]:
     from hpcdist.job import Flag
-    from hpcdist.job.duration import parse_minutes
+    from hpcdist.job.check import parse_minutes
 
     if text is None:
         return {}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from hpcdist.base import files
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.after import dependencies_now, summary_scripts
 from hpcdist.cli.options import (
     JobOptions,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.after import print_summary_here, settle, submit_summary
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import (

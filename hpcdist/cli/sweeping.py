@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.cli.after import print_summary_here, settle_afters
 from hpcdist.cli.described import states_in_words
 from hpcdist.cli.interrupts import Interrupted, Interrupts

@@ -1,27 +1,181 @@
-"""Loading a cluster profile: from hpcdist.yaml, and flags, to one checked value.
+"""Load a cluster profile: from hpcdist.yaml, and flags, to one checked value.
 
-Which one: the name that is asked for, else HPCDIST_CLUSTER, else `default` of the project's file,
-else of the user's, else the only one there is, else none: an empty profile. A cluster that both
-files describe is merged key by key; the project's file wins, and flags win over both.
+The project's hpcdist.yaml is the one in the current directory, else in the nearest folder above it,
+up to the root of the git repository. The user's is $XDG_CONFIG_HOME/hpcdist/hpcdist.yaml, by
+default ~/.config/hpcdist/hpcdist.yaml.
+
+The profile is the one that the user names, else HPCDIST_CLUSTER, else `default` of the project's
+file, else of the user's, else the only one there is, else none: an empty profile. A cluster that
+both files describe is merged key by key; the project's file wins, and flags win over both.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpcdist.base.errors import JobError, ProfileError
-from hpcdist.base.nearest import nearest, nearest_first
-from hpcdist.cluster.files import ProfileFile, profile_files, shown_path, user_file
+from hpcdist.base.files import shipped_folder
+from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
-from hpcdist.cluster.shipped_files import shipped_names
 from hpcdist.job import Flag
 from hpcdist.job.check import check_values
+from hpcdist.job.spec import Section
+
+FILE_NAME = "hpcdist.yaml"
+
+
+class _Contents(Section, frozen=True, kw_only=True):
+    """The keys of an hpcdist.yaml."""
+
+    default: str | None = None
+    clusters: dict[str, dict[str, Any] | None] = {}  # noqa: RUF012 - msgspec gives every struct its own
+
+
+class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One hpcdist.yaml: its profiles as plain values, unchecked."""
+
+    path: Path
+    shown: str
+    """What messages call it."""
+    default: str | None
+    clusters: dict[str, dict[str, Any]]
+
+
+def profile_files() -> list[ProfileFile]:
+    """The hpcdist.yaml files that count, the project's before the user's."""
+    paths = [path for path in (project_file(), user_file()) if path is not None]
+    return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
+
+
+def user_file() -> Path:
+    """Where the user's file is, or would be."""
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # such a value is to be ignored, the XDG specification says
+        folder = os.path.expanduser("~/.config")
+    return Path(folder, "hpcdist", FILE_NAME)
+
+
+def project_file() -> Path | None:
+    """The project's file, if there is one."""
+    for folder in _project_folders():
+        path = folder / FILE_NAME
+        if os.path.lexists(path):
+            _refuse_planted(path)
+            return path
+    return None
+
+
+def shown_path(path: Path) -> str:
+    """A path as messages show it: short where it is in the current directory or the home."""
+    home = os.path.expanduser("~")
+    if path.parent == _cwd():
+        return path.name
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _project_folders() -> Iterator[Path]:
+    here = _cwd()
+    for folder in (here, *here.parents):
+        yield folder
+        if os.path.lexists(folder / ".git"):
+            return
+
+
+def _cwd() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ProfileError(
+            "the current directory does not exist any more", hint="go to one that exists"
+        ) from None
+
+
+def _refuse_planted(path: Path) -> None:
+    """In /tmp anyone can put an hpcdist.yaml above our folder, and its `setup` would be run."""
+    shared = path.parent.stat().st_mode & stat.S_IWOTH
+    owner = path.lstat().st_uid
+    if shared and owner not in {0, os.getuid()}:
+        raise ProfileError(
+            f"{path} belongs to another user (number {owner}), in a folder that everyone can write",
+            hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you trust it",
+        )
+
+
+def _read(path: Path) -> ProfileFile:
+    shown = shown_path(path)
+    values = _parse(path, shown)
+    if values.get("clusters", ...) is None:
+        del values["clusters"]
+    try:
+        check_values(values, _Contents, lambda _: shown, whole="the file")
+    except JobError as error:
+        raise ProfileError(error.message, hint=error.hint) from None
+    contents = msgspec.convert(values, _Contents)
+    clusters = {name: profile or {} for name, profile in contents.clusters.items()}
+    return ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
+
+
+def _parse(path: Path, shown: str) -> dict[str, Any]:
+    from hpcdist.job.yaml12 import YamlError, parse_yaml
+
+    try:
+        values = parse_yaml(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ProfileError(
+            f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ProfileError(
+            f"{shown} is not UTF-8 text: byte {error.start}", hint="save the file as UTF-8"
+        ) from None
+    except YamlError as error:
+        raise ProfileError(
+            f"{shown}: not valid YAML: {error}", hint="check the indentation and the quotes there"
+        ) from None
+    if values is not None and not isinstance(values, dict):
+        raise ProfileError(
+            f"{shown}: the file holds a {type(values).__name__}, must be keys with values",
+            hint="it has the keys default and clusters",
+        )
+    return values or {}
+
+
+_SUFFIX = ".yaml"
+
+
+def shipped_names() -> list[str]:
+    """What can be copied."""
+    return sorted(path.stem for path in _folder().glob(f"*{_SUFFIX}"))
+
+
+def shipped_file(name: str) -> str:
+    """The text of a file; ProfileError with the nearest names where there is none of the name."""
+    known = shipped_names()
+    if name not in known:
+        near = nearest(name, known)
+        listed = f"those that ship are {', '.join(nearest_first(name, known))}"
+        raise ProfileError(
+            f"no profile called {name!r} comes with hpcdist",
+            hint=f"did you mean {near}? {listed}" if near else listed,
+        )
+    return (_folder() / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
+
+
+def description(name: str) -> str:
+    """The first line of a file: what it is for."""
+    return shipped_file(name).splitlines()[0].removeprefix("#").strip()
+
+
+def _folder() -> Path:
+    return shipped_folder("templates") / "clusters"
+
 
 CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
 DEFAULT_ORIGIN = "default"
@@ -65,7 +219,7 @@ def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]
     """The name of the default one, and every profile, or what is wrong with it, by name."""
     files = profile_files()
     profiles: dict[str, LoadedProfile | ProfileError] = {}
-    for name in _known(files):
+    for name in _profile_names(files):
         try:
             profiles[name] = _loaded(name, files, {})
         except ProfileError as error:
@@ -90,7 +244,7 @@ def _loaded(
         profile=msgspec.convert(values | given, ClusterProfile),
         origins=origins | {key: flag.name for key, flag in flags.items()},
         files=[file.shown for file in files],
-        known=_known(files),
+        known=_profile_names(files),
     )
 
 
@@ -126,7 +280,7 @@ def _interpreter(python: str, folder: Path) -> str:
 
 
 def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
-    known = _known(files)
+    known = _profile_names(files)
     asked = [
         ("", name),
         (f"{CLUSTER_VARIABLE}: ", os.environ.get(CLUSTER_VARIABLE) or None),
@@ -140,7 +294,7 @@ def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
     return known[0] if len(known) == 1 else None
 
 
-def _known(files: Sequence[ProfileFile]) -> list[str]:
+def _profile_names(files: Sequence[ProfileFile]) -> list[str]:
     return list(dict.fromkeys(name for file in files for name in file.clusters))
 
 
@@ -164,3 +318,38 @@ def _unknown(
     return ProfileError(
         message, hint=f"did you mean {near}? {listed}, {where}" if near else f"{listed}, {where}"
     )
+
+
+def choose_cluster(
+    scheduler: str | None, cluster: str | None, flags: Mapping[str, Flag]
+) -> tuple[str, LoadedProfile]:
+    """The scheduler by name, or `auto`, and the profile.
+
+    A run on this machine that was asked for by name goes by no profile: what hpcdist.yaml says is
+    about clusters, and this machine may be the laptop on which the project is written.
+
+    Raises ProfileError where the profile is wrong, or is for another scheduler.
+    """
+    if scheduler == "local":
+        _refuse_on_this_machine(cluster, flags)
+        return scheduler, NO_PROFILE
+    loaded = load_profile(cluster, flags=flags)
+    wanted = loaded.profile.scheduler
+    if scheduler in {None, "auto", wanted}:
+        return wanted, loaded
+    if wanted == "auto":
+        return scheduler or wanted, loaded
+    raise ProfileError(
+        f"{loaded.origins['scheduler']}: cluster {loaded.name} is for {wanted}, not {scheduler}",
+        hint=f"leave the scheduler {scheduler} away, or choose another cluster with --cluster",
+    )
+
+
+def _refuse_on_this_machine(cluster: str | None, flags: Mapping[str, Flag]) -> None:
+    given = [f"--cluster {cluster}"] if cluster is not None else []
+    given += [f"{flag.name} {flag.value}" for flag in flags.values()]
+    if given:
+        raise ProfileError(
+            f"{given[0]} is about a cluster, and the run is to be on this machine",
+            hint="leave one of the two away",
+        )

@@ -1,7 +1,8 @@
-"""LSF's resource requirement strings, the values of bsub's -R: several in, one out. Pure.
+"""Texts that LSF profiles hold: places to be filled in, and resource requirement strings. Pure.
 
-A string is sections, `select[...] span[...] rusage[...]`; what stands in no section belongs to
-select. IBM's bsub takes several -R and merges them, others refuse that: hpcdist sends one.
+A requirement, the value of bsub's -R, is sections: `select[...] span[...] rusage[...]`; what stands
+in no section belongs to select. IBM's bsub takes several -R and merges them, others refuse that:
+hpcdist sends one.
 """
 
 from __future__ import annotations
@@ -107,3 +108,21 @@ def _without(usage: list[str], names: set[str]) -> list[str]:
 
 _JOINED = {"select": _both, "rusage": _rusage}
 """How two of a section become one; others are lists with colons."""
+
+
+_PLACE = re.compile(r"\{([^{}]*)\}")
+
+
+def placeholders(text: str) -> list[str]:
+    """The names in braces."""
+    return _PLACE.findall(text)
+
+
+def has_stray_brace(text: str) -> bool:
+    """Whether there is a brace that belongs to no name."""
+    return bool(re.search(r"[{}]", _PLACE.sub("", text)))
+
+
+def fill(text: str, **values: str | int) -> str:
+    """The text with the values in their places; a name without a value is a KeyError."""
+    return _PLACE.sub(lambda place: str(values[place[1]]), text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest_first
+from hpcdist.base.text import nearest_first
 from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
 from hpcdist.data.images.transforms import is_unchanged

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.machine.process import die_with_parent
 from hpcdist.rank.exit import shield_worker
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcdist.base.units import show_bytes
+from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE

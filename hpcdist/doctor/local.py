@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from hpcdist.machine.cpus import usable_cpus
 from hpcdist.machine.gpus import list_gpus
+from hpcdist.machine.memory import free_bytes
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.finding import Finding, passed, skipped
 
 
 def examine() -> Iterator[Finding]:
     """What there is to run on."""
-    import psutil
-
     gpus = list_gpus()
     shown = f"{len(gpus)} GPUs, {sum(gpu.is_idle for gpu in gpus)} idle" if gpus else "no GPU"
-    free = psutil.virtual_memory().available / 1e9
+    free = free_bytes() / 1e9
     yield passed("machine", f"{len(usable_cpus())} CPUs, {shown}, {free:.1f} GB of memory free")
 
 

@@ -20,6 +20,8 @@ compared with.
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,11 +29,78 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.check import check_values, show
-from hpcdist.job.files import JobFile, compares, find_job, read_job_file
+from hpcdist.job.check import check_each_once, check_values, show
+from hpcdist.job.files import JobFile, compares, find_job, named_jobs, read_job_file
 from hpcdist.job.load import Flag, load_job
 from hpcdist.job.spec import Count, Resources, Section
-from hpcdist.job.swept import Axes, check_axes, combinations, with_axes
+
+SHORT_NAMES = {
+    "nodes": "resources.nodes",
+    "gpus": "resources.gpus",
+    "time": "resources.time_limit_min",
+    "max_restarts": "launch.max_restarts",
+}
+"""What a sweep may call a key: as the options of `hpcdist submit` do."""
+
+MAX_POINTS = 10_000
+"""More is taken for a mistake: every point is a run with a directory of its own."""
+
+Axes = dict[str, list[Any]]
+"""Key, or its short name -> the values that it takes; the first varies slowest."""
+
+
+def check_axes(given: Mapping[str, Any], source: str) -> Axes:
+    """The section `sweep` of the file that messages call `source`; JobError for a mistake in it."""
+    if not given:
+        raise JobError(f"{source}: sweep has no keys", hint="for example sweep: {gpus: [1, 2]}")
+    for key, values in given.items():
+        where = f"{source}: sweep.{key}"
+        if not isinstance(values, list) or not values:
+            raise JobError(
+                f"{where} is {show(values)}, must be a list of values",
+                hint=f"for example {key}: [1, 2]",
+            )
+        # 1 and "1" would be one name in the tables.
+        often = "repeat says how often each point is run"
+        check_each_once(where, values, hint=often, show=_shown)
+    if len({_key(key) for key in given}) < len(given):
+        raise JobError(f"{source}: sweep has the same key twice", hint="give all of its values")
+    return dict(given)
+
+
+def with_axes(axes: Axes, others: Mapping[str, Sequence[Any]]) -> Axes:
+    """The axes with the values of others, which come in the place of those of the same key."""
+    places = {_key(name): name for name in axes}
+    found = dict(axes)
+    for name, values in others.items():
+        found[places.get(_key(name), name)] = list(values)
+    return found
+
+
+def combinations(axes: Axes, source: str) -> dict[str, dict[str, Any]]:
+    """What a point is called -> the values of its keys, in the order in which they are run."""
+    number = math.prod(map(len, axes.values()))
+    if not 2 <= number <= MAX_POINTS:
+        raise JobError(
+            f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
+            hint="the first point is what the others are compared with",
+        )
+    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return {_name(point): {_key(name): value for name, value in point.items()} for point in points}
+
+
+def _key(name: str) -> str:
+    return SHORT_NAMES.get(name, name)
+
+
+def _name(point: Mapping[str, Any]) -> str:
+    """`strategy=ddp gpus=2`."""
+    return " ".join(f"{name}={_shown(value)}" for name, value in point.items())
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
+
 
 _SIZE = "resources."
 """Keys that flags such as --gpus give for all variants but those with a size of their own."""
@@ -206,3 +275,42 @@ def _path_of(file: JobFile, job: str) -> str:
     if "/" in job or job.endswith((".py", ".yaml", ".yml")):
         return os.path.join(file.path.parent, os.path.expanduser(job))
     return job
+
+
+class JobListing(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of `hpcdist jobs`."""
+
+    name: str
+    workload: str | None
+    description: str
+    path: str
+    error: str | None = None
+    """What is wrong with it, if it cannot be submitted."""
+
+
+def list_jobs() -> list[JobListing]:
+    """Every job that has a name; a broken one is listed with what is wrong with it."""
+    return [_listing(name, file) for name, file in named_jobs().items()]
+
+
+def _listing(name: str, file: JobFile) -> JobListing:
+    try:
+        if (comparison := find_comparison(name)) is not None:
+            check_comparison(comparison)
+            return JobListing(
+                name=name,
+                workload="compare",
+                description=" ".join(comparison.description.split()),
+                path=str(file.path),
+            )
+        job = load_job(name).job
+    except JobError as error:
+        return JobListing(
+            name=name, workload=None, description="", path=str(file.path), error=error.message
+        )
+    return JobListing(
+        name=name,
+        workload=job.workload,
+        description=" ".join(job.description.split()),
+        path=str(file.path),
+    )

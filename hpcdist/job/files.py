@@ -17,8 +17,8 @@ from typing import Any, Literal
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest, nearest_first
-from hpcdist.base.shipped import shipped_folder
+from hpcdist.base.files import shipped_folder
+from hpcdist.base.text import nearest, nearest_first
 
 LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"

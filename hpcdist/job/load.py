@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest
+from hpcdist.base.text import nearest
 from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
 from hpcdist.job.files import (
     JobFile,
@@ -28,9 +28,7 @@ from hpcdist.job.files import (
     find_named,
     read_job_file,
 )
-from hpcdist.job.modules import find_module
-from hpcdist.job.programs import find_program
-from hpcdist.job.source import check_script
+from hpcdist.job.source import check_script, find_module, find_program
 from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,

@@ -10,16 +10,18 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Group(NamedTuple):
-    """One that may bound this process."""
+    """A cgroup that may bound this process."""
 
     folder: Path
     is_v2: bool
 
 
-def bounding_groups(controller: str, membership: str | None, root: Path) -> Iterator[Group]:
+def bounding_groups(
+    controller: str, membership: str | None, root: Path, *, with_parents: bool = True
+) -> Iterator[Group]:
     """The process's group and those above it, for a controller such as `cpu` or `memory`.
 
-    `membership` is what /proc/self/cgroup says; None reads it there.
+    `membership` is the text of /proc/self/cgroup; None reads it there.
     """
     if membership is None:
         try:
@@ -28,11 +30,12 @@ def bounding_groups(controller: str, membership: str | None, root: Path) -> Iter
             return
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            yield from (Group(folder, is_v2=True) for folder in _upwards(root, path))
-        elif controller in controllers.split(","):
-            folders = _upwards(root / controller, path)
-            yield from (Group(folder, is_v2=False) for folder in folders)
+        is_v2 = not controllers
+        if not is_v2 and controller not in controllers.split(","):
+            continue
+        folders = _upwards(root if is_v2 else root / controller, path)
+        for folder in folders if with_parents else folders[:1]:
+            yield Group(folder, is_v2)
 
 
 def _upwards(root: Path, path: str) -> list[Path]:

@@ -1,10 +1,14 @@
-"""Which CPUs each rank may use, and how many threads that makes."""
+"""The CPUs of this machine: which a rank may use, how many threads that makes, and how much of
+their time its cgroups allow.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from hpcdist.machine.cgroups import CGROUPS, bounding_groups
 
 
 def usable_cpus() -> list[int]:
@@ -47,3 +51,30 @@ def _place(cpu: int) -> tuple[int, int, int]:
         )
     except (OSError, ValueError):
         return 0, cpu, cpu
+
+
+def cpu_quota(membership: str | None = None, root: Path = CGROUPS) -> float | None:
+    """The smallest quota of this process's cgroup and those above it, in CPUs; None: no quota.
+
+    `membership` is what /proc/self/cgroup says, and is read there by default.
+    """
+    groups = bounding_groups("cpu", membership, root)
+    found = [(_quota_v2 if group.is_v2 else _quota_v1)(group.folder) for group in groups]
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _quota_v2(folder: Path) -> float | None:
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return float(quota) / float(period)
+    except (OSError, ValueError):  # none here, or `max`
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota = float((folder / "cpu.cfs_quota_us").read_text())
+        period = float((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return quota / period if quota > 0 else None

@@ -1,22 +1,109 @@
-"""Memory of a node's ranks against the job's limit, and the kernel's own out-of-memory kills."""
+"""Memory of this machine: what is free, what ranks use, and the kernel's own out-of-memory kills.
+
+Cgroups bound it, of version 1 and 2: containers and schedulers set limits there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import resource
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from hpcdist.machine.cgroups import CGROUPS, Group, bounding_groups
 from hpcdist.machine.process import descendants
+
+_SHARE = 0.5
+"""Of what is free: gloo and NCCL have buffers of their own, and other programs want some."""
+
+
+class _Names(NamedTuple):
+    """Names of the files in a folder of a memory cgroup."""
+
+    limit: str
+    used: str
+    reclaimable: str
+    """The line of memory.stat with file pages that the kernel drops before anything else."""
+    kills: str
+    """The file with the line `oom_kill`."""
+
+
+_V1 = _Names(
+    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
+)
+_V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
+
+
+def machine_id() -> str:
+    """Return what tells machines apart; simulated nodes on one machine have the same."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    try:
+        return boot.read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def free_bytes() -> int:
+    """Memory that this process could still get: of its machine, and of its cgroups."""
+    import psutil
+
+    available, left = int(psutil.virtual_memory().available), memory_left()
+    return available if left is None else min(available, left)
+
+
+def free_host_bytes() -> int:
+    """Memory that this process could still get: of its machine, of its cgroups, and of the limit
+    of its address space (ulimit -v)."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return free_bytes()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return min(free_bytes(), max(0, limit - pages * resource.getpagesize()))
+
+
+def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | None:
+    """Bytes left by this process's memory cgroup and those above it; None: there is no limit.
+
+    `membership` is the text of /proc/self/cgroup, which is read by default.
+    """
+    found = [_left(group) for group in bounding_groups("memory", membership, root)]
+    return min((left for left in found if left is not None), default=None)
+
+
+def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
+    """How often the kernel's out-of-memory killer has struck in this process's memory cgroup."""
+    for group in bounding_groups("memory", membership, root, with_parents=False):
+        count = _number_in(group.folder / _names(group).kills, "oom_kill")
+        if count is not None:
+            return count
+    return 0
+
+
+def largest_buffer(
+    free_bytes: float, *, num_sharing: int, limit_bytes: float | None, num_in_limit: int
+) -> int:
+    """Bytes of the largest buffer that a rank should have.
+
+    `free_bytes` is shared by `num_sharing` ranks, `limit_bytes` (resources.mem_gb) by
+    `num_in_limit`.
+    """
+    shares = [free_bytes / num_sharing]
+    if limit_bytes is not None:
+        shares.append(limit_bytes / num_in_limit)
+    return int(_SHARE * min(shares))
+
+
+def split_by_room(sizes: Sequence[int], largest_bytes: int) -> tuple[list[int], list[int]]:
+    """The sizes that fit, and those that do not, in their order."""
+    fitting = [size for size in sizes if size <= largest_bytes]
+    return fitting, [size for size in sizes if size > largest_bytes]
 
 
 def proportional_bytes(pid: int) -> int:
     """Memory of a process, pages shared with others counted in part (PSS); 0 where it has ended."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    return next(
-        (int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:")), 0
-    )
+    kilobytes = _number_in(Path(f"/proc/{pid}/smaps_rollup"), "Pss:")
+    return 1024 * (kilobytes or 0)
 
 
 def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] | None:
@@ -25,7 +112,7 @@ def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] |
     `pids`: local rank -> pid. What a rank started, such as DataLoader workers, counts as its own.
     """
     used = {
-        local_rank: sum(proportional_bytes(one) for one in [pid, *descendants(pid)])
+        local_rank: sum(proportional_bytes(process) for process in [pid, *descendants(pid)])
         for local_rank, pid in pids.items()
     }
     total = sum(used.values())
@@ -38,32 +125,25 @@ def over_limit(pids: Mapping[int, int], limit_bytes: float) -> tuple[int, str] |
     )
 
 
-def kernel_kills() -> int:
-    """How often the kernel's out-of-memory killer has struck in this process's memory cgroup."""
-    for path, key in _counters():
-        try:
-            for line in path.read_text().splitlines():
-                name, _, value = line.partition(" ")
-                if name == key:
-                    return int(value)
-        except (OSError, ValueError):
-            continue
-    return 0
+def _names(group: Group) -> _Names:
+    return _V2 if group.is_v2 else _V1
 
 
-def _counters() -> list[tuple[Path, str]]:
-    """Files that count the kills, for cgroup v2 and v1."""
+def _left(group: Group) -> int | None:
+    names = _names(group)
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    found: list[tuple[Path, str]] = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        relative = path.lstrip("/")
-        if not controllers:
-            found.append((Path("/sys/fs/cgroup", relative, "memory.events"), "oom_kill"))
-        elif "memory" in controllers.split(","):
-            folder = Path("/sys/fs/cgroup/memory", relative)
-            found.append((folder / "memory.oom_control", "oom_kill"))
-    return found
+        limit = int((group.folder / names.limit).read_text())
+        used = int((group.folder / names.used).read_text())
+    except (OSError, ValueError):  # none here, or `max`
+        return None
+    reclaimable = _number_in(group.folder / "memory.stat", names.reclaimable) or 0
+    return max(0, limit - used + reclaimable)
+
+
+def _number_in(file: Path, name: str) -> int | None:
+    """The number behind a name at the begin of a line; None where there is none."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+        return next((int(words[1]) for words in lines if words[:1] == [name]), None)
+    except (OSError, ValueError, IndexError):
+        return None

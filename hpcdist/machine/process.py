@@ -1,4 +1,6 @@
-"""What Linux offers to keep a tree of processes together: adoption, reaping, start times."""
+"""What Linux offers to keep a tree of processes together: adoption, reaping, start times, and an
+end with the parent's.
+"""
 
 from __future__ import annotations
 
@@ -154,3 +156,13 @@ def _stat_fields(pid: int) -> list[str]:
 
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int, signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before the call
+        os._exit(1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpcdist.base.units import show_age
+from hpcdist.base.text import show_age
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import Run, created_ns
 from hpcdist.runs.snapshot import stored

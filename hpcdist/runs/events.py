@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hpcdist.base.printable import as_utf8
+from hpcdist.base.text import as_utf8
 
 SCHEMA_VERSION = 2
 _encoder = msgspec.json.Encoder()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, RunFailedError
-from hpcdist.job.private_file import open_private
+from hpcdist.base.files import open_private
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 

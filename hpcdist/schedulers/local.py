@@ -23,11 +23,12 @@ import msgspec
 from hpcdist import workloads
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.printable import count
+from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus
+from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.machine.process import (
     ProcessId,
@@ -286,10 +287,8 @@ def _notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
 
 
 def _check_memory(nodes: int, ranks_per_node: int) -> None:
-    import psutil
-
     needed = nodes * _AGENT_BYTES + nodes * ranks_per_node * _RANK_BYTES
-    available = psutil.virtual_memory().available
+    available = free_bytes()
     if needed > available:
         raise JobError(
             f"{nodes} nodes x {ranks_per_node} gpus are {nodes * ranks_per_node} ranks on this "
@@ -311,8 +310,8 @@ def _check_ports(job: JobSpec) -> None:
     if not ports_are_free(next(local_addresses()), port_range, needed):
         chosen = f"{port_range[0]} to {port_range[1]}" if port_range else "not set"
         raise JobError(
-            f"launch.port_range is {chosen}: fewer than {count(needed, 'port')} of it are free on "
-            "this machine",
+            f"launch.port_range is {chosen}: fewer than {number_of(needed, 'port')} of it are free "
+            "on this machine",
             hint="name a wider range, such as --set launch.port_range=[20000,29999]",
         )
 

@@ -6,7 +6,7 @@ import shlex
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.shipped import shipped_folder
+from hpcdist.base.files import shipped_folder
 
 if TYPE_CHECKING:
     import jinja2

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import msgspec
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.nearest import nearest
+from hpcdist.base.text import nearest
 from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.submitted import scheduler_of

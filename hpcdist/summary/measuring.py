@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
 from hpcdist.summary.figures import metrics, usage
 from hpcdist.summary.figures.metrics import MeasuredRun

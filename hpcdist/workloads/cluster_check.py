@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any
 
-from hpcdist.base.units import show_bytes
+from hpcdist.base.text import show_bytes
 from hpcdist.job.spec import CheckJob, JobSpec
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcdist.job.function_call import load_call
+from hpcdist.job.function import load_call
 from hpcdist.job.imports import heavy_imports, notes_on_imports
 from hpcdist.job.preload import Preload
 from hpcdist.job.spec import FunctionJob, JobSpec

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.agent.outcome import failure
-from hpcdist.base.printable import listed
+from hpcdist.base.text import listed
 from hpcdist.runs.verdict import RankEnd
 
 

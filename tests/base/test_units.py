@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.base.units import show_mean_sd
+from hpcdist.base.text import show_mean_sd
 
 
 @pytest.mark.parametrize(

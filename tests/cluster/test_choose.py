@@ -3,8 +3,7 @@
 import pytest
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.choose import choose_cluster
-from hpcdist.cluster.load import NO_PROFILE
+from hpcdist.cluster.load import NO_PROFILE, choose_cluster
 from hpcdist.job import Flag
 
 

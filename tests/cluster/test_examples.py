@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.cluster.load import LoadedProfile, list_profiles
-from hpcdist.cluster.shipped_files import shipped_file, shipped_names
+from hpcdist.cluster.load import LoadedProfile, list_profiles, shipped_file, shipped_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "cluster-profiles.md").read_text()

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.duration import parse_minutes
+from hpcdist.job.check import parse_minutes
 
 
 @pytest.mark.parametrize(

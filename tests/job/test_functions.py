@@ -12,7 +12,7 @@ import pytest
 
 import hpcdist
 from hpcdist.base.errors import HpcdistError, JobError, UserError
-from hpcdist.job import function_call as call
+from hpcdist.job import function as call
 from hpcdist.job.function import function_name
 from hpcdist.runs.function_outcome import write_outcome
 from hpcdist.runs.run import Run

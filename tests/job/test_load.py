@@ -8,7 +8,7 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.job import Flag, load_job, parse_flag
-from hpcdist.job.listing import list_jobs
+from hpcdist.job.comparison import list_jobs
 from hpcdist.job.spec import ScriptJob, TrainJob
 
 

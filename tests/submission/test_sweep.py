@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import JobError, RunNotFoundError, UserError
-from hpcdist.job.swept import SHORT_NAMES
+from hpcdist.job.comparison import SHORT_NAMES
 from hpcdist.monitor.ends import exit_code_of_all
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs

@@ -13,7 +13,7 @@ import msgspec
 
 from hpcdist.agent.outcome.shortage import parse_shortage, shortage_sentence, tells_of_shortage
 from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, HpcdistError
-from hpcdist.base.printable import count, listed
+from hpcdist.base.text import listed, number_of
 from hpcdist.runs.run import rank_log
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
@@ -189,7 +189,7 @@ def verdict_on(
 
 def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = None) -> Verdict:
     """The verdict on a run whose ranks all ended well."""
-    again = f" after {count(restarts, 'restart')}" if restarts else ""
+    again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return Verdict(
         kind="done",
         state="done",

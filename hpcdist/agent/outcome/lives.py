@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_STOPPED
-from hpcdist.base.printable import listed
+from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.units import show_binary, show_bytes
+from hpcdist.base.text import show_binary, show_bytes
 from hpcdist.bench.allreduce import pairs
 from hpcdist.bench.benchmark import (
     alive,
@@ -19,9 +19,9 @@ from hpcdist.bench.benchmark import (
     should_stop,
     stop,
 )
-from hpcdist.job.lists import check_each_once
+from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Allreduce, AllreduceJob, JobSpec
-from hpcdist.machine import host_memory as room
+from hpcdist.machine import memory as room
 from hpcdist.rank.context import RankContext
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcdist.base.units import show_percent, show_time
+from hpcdist.base.text import show_percent, show_time
 from hpcdist.bench.dataload.combinations import in_job, varied
 from hpcdist.bench.dataload.figures import PARTS, LoadingCell, Setting
 from hpcdist.bench.dataload.series import Series, alternatives, is_faster, is_unclear, spread

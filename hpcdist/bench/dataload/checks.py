@@ -7,8 +7,7 @@ from hpcdist.bench.dataload.combinations import Combination, combine, several
 from hpcdist.bench.dataload.figures import Setting
 from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.data.images.whole_batch.choice import check_device_transform
-from hpcdist.job.check import show
-from hpcdist.job.lists import check_each_once
+from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.training.model.names import check_model_name
 

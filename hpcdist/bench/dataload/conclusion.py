@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from hpcdist.base.units import show_percent, show_time
+from hpcdist.base.text import show_percent, show_time
 from hpcdist.bench.dataload.advice import advise, computing_s, work_s
 from hpcdist.bench.dataload.figures import LoadingCell, StepTime
 from hpcdist.bench.dataload.series import (

@@ -10,9 +10,9 @@ import torch
 
 from hpcdist.bench.dataload.effort import Effort, first_batches, fit
 from hpcdist.bench.dataload.figures import Passes, Setting
+from hpcdist.bench.dataload.page_cache import forget, temperature
 from hpcdist.bench.dataload.passes import Batches, Shape, Timed, time_pass
 from hpcdist.bench.dataload.sources import Source
-from hpcdist.machine.page_cache import forget, temperature
 from hpcdist.rank.context import RankContext
 
 _FIRST_SHARE = 0.3

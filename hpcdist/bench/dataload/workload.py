@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hpcdist.base import files
-from hpcdist.base.units import show_mean_sd
+from hpcdist.base.text import show_mean_sd
 from hpcdist.bench.benchmark import (
     alive,
     finish_step,
@@ -29,7 +29,7 @@ from hpcdist.bench.dataload.figures import LoadingCell, Passes, Place, Setting, 
 from hpcdist.bench.dataload.words import BRIEF, shortened, with_workers
 from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.spec import Data, DataloadJob, JobSpec
-from hpcdist.machine.cpu_quota import cpu_quota
+from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext
 from hpcdist.training.model.names import is_torchvision
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from hpcdist.base.units import show_percent
+from hpcdist.base.text import show_percent
 from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
 
 _STANDARD_ERRORS = 2.0

@@ -8,7 +8,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
-from hpcdist.base.units import show_mean_sd, show_time
+from hpcdist.base.text import show_mean_sd, show_time
 from hpcdist.bench.benchmark import (
     alive,
     finish_step,
@@ -22,7 +22,7 @@ from hpcdist.bench.benchmark import (
 from hpcdist.bench.inference.conclusion import conclude
 from hpcdist.bench.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
 from hpcdist.data.catalog import check_data, download_data, find_data_set
-from hpcdist.job.lists import check_each_once
+from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Inference, InferenceJob, JobSpec
 from hpcdist.rank.context import RankContext
 from hpcdist.training.model.args import check_model_args

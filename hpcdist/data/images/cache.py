@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdist.data.images.memory import SharedMemory
-from hpcdist.machine.memory_left import memory_left
+from hpcdist.machine.memory import free_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,13 +82,5 @@ def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
 
 def affordable_bytes(limit_bytes: float | None = None) -> int:
     """What a cache may take of this node's memory; `limit_bytes`: what the job may use of it."""
-    free = [_available_bytes(), memory_left()]
-    if limit_bytes is not None:
-        free.append(int(limit_bytes))
-    return min(each for each in free if each is not None) // _SHARE
-
-
-def _available_bytes() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
+    free = free_bytes()
+    return (free if limit_bytes is None else min(free, int(limit_bytes))) // _SHARE

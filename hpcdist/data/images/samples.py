@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.base.printable import one_line
+from hpcdist.base.text import one_line
 from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
 from hpcdist.data.images.cache import DecodedCache
 from hpcdist.data.images.contents import explain_unread, no_warnings

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest_first
+from hpcdist.base.text import nearest_first
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from itertools import islice
 
 import msgspec
 
-from hpcdist.base.units import show_age
+from hpcdist.base.text import show_age
 from hpcdist.machine.process import state_letter
 from hpcdist.monitor.follow.live import Progress, RankEvents
 from hpcdist.monitor.watch.event_tail import EventTail

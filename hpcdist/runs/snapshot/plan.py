@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.units import show_bytes
+from hpcdist.base.text import show_bytes
 from hpcdist.runs.run import DEFAULT_RUNS, all_runs
 from hpcdist.runs.snapshot.entries import Entry, content_id, in_threads, open_file, read_through
 from hpcdist.runs.snapshot.tree import find_work_tree, ignored, parents, tracked_and_untracked

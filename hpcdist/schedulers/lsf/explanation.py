@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hpcdist.cluster.placeholders import fill
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.requirement import fill
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
 from hpcdist.schedulers.explained import (

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcdist.cluster.placeholders import fill
-from hpcdist.machine.death_signal import die_with_parent
+from hpcdist.cluster.requirement import fill
+from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers.lsf.own_job import Host
 from hpcdist.schedulers.notes import write_note
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from submitit.core import core, utils
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.choose import choose_cluster
+from hpcdist.cluster.load import choose_cluster
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import Flag
 from hpcdist.job.spec import JobSpec, Launch, Resources

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 
 from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.nearest import nearest_first
+from hpcdist.base.text import nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.asked import cpus_per_node, time_limit_min

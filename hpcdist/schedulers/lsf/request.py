@@ -10,9 +10,9 @@ import math
 import msgspec
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.placeholders import fill
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import (
+    fill,
     merge_requirements,
     parse_requirement,
     requirement_of,

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist.base.errors import JobError, SchedulerError, UserError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.job.duration import parse_minutes
+from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import run_command
 from hpcdist.schedulers.asked import asks_for_gpus, cpus_per_node, time_limit_min

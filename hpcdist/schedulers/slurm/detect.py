@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.site import Partition, Site, ask
-from hpcdist.job.duration import parse_minutes
+from hpcdist.job.check import parse_minutes
 from hpcdist.schedulers.slurm.capacity import parse_gpus
 
 _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")

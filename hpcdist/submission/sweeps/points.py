@@ -17,9 +17,8 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.job.check import show
-from hpcdist.job.comparison import Comparison
+from hpcdist.job.comparison import MAX_POINTS, Comparison
 from hpcdist.job.load import Flag, parse_flag
-from hpcdist.job.swept import MAX_POINTS
 
 _EXAMPLE = 'for example --sweep "nodes=1,2 train.lr=0.1,0.01"'
 _CLOSING = {"[": "]", "{": "}"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from hpcdist.base.student import Sample
-from hpcdist.base.units import show_binary
+from hpcdist.base.text import show_binary
 from hpcdist.bench.dataload.figures import LoadingCell, Setting
 from hpcdist.summary.values import RunSummary
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.base.text import format_time, number_of, shown
-from hpcdist.base.units import show_binary, show_bytes
+from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
 from hpcdist.bench.allreduce.pairs import (
     SLOW_SHARE,
     common_node,

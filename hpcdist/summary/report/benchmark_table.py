@@ -9,10 +9,10 @@ from hpcdist.base.text import (
     decimals_for,
     format_mean_sd,
     format_number,
+    show_binary,
     shown,
     time_unit,
 )
-from hpcdist.base.units import show_binary
 from hpcdist.bench.inference.figures import Cell
 from hpcdist.summary.figures.benchmark_values import AllReduceSummary, InferenceSummary, PairFigures
 from hpcdist.summary.report.loading_table import loading_tables

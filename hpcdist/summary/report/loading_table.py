@@ -8,9 +8,9 @@ from hpcdist.base.text import (
     UNDEFINED,
     column_decimals,
     format_number,
+    show_mean_sd,
     shown,
 )
-from hpcdist.base.units import show_mean_sd
 from hpcdist.bench.dataload.combinations import in_job, varied
 from hpcdist.bench.dataload.figures import PARTS, LoadingCell, Setting, StepTime
 from hpcdist.summary.figures.benchmark_values import LoadingSummary

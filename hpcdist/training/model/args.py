@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest_first
+from hpcdist.base.text import nearest_first
 from hpcdist.job.spec import Model
 from hpcdist.training.model.names import BUILT_IN_CLASSES, is_torchvision, torchvision_sources
 from hpcdist.training.model.own_model import GIVEN, find_source, is_own

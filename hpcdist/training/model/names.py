@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
-from hpcdist.base.nearest import nearest_first
+from hpcdist.base.text import nearest_first
 from hpcdist.training.model.own_model import check_own_model, is_own
 
 BUILT_IN_CLASSES = {"fashion_cnn": "FashionCNN", "mlp": "MLP"}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import ProfileError, RunDirectoryError
-from hpcdist.base.shipped import shipped_folder
+from hpcdist.base.files import shipped_folder
 from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import time
 
-from hpcdist.base.shipped import shipped_folder
+from hpcdist.base.files import shipped_folder
 from hpcdist.base.version import __version__
 from hpcdist.summary.report.page.contents import LOG_LINES, page_parts
 from hpcdist.summary.values import Summary

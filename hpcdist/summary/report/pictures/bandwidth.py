@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.line_styles import LINES
 from hpcdist.base.log_axes import plain_log_ticks
-from hpcdist.base.units import show_binary
+from hpcdist.base.text import show_binary
 from hpcdist.summary.figures.benchmark_values import AllReduceSummary
 from hpcdist.summary.report.pictures.style import (
     finish,
