@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdist.base.estimates import Estimate
+    from hpcdist.base.statistics import Measure
 
 
 def one_line(text: str) -> str:
@@ -130,16 +130,16 @@ def format_mean_sd(mean: float, sd: float | None, decimals: int) -> str:
     return format_number(mean, decimals) + spread
 
 
-def spread_text(estimate: Estimate, decimals: int) -> str:
+def spread_text(measure: Measure, decimals: int) -> str:
     """`1.83 ± 0.04`, half the interval; `1.8 (1.1 to 2.9)` where that is wide."""
-    text = format_number(estimate.mean, decimals)
-    if estimate.interval is None:
+    text = format_number(measure.mean, decimals)
+    if measure.interval is None:
         return text
-    half = (estimate.interval.high - estimate.interval.low) / 2
-    if half <= _LOPSIDED * estimate.mean:
+    half = (measure.interval.high - measure.interval.low) / 2
+    if half <= _LOPSIDED * measure.mean:
         return f"{text} ± {format_number(half, decimals)}"
     low, high = (
-        format_number(end, decimals) for end in (estimate.interval.low, estimate.interval.high)
+        format_number(end, decimals) for end in (measure.interval.low, measure.interval.high)
     )
     return f"{text} ({low} to {high})"
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.estimates import Estimate
-from hpcdist.base.student import Interval
+from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.runs.verdict import Kind, State
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.figures.benchmark_values import (
@@ -28,27 +27,13 @@ SCHEMA = 1
 Scaling = Literal["strong", "weak"]
 
 
-class Rate(Struct, frozen=True, kw_only=True):
-    """Samples per second of all ranks together, while they step."""
-
-    mean: float
-    sd: float | None = None
-    """Over windows, weighted by their length; None with fewer than two."""
-    count: int | None = None
-    """Windows, or runs, that the sd is over."""
-
-
-class Repeats(Struct, frozen=True, kw_only=True):
-    """Samples/s over runs that are alike in all, size included."""
+class Repeats(Measure, frozen=True, kw_only=True):
+    """Samples/s over two or more runs that are alike in all, size included."""
 
     num_runs: int
-    """Two or more."""
-    mean: float
-    sd: float
-    interval: Interval
     differs_from_baseline: bool | None = None
-    """Their interval and that of the baseline's repeats do not overlap; None for the baseline, and
-    where that was not repeated."""
+    """The interval of their ratio to the baseline's repeats leaves out 1; None for the baseline,
+    and where that was not repeated."""
 
 
 class SizeSummary(Struct, frozen=True, kw_only=True):
@@ -62,14 +47,14 @@ class SizeSummary(Struct, frozen=True, kw_only=True):
     """Of the larger sizes that it is compared with; None where the job has none."""
     samples_per_step: float | None = None
     """Of all GPUs together, in the mean: the last step of an epoch may be smaller."""
-    samples_per_s: Estimate
+    samples_per_s: Measure
     step_time_s: float | None = None
-    speedup: Estimate
-    efficiency: Estimate
+    speedup: Ratio
+    efficiency: Measure
     """Speed-up for each GPU that it has for one of the smallest size: 1.0 is ideal."""
     differs_from_baseline: bool | None = None
-    """Its interval of samples/s and that of the smallest size do not overlap; None for that size,
-    and where one is not known."""
+    """The interval of the speed-up leaves out 1; None for the smallest size, and where no spread is
+    known."""
 
 
 class ForecastSize(Struct, frozen=True, kw_only=True):
@@ -77,8 +62,8 @@ class ForecastSize(Struct, frozen=True, kw_only=True):
 
     gpus: int
     nodes: int
-    speedup: Estimate
-    efficiency: Estimate
+    speedup: Measure
+    efficiency: Measure
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
@@ -238,8 +223,9 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     world_size: int
     num_cpus: int | None = None
     """Different CPUs that its ranks were bound to; None on GPUs."""
-    samples_per_s: Rate | None = None
-    """None where no rank, or not every rank, recorded steps."""
+    samples_per_s: Measure | None = None
+    """Of all ranks together, while they step; the sd is over windows, weighted by their length.
+    None where no rank, or not every rank, recorded steps."""
     samples_per_step: float | None = None
     """Of all ranks together, in the mean."""
     warm_up_steps: int | None = None
@@ -344,15 +330,15 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
     nodes: int
     world_size: int
     num_cpus: int | None = None
-    samples_per_s: Rate | None = None
-    """Mean and sd over the runs."""
+    samples_per_s: Measure | None = None
+    """Over the runs; of a single one the mean alone."""
     interval: Interval | None = None
-    """Of that mean, with 95 % confidence; None with fewer than two runs."""
+    """Of that mean, as in `samples_per_s`."""
     parts_s: dict[str, float] | None = None
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     straggler: Straggler | None = None
     """Who held the others up in each of the runs."""
-    speedup: Rate | None = None
+    speedup: Ratio | None = None
     """Against the first variant; the sd has both variants' spread in it."""
     ideal: float = 1.0
     """Speed-up that as many GPUs could bring at most."""

@@ -6,7 +6,7 @@ import math
 import pytest
 from msgspec import structs
 
-from hpcdist.base.student import two_sided
+from hpcdist.base.statistics import two_sided
 from hpcdist.cli.main import main
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
@@ -48,11 +48,10 @@ def test_repeats_are_compared_by_welch(add):
     change = only_change(add("a", 98.0, 100.0, 102.0), add("b", 89.0, 90.0, 91.0))
     assert change.change == pytest.approx(-0.1)
     assert (change.over, change.outcome) == ("repeats", "slower")
-    # Standard errors 2 / sqrt(3) and 1 / sqrt(3): 50 / 17 degrees of freedom.
-    error = math.sqrt(5 / 3)
-    freedom = (4 / 3 + 1 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (1 / 3) ** 2 / 2)
-    assert freedom == pytest.approx(50 / 17)
-    assert change.p == pytest.approx(two_sided(10 / error, freedom))
+    # Relative standard errors: 2 % and 1 / 90, each over the root of 3.
+    squares = (0.02**2 / 3, (1 / 90) ** 2 / 3)
+    freedom = sum(squares) ** 2 / sum(square**2 / 2 for square in squares)
+    assert change.p == pytest.approx(two_sided(math.log(0.9) / math.sqrt(sum(squares)), freedom))
     assert change.interval.low < -0.1 < change.interval.high < 0
 
 
@@ -76,7 +75,7 @@ def test_a_single_run_is_held_against_the_spread_of_the_repeats(add):
     before = add("a", 98.0, 100.0, 102.0)
     change = only_change(before, add("b", 80.0))
     assert change.over == "repeats of one side"
-    assert change.p == pytest.approx(two_sided(20 / (2 * math.sqrt(4 / 3)), 2))
+    assert change.p == pytest.approx(two_sided(math.log(0.8) / (0.02 * math.sqrt(4 / 3)), 2))
     assert change.outcome == "slower"
     assert only_change(before, add("c", 93.0)).outcome == "not distinguishable"
     assert only_change(add("d", 80.0), before).outcome == "faster"

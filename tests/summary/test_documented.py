@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.base.student import Interval
+from hpcdist.base.statistics import Interval, Measure
 from hpcdist.bench.dataload.figures import LoadingCell, Setting
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import summarize
@@ -23,7 +23,6 @@ from hpcdist.summary.values import (
     Final,
     ModelStates,
     RankPace,
-    Rate,
     Repeats,
     RunSummary,
     StepTime,
@@ -33,7 +32,7 @@ from hpcdist.summary.values import (
 PAGE = Path(__file__).parent.parent.parent / "docs" / "summary.md"
 EVENTS_PAGE = PAGE.with_name("events.md")
 _WITHIN = {
-    "samples_per_s": Rate,
+    "samples_per_s": Measure,
     "repeats": Repeats,
     "step_time_s": StepTime,
     "final": Final,

@@ -6,11 +6,12 @@ import random
 
 import pytest
 
+from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.compare.forecast import make
 from hpcdist.summary.compare.step_fit import Law, Scale, Timed, error_without_each, fit
 from hpcdist.summary.report.table import make_console
-from hpcdist.summary.values import Rate, RunSummary
+from hpcdist.summary.values import RunSummary
 
 
 def run_of(gpus, time_s, *, batch=64, is_strong=False, nodes=1, **fields):
@@ -22,7 +23,7 @@ def run_of(gpus, time_s, *, batch=64, is_strong=False, nodes=1, **fields):
         nodes=nodes,
         gpus_per_node=gpus // nodes,
         world_size=gpus,
-        samples_per_s=Rate(mean=samples / time_s),
+        samples_per_s=Measure(mean=samples / time_s),
         samples_per_step=samples,
         **fields,
     )

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from hpcdist.base.errors import UserError
+from hpcdist.base.statistics import Measure
 from hpcdist.summary import summarize
 from hpcdist.summary.report.pictures import heat_map
 from hpcdist.summary.report.pictures.catalogue import find_pictures
@@ -20,7 +21,7 @@ from hpcdist.summary.report.pictures.series import (
     read_heat_map,
     read_learning,
 )
-from hpcdist.summary.values import Rate, RunSummary
+from hpcdist.summary.values import RunSummary
 
 
 def windows_of(events, *, times_s, clock_s, first_step=0, loss=1.0, waits_s=None):
@@ -178,7 +179,7 @@ def run_of(gpus, mean, sd=None, *, nodes=1):
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=gpus,
-        samples_per_s=Rate(mean=mean, sd=sd),
+        samples_per_s=Measure(mean=mean, sd=sd),
     )
 
 
@@ -187,7 +188,7 @@ def test_points_have_the_spread_of_repeats_and_propagate_it_to_the_speedup():
     assert (one.num_gpus, one.samples_per_s.mean, one.speedup.mean) == (1, 100.0, 1.0)
     assert one.samples_per_s.sd == pytest.approx(math.sqrt(200))
     assert two.speedup.mean == pytest.approx(1.5)
-    assert two.speedup.sd == pytest.approx(1.5 * math.hypot(0.1, math.sqrt(200) / 100))
+    assert two.speedup.sd == pytest.approx(1.5 * math.hypot(*[math.sqrt(200) / 100] * 2))
 
 
 def test_as_many_gpus_on_more_nodes_are_no_repeats_and_stand_beside_the_line():

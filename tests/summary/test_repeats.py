@@ -45,7 +45,9 @@ def test_a_run_by_itself_has_no_interval(add_run):
     [((180.0, 182.0, 184.0), True), ((103.0, 105.0, 101.0), False)],
     ids=["apart", "overlapping"],
 )
-def test_sizes_whose_intervals_overlap_are_not_distinguishable(add_run, rates, differs):
+def test_sizes_are_not_distinguishable_where_the_interval_of_their_ratio_holds_1(
+    add_run, rates, differs
+):
     made = [add_run(rate) for rate in (98.0, 100.0, 102.0)]
     made += [add_run(rate, gpus=2) for rate in rates]
     summary = summarize(made, {})

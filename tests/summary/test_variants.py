@@ -9,13 +9,11 @@ from msgspec import structs
 
 from hpcdist.base import files
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.compare.variants import ratio
 from hpcdist.summary.compare.why import conclusion, conclusions
 from hpcdist.summary.figures.parts import PARTS, lost_parts
 from hpcdist.summary.report.pictures.style import drawing
 from hpcdist.summary.report.plot import make_figure
 from hpcdist.summary.report.table import make_console
-from hpcdist.summary.values import Rate
 from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"
@@ -149,9 +147,6 @@ def test_repeats_give_means_and_errors_that_propagate(add_run):
     assert two.speedup.mean == pytest.approx(640 / 360)
     assert two.speedup.sd == pytest.approx(640 / 360 * (80 / 2**0.5) / 360)
     assert sum(two.lost.values()) == pytest.approx(1 - two.efficiency)
-    both = ratio(Rate(mean=10, sd=3), Rate(mean=5, sd=2))
-    assert both.sd == pytest.approx(2 * (0.3**2 + 0.4**2) ** 0.5)
-    assert ratio(Rate(mean=10), Rate(mean=5, sd=2)) == Rate(mean=2)
 
 
 def test_losses_add_up_whatever_the_times_are():

@@ -4,21 +4,20 @@ Runs are matched by job, variant, nodes, GPUs and settings. Where a job has one 
 each side, they are matched though the settings differ, which is told: a job file may have changed.
 
 A change is a regression where the mean fell by more than the threshold, and the two means differ
-with 95 % confidence: by Welch's t test over the repeats of both sides; where only one side was
-repeated, as if the other spread alike; over windows of steps where there is one run of each. The
-last does not know how runs differ from one to the next.
+(`base.statistics`): over the repeats of both sides; where only one side was repeated, as if the
+other spread alike; over windows of steps where there is one run of each. The last does not know how
+runs differ from one to the next.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from hpcdist.base.student import CONFIDENCE, Difference, Interval, Sample, as_spread, welch
+from hpcdist.base.statistics import Interval, Measure, Ratio, differs, measure, ratio
 from hpcdist.summary.compare.quantities import quantities
 from hpcdist.summary.values import RunSummary
 
@@ -152,9 +151,9 @@ def _changes(pair: _Pair, threshold: float) -> list[Change]:
     return changes
 
 
-def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Sample]]:
+def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     """Quantity -> run -> what it measured; only done runs count."""
-    found: dict[str, dict[str, Sample]] = defaultdict(dict)
+    found: dict[str, dict[str, Measure]] = defaultdict(dict)
     for run in runs:
         if run.state == "done":
             for quantity, sample in quantities(run).items():
@@ -170,28 +169,27 @@ def _has_ended(runs: Sequence[RunSummary]) -> bool:
 def _change(
     pair: _Pair,
     quantity: str,
-    before: Mapping[str, Sample],
-    now: Mapping[str, Sample],
+    before: Mapping[str, Measure],
+    now: Mapping[str, Measure],
     threshold: float,
 ) -> Change:
     first, second = _over_runs(before), _over_runs(now)
-    difference, over = _difference(before, now, first, second)
-    change = second.mean / first.mean - 1
+    found = ratio(second, first)
     return Change(
         **pair.key._asdict() | {"variant": pair.key.variant or None},
         quantity=quantity,
         before=_side(before, first),
         now=_side(now, second),
-        change=change,
-        interval=_relative(difference, first.mean),
-        p=difference.p if difference else None,
-        over=over,
+        change=found.mean - 1,
+        interval=_less_one(found.interval),
+        p=found.p,
+        over=_over(found, is_repeated=[len(before) > 1, len(now) > 1]),
         same_settings=pair.same_settings,
-        outcome=_outcome(change, difference, threshold),
+        outcome=_outcome(found, threshold),
     )
 
 
-def _failure(pair: _Pair, quantity: str, before: Mapping[str, Sample]) -> Change:
+def _failure(pair: _Pair, quantity: str, before: Mapping[str, Measure]) -> Change:
     return Change(
         **pair.key._asdict() | {"variant": pair.key.variant or None},
         quantity=quantity,
@@ -202,47 +200,30 @@ def _failure(pair: _Pair, quantity: str, before: Mapping[str, Sample]) -> Change
     )
 
 
-def _difference(
-    before: Mapping[str, Sample], now: Mapping[str, Sample], first: Sample, second: Sample
-) -> tuple[Difference | None, Over | None]:
-    """The difference of the means, and what is known of the spread."""
-    if len(before) > 1 and len(now) > 1:
-        return welch(first, second), "repeats"
-    if len(before) > 1:
-        return as_spread(first, _one(second), spread=first), "repeats of one side"
-    if len(now) > 1:
-        return as_spread(_one(first), second, spread=second), "repeats of one side"
-    if first.count > 1 and second.count > 1:
-        return welch(first, second), "windows"
-    return None, None
+def _over(found: Ratio, *, is_repeated: Sequence[bool]) -> Over | None:
+    if found.over != "runs":
+        return found.over
+    return "repeats" if all(is_repeated) else "repeats of one side"
 
 
-def _one(sample: Sample) -> Sample:
-    """A run as one value, whatever is known of its windows."""
-    return Sample(mean=sample.mean, sd=0.0, count=1)
-
-
-def _over_runs(samples: Mapping[str, Sample]) -> Sample:
+def _over_runs(measured: Mapping[str, Measure]) -> Measure:
     """Of several runs, each one's mean is a value; of one, what it has within it."""
-    if len(samples) == 1:
-        return next(iter(samples.values()))
-    means = [sample.mean for sample in samples.values()]
-    return Sample(mean=fmean(means), sd=stdev(means), count=len(means))
+    if len(measured) == 1:
+        return next(iter(measured.values()))
+    return measure([each.mean for each in measured.values()])
 
 
-def _side(samples: Mapping[str, Sample], whole: Sample) -> Side:
-    return Side(runs=list(samples), mean=whole.mean, sd=whole.sd if whole.count > 1 else None)
+def _side(measured: Mapping[str, Measure], whole: Measure) -> Side:
+    return Side(runs=list(measured), mean=whole.mean, sd=whole.sd)
 
 
-def _relative(difference: Difference | None, mean: float) -> Interval | None:
-    if difference is None:
-        return None
-    return Interval(low=difference.interval.low / mean, high=difference.interval.high / mean)
+def _less_one(interval: Interval | None) -> Interval | None:
+    return interval and Interval(low=interval.low - 1, high=interval.high - 1)
 
 
-def _outcome(change: float, difference: Difference | None, threshold: float) -> Outcome:
-    if difference is None or difference.p >= 1 - CONFIDENCE:
+def _outcome(found: Ratio, threshold: float) -> Outcome:
+    if not differs(found):
         return "not distinguishable"
-    if abs(change) <= threshold:
+    if abs(found.mean - 1) <= threshold:
         return "within threshold"
-    return "slower" if change < 0 else "faster"
+    return "slower" if found.mean < 1 else "faster"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, median
 from typing import NamedTuple
 
 import msgspec
 
-from hpcdist.base.estimates import Estimate
-from hpcdist.base.student import Interval
+from hpcdist.base.statistics import Interval, Measure, lower_median, mean
 from hpcdist.summary.compare.sizes import by_size, measured_rate, num_gpus
 from hpcdist.summary.compare.step_fit import (
     Fit,
@@ -105,7 +103,7 @@ def _make_ground(runs: Sequence[RunSummary], *, is_strong: bool) -> _Ground:
     smallest, largest = sizes[0], sizes[-1][0]
     whole = [run.samples_per_step or 1.0 for run in runs]
     shares = [1 if is_strong else num_gpus(run) for run in runs]
-    batch = fmean(samples / share for samples, share in zip(whole, shares, strict=True))
+    batch = mean(samples / share for samples, share in zip(whole, shares, strict=True))
     timed = [
         Timed(Scale(num_gpus(run), run.nodes), batch * share / _rate(run))
         for run, share in zip(runs, shares, strict=True)
@@ -131,7 +129,9 @@ def _make_ground(runs: Sequence[RunSummary], *, is_strong: bool) -> _Ground:
 def _variance_within(runs: Sequence[RunSummary]) -> float:
     """Of a run's mean, relative, as its windows have it: a fit cannot be surer than its points."""
     rates = [measured_rate([run]) for run in runs]
-    return median((rate.error / rate.mean) ** 2 for rate in rates)
+    return lower_median(
+        rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0 for rate in rates
+    )
 
 
 def _rate(run: RunSummary) -> float:
@@ -181,7 +181,7 @@ def _at(ground: _Ground, scale: Scale) -> ForecastSize:
     def speedup(time_s: float) -> float:
         return min(most, samples / time_s / ground.baseline_rate)
 
-    found = Estimate(
+    found = Measure(
         mean=speedup(ground.fits[0].time_s(scale)),
         interval=Interval(low=speedup(times.high), high=speedup(times.low)),
         over="runs",

@@ -12,9 +12,9 @@ lost, which is the most that could be won.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
+from hpcdist.base.statistics import mean
 from hpcdist.summary.figures.parts import (
     COMMUNICATION,
     COMPUTING,
@@ -43,8 +43,8 @@ class Size(NamedTuple):
 def size_of(runs: Sequence[RunSummary], num_devices: int) -> Size:
     """Means over the repeats."""
     found = [run.parts_s for run in runs if run.parts_s]
-    parts_s = {part: fmean(one[part] for one in found) for part in PARTS}
-    return Size(runs, num_devices, parts_s, fmean(map(overall_rate, runs)))
+    parts_s = {part: mean(one[part] for one in found) for part in PARTS}
+    return Size(runs, num_devices, parts_s, mean(map(overall_rate, runs)))
 
 
 def overall_rate(run: RunSummary) -> float:
@@ -87,7 +87,7 @@ def common_straggler(runs: Sequence[RunSummary]) -> Straggler | None:
         rank=known[0].rank,
         node=known[0].node,
         host=known[0].host if len(hosts) == 1 else None,
-        longer_s=fmean(one.longer_s for one in known),
+        longer_s=mean(one.longer_s for one in known),
         slowest_in=sum(one.slowest_in for one in known),
         stretches=sum(one.stretches for one in known),
     )

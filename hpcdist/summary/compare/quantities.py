@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpcdist.base.student import Sample
+from hpcdist.base.statistics import Measure, spread_measure
 from hpcdist.base.text import show_binary
 from hpcdist.bench.dataload.figures import LoadingCell, Setting
 from hpcdist.summary.values import RunSummary
@@ -14,26 +14,26 @@ from hpcdist.summary.values import RunSummary
 SPEED = "samples/s"
 
 
-def quantities(run: RunSummary) -> dict[str, Sample]:
-    """By name with unit, what one run measured; a `count` of 1 says that its spread within the run
-    is not known."""
+def quantities(run: RunSummary) -> dict[str, Measure]:
+    """Return what one run measured, by name with unit."""
     return dict(_quantities(run))
 
 
-def _quantities(run: RunSummary) -> Iterator[tuple[str, Sample]]:
+def _quantities(run: RunSummary) -> Iterator[tuple[str, Measure]]:
     rate = run.samples_per_s
     if rate is not None:
-        yield SPEED, _sample(rate.mean, rate.sd, rate.count)
+        yield SPEED, spread_measure(rate.mean, rate.sd, rate.count, over="windows")
     for size in run.all_reduce.sizes if run.all_reduce else []:
-        yield f"bus GB/s, {show_binary(size.bytes)}", _sample(size.bus_bytes_per_s / 1e9)
+        yield f"bus GB/s, {show_binary(size.bytes)}", Measure(mean=size.bus_bytes_per_s / 1e9)
     for cell in run.inference.cells if run.inference else []:
         if cell.images_per_s is not None:
             sd = _relative(cell.images_per_s, cell.sd_time_s, cell.mean_time_s)
             name = f"images/s, {cell.strategy}, batch {cell.batch_size}"
-            yield name, _sample(cell.images_per_s, sd, cell.repeats)
+            yield name, spread_measure(cell.images_per_s, sd, cell.repeats, over="windows")
     for way in run.loading.cells if run.loading else []:
         sd = _relative(way.images_per_s, way.sd_time_s, way.mean_time_s)
-        yield f"images/s, {_words(way)}", _sample(way.images_per_s, sd, way.repeats)
+        measured = spread_measure(way.images_per_s, sd, way.repeats, over="windows")
+        yield f"images/s, {_words(way)}", measured
 
 
 def _words(way: LoadingCell) -> str:
@@ -45,12 +45,6 @@ def _words(way: LoadingCell) -> str:
     others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
     workers = f"{way.setting.workers} workers, batch {way.setting.batch_size}"
     return ", ".join([workers, *others, *([f"node {way.node}"] if way.node else [])])
-
-
-def _sample(mean: float, sd: float | None = None, count: int | None = None) -> Sample:
-    if sd is None or count is None or count < 2:
-        return Sample(mean=mean, sd=0.0, count=1)
-    return Sample(mean=mean, sd=sd, count=count)
 
 
 def _relative(rate: float, sd_s: float | None, mean_s: float | None) -> float | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean, stdev
 
 import msgspec
 
-from hpcdist.base.student import interval_of
+from hpcdist.base.statistics import differs, measure, ratio
 from hpcdist.summary.values import Group, Repeats, RunSummary
 
 
@@ -40,15 +39,13 @@ def _repeats_of(runs: Sequence[RunSummary], baseline: Sequence[str]) -> dict[str
 
 def _repeats(runs: Sequence[RunSummary]) -> Repeats | None:
     rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
-    interval = interval_of(rates)
-    if interval is None:
+    if len(rates) < 2:
         return None
-    return Repeats(num_runs=len(rates), mean=fmean(rates), sd=stdev(rates), interval=interval)
+    return Repeats(num_runs=len(rates), **msgspec.structs.asdict(measure(rates)))
 
 
 def _against(repeats: Repeats, baseline: Repeats) -> Repeats:
-    differs = not repeats.interval.overlaps(baseline.interval)
-    return msgspec.structs.replace(repeats, differs_from_baseline=differs)
+    return msgspec.structs.replace(repeats, differs_from_baseline=differs(ratio(repeats, baseline)))
 
 
 def one_of_each(runs: Sequence[RunSummary]) -> list[RunSummary]:

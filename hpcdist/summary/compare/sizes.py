@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
 
 import msgspec
 
-from hpcdist.base.estimates import Measured, differ, estimate, ratio
+from hpcdist.base.statistics import Measure, differs, mean, measure, ratio, spread_measure
 from hpcdist.summary.values import Group, RunSummary, SizeSummary
 
 Size = tuple[int, int]
@@ -49,16 +48,13 @@ def size(run: RunSummary) -> Size:
     return num_gpus(run), run.nodes
 
 
-def measured_rate(runs: Sequence[RunSummary]) -> Measured:
+def measured_rate(runs: Sequence[RunSummary]) -> Measure:
     """Samples/s of runs of one size, which have some: over runs, or of one run over its windows."""
     rates = [run.samples_per_s for run in runs if run.samples_per_s]
-    means = [rate.mean for rate in rates]
     if len(rates) > 1:
-        return Measured(mean=fmean(means), sd=stdev(means), count=len(means), over="runs")
+        return measure([rate.mean for rate in rates])
     (rate,) = rates
-    if rate.sd is None or rate.count is None or rate.count < 2:
-        return Measured(mean=rate.mean, sd=0.0, count=1, over=None)
-    return Measured(mean=rate.mean, sd=rate.sd, count=rate.count, over="windows")
+    return spread_measure(rate.mean, rate.sd, rate.count, over="windows")
 
 
 def _summarize(
@@ -73,9 +69,9 @@ def _summarize(
         scaling=group.scaling,
         strategy=group.strategy,
         samples_per_step=runs[0].samples_per_step,
-        samples_per_s=estimate(mine),
-        step_time_s=fmean(times) if times else None,
+        samples_per_s=mine,
+        step_time_s=mean(times) if times else None,
         speedup=speedup,
         efficiency=speedup.times(num_gpus(baseline[0]) / num_gpus(runs[0])),
-        differs_from_baseline=None if is_baseline else differ(estimate(mine), estimate(theirs)),
+        differs_from_baseline=None if is_baseline else differs(speedup),
     )

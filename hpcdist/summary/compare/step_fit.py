@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from hpcdist.base.student import CONFIDENCE, Interval, f_quantile, quantile
+from hpcdist.base.statistics import CONFIDENCE, Interval, f_quantile, quantile
 
 FIXED = "fixed"
 WORK = "work"

@@ -7,24 +7,28 @@ many times the speed as there are times the GPUs; what is lost is divided as for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 import msgspec
 
-from hpcdist.base.student import interval_of
+from hpcdist.base.statistics import Measure, measure, ratio
 from hpcdist.summary.compare import losses
 from hpcdist.summary.compare.group_losses import with_advice
+from hpcdist.summary.compare.sizes import measured_rate
 from hpcdist.summary.figures.metrics import MeasuredRun
-from hpcdist.summary.values import Comparison, Rate, RunSummary, VariantSummary
+from hpcdist.summary.values import Comparison, RunSummary, VariantSummary
 
 
 class _Variant(NamedTuple):
     summary: VariantSummary
     measured: list[MeasuredRun]
     """Those that count."""
+
+    @property
+    def rate(self) -> Measure:
+        """Samples/s of those that count: over the runs, or of one run over its windows."""
+        return measured_rate([run.summary for run in self.measured])
 
     @property
     def size(self) -> losses.Size:
@@ -56,18 +60,11 @@ def with_speedups(runs: Sequence[MeasuredRun], comparison: Comparison) -> list[R
     ]
 
 
-def ratio(rate: Rate, baseline: Rate) -> Rate:
-    """How many times as fast; the sd by propagation of both, None where one is not known."""
-    times = rate.mean / baseline.mean
-    if rate.sd is None or baseline.sd is None:
-        return Rate(mean=times)
-    spread = math.hypot(rate.sd / rate.mean, baseline.sd / baseline.mean)
-    return Rate(mean=times, sd=times * spread)
-
-
 def _describe(name: str, runs: Sequence[MeasuredRun]) -> _Variant:
     measured = [run for run in runs if _counts(run)]
     summaries = [run.summary for run in measured]
+    rates = [run.samples_per_s.mean for run in summaries if run.samples_per_s]
+    rate = measure(rates) if rates else None
     summary = VariantSummary(
         name=name,
         job=runs[0].summary.job,
@@ -77,8 +74,8 @@ def _describe(name: str, runs: Sequence[MeasuredRun]) -> _Variant:
         nodes=runs[0].summary.nodes,
         world_size=runs[0].summary.world_size,
         num_cpus=runs[0].summary.num_cpus,
-        samples_per_s=_mean_rate(summaries),
-        interval=interval_of([run.samples_per_s.mean for run in summaries if run.samples_per_s]),
+        samples_per_s=rate,
+        interval=rate.interval if rate else None,
         straggler=losses.common_straggler(summaries),
     )
     return _Variant(summary, measured)
@@ -88,15 +85,6 @@ def _counts(run: MeasuredRun) -> bool:
     return run.summary.state == "done" and losses.can_divide(run.summary)
 
 
-def _mean_rate(runs: Sequence[RunSummary]) -> Rate | None:
-    rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
-    if not rates:
-        return None
-    if len(rates) == 1:
-        return Rate(mean=rates[0])
-    return Rate(mean=fmean(rates), sd=stdev(rates), count=len(rates))
-
-
 def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
     summary = variant.summary
     mine, theirs = summary.samples_per_s, baseline.summary.samples_per_s
@@ -104,7 +92,7 @@ def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
         summary = msgspec.structs.replace(summary, parts_s=dict(variant.size.parts_s))
     if variant is baseline or mine is None or theirs is None:
         return summary
-    speedup = ratio(mine, theirs)
+    speedup = ratio(variant.rate, baseline.rate)
     times_devices = summary.num_devices / baseline.summary.num_devices
     if summary.is_without_its_gpus:
         return msgspec.structs.replace(summary, speedup=speedup, ideal=times_devices)

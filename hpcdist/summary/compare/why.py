@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from hpcdist.base.statistics import differs
 from hpcdist.base.text import format_percent, number_of, shown, whole_percents
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.losses import WORTH_SAYING
@@ -56,7 +57,7 @@ def headline(comparison: Comparison) -> str | None:
     best = max(told, key=_times)
     if _times(best) < 1 + WORTH_SAYING:
         return f"None is faster than {name}."
-    if _overlap(best, baseline):
+    if best.speedup and differs(best.speedup) is False:
         return f"None is faster than {name} for certain."
     ideal = f", where {best.ideal:.3g} is ideal" if _is_larger(best) else ""
     return f"{shown(best.name)} is the fastest: {_times(best):.2f} times as fast as {name}{ideal}."
@@ -85,24 +86,20 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None:
         return [f"{name}: no run is done, or none recorded steps."]
-    spread = "" if variant.speedup.sd is None else f" ± {variant.speedup.sd:.2f}"
+    sd = variant.speedup.sd if variant.speedup.over == "runs" else None
+    spread = "" if sd is None else f" ± {sd:.2f}"
     times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
     told = [f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."]
-    if variant.speedup.sd is None:
+    if sd is None:
         told.append(_ONCE)
-    elif variant.speedup.sd > _UNSURE * variant.speedup.mean:
+    elif sd > _UNSURE * variant.speedup.mean:
         told.append(
             "The repeats differ so much that this is a guess: something else ran there, or the "
             "runs are too short."
         )
-    if _overlap(variant, baseline):
-        told.append("The two are not distinguishable: their 95 % confidence intervals overlap.")
+    if sd is not None and differs(variant.speedup) is False:
+        told.append("The two are not distinguishable in speed, with 95 % confidence.")
     return [*told, *_why(variant, baseline)]
-
-
-def _overlap(variant: VariantSummary, baseline: VariantSummary) -> bool:
-    mine, theirs = variant.interval, baseline.interval
-    return mine is not None and theirs is not None and mine.overlaps(theirs)
 
 
 def _where(lost: Losses) -> str:

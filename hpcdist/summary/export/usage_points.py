@@ -10,10 +10,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from hpcdist.agent.usage.figures import Spread, UsageWindow
+from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node
 from hpcdist.summary.read.records import NodeRecord
@@ -66,8 +66,8 @@ def _middle_s(window: UsageWindow) -> float:
 
 def _figures(windows: Sequence[UsageWindow]) -> Iterator[tuple[str, float]]:
     gpus = [gpu for window in windows for gpu in window.gpus]
-    yield from _known("gpu_utilization", fmean, _means(gpu.utilization for gpu in gpus))
-    yield from _known("gpu_power_w", fmean, _means(gpu.power_w for gpu in gpus))
+    yield from _known("gpu_utilization", mean, _means(gpu.utilization for gpu in gpus))
+    yield from _known("gpu_power_w", mean, _means(gpu.power_w for gpu in gpus))
     yield from _known("max_gpu_memory_bytes", max, _most(gpu.memory_bytes for gpu in gpus))
     cpus = _means(window.cpus_busy for window in windows)
     if len(cpus) == len(windows):  # of a part of the nodes the sum is not that of the run

@@ -6,12 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base.statistics import mean
 from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.accounting import Accounting
@@ -355,7 +355,7 @@ def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
         for start in starts
         if start.num_cpus and start.local_world_size
     ]
-    return fmean(shares) if shares else None
+    return mean(shares) if shares else None
 
 
 def _complete_attempts(

@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
 
+from hpcdist.base.statistics import lower_median, mean
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.values import Straggler
 
@@ -146,7 +147,7 @@ def _find_rank(
     found = _slowest(by_stretch, by_stretch)
     if found is None:
         return None
-    longer_s = _mean([_longer(stretch.own_s, found.key) for stretch in stretches])
+    longer_s = mean([_longer(stretch.own_s, found.key) for stretch in stretches])
     if longer_s < _LEAST_SHARE * step_s:
         return None
     place = places[found.key]
@@ -177,10 +178,10 @@ def _find_node(
     if found is None:
         return None
     others = [index for node, ranks in ranks_of.items() if node != found.key for index in ranks]
-    longer_s = _mean(
+    longer_s = mean(
         [
-            _mean([one.own_s[index] for index in ranks_of[found.key]])
-            - _lower_median([one.own_s[index] for index in others])
+            mean([one.own_s[index] for index in ranks_of[found.key]])
+            - lower_median([one.own_s[index] for index in others])
             for one in stretches
         ]
     )
@@ -233,12 +234,4 @@ def _per_node(
 
 
 def _longer(own_s: Sequence[float], index: int) -> float:
-    return own_s[index] - _lower_median(own_s)
-
-
-def _lower_median(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return own_s[index] - lower_median(own_s)

@@ -14,10 +14,11 @@ from operator import add, truediv
 
 from msgspec import Struct
 
+from hpcdist.base.statistics import Measure, spread_measure, weighted_standard_deviation
 from hpcdist.rank.recorder import HISTOGRAM_RATIO
 from hpcdist.summary.figures.warm_up import warm_up_length
 from hpcdist.summary.read.records import Window
-from hpcdist.summary.values import Rate, StepTime
+from hpcdist.summary.values import StepTime
 
 
 class Spans(Struct, frozen=True):
@@ -121,7 +122,7 @@ def mean_rate(spans: Spans) -> float:
     return sum(spans.samples) / sum(spans.wall_s)
 
 
-def throughput(attempts: Iterable[Sequence[Spans]]) -> Rate | None:
+def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
     """Samples per second of all ranks together, from the spans of every rank in every attempt.
 
     Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
@@ -140,8 +141,8 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Rate | None:
         rates += rates_by_window(ranks)
     if not total_s:
         return None
-    sd = _weighted_sd(rates)
-    return Rate(mean=weighted / total_s, sd=sd, count=None if sd is None else len(rates))
+    sd = weighted_standard_deviation(rates)
+    return spread_measure(weighted / total_s, sd, len(rates), over="windows")
 
 
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
@@ -206,16 +207,6 @@ def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> 
         wall_s += part * spans.wall_s[index]
         samples += part * spans.samples[index]
     return samples / wall_s if covered == last_step - first_step else None
-
-
-def _weighted_sd(rates: Sequence[tuple[float, float]]) -> float | None:
-    """Standard deviation with weights; with equal weights that of a sample (n - 1)."""
-    if len(rates) < 2:
-        return None
-    total_s = sum(weight_s for _, weight_s in rates)
-    mean = sum(rate * weight_s for rate, weight_s in rates) / total_s
-    squares = sum(weight_s * (rate - mean) ** 2 for rate, weight_s in rates) / total_s
-    return math.sqrt(squares * len(rates) / (len(rates) - 1))
 
 
 def step_time(totals: StepTotals) -> StepTime | None:

@@ -15,11 +15,10 @@ not more typical than earlier ones.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
-from hpcdist.base.student import quantile
+from hpcdist.base.statistics import quantile
 
 _MOST_SHARE = 2
 """At most one in so many windows is warm-up."""
@@ -66,9 +65,4 @@ def _is_slower(early_s: Sequence[float], rest_s: Sequence[float]) -> bool:
     squares = sum([(time_s - mean_s) ** 2 for time_s in rest_s])  # stdev() takes ten times as long
     freedom = len(rest_s) - 1
     error_s = math.sqrt(squares / freedom * (1 / len(early_s) + 1 / len(rest_s)))
-    return more_s > _bound(freedom) * error_s
-
-
-@functools.cache
-def _bound(freedom: int) -> float:
-    return quantile(_CONFIDENCE, freedom)
+    return more_s > quantile(_CONFIDENCE, freedom) * error_s

@@ -37,7 +37,9 @@ def _speed_columns(comparison: Comparison) -> list[Column]:
         if variant.name == comparison.baseline:
             return "1 *"
         times = variant.speedup
-        return f"{format_mean_sd(times.mean, times.sd, 2)}  " if times else UNDEFINED
+        if times is None:
+            return UNDEFINED
+        return f"{format_mean_sd(times.mean, times.sd if times.over == 'runs' else None, 2)}  "
 
     return [
         _name_column(),

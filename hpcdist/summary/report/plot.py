@@ -54,7 +54,8 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
         elif variant.speedup is None:
             continue
         else:
-            mean, sd = variant.speedup.mean, variant.speedup.sd
+            speedup = variant.speedup
+            mean, sd = speedup.mean, speedup.sd if speedup.over == "runs" else None
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
         axes.barh(place, mean, height=0.6, **USED, xerr=sd, ecolor=ink, capsize=4)

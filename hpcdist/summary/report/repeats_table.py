@@ -23,6 +23,7 @@ def _columns(runs: Sequence[RunSummary]) -> list[Column]:
 
     def mean(run: RunSummary) -> str:
         found = _repeats(run)
+        assert found.interval is not None
         half = (found.interval.high - found.interval.low) / 2
         return f"{format_number(found.mean, decimals)} ± {format_number(half, decimals)}"
 

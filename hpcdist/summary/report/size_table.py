@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcdist.base.estimates import Estimate
+from hpcdist.base.statistics import Measure
 from hpcdist.base.text import (
     UNDEFINED,
     decimals_for,
@@ -74,10 +74,10 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
     return f"Forecast: {told} {ending}{error}{notes}"
 
 
-def _ends(estimate: Estimate) -> str:
-    assert estimate.interval is not None
-    decimals = decimals_for([estimate.interval.low])
-    ends = (estimate.interval.low, estimate.interval.high)
+def _ends(measure: Measure) -> str:
+    assert measure.interval is not None
+    decimals = decimals_for([measure.interval.low])
+    ends = (measure.interval.low, measure.interval.high)
     return " to ".join(format_number(end, min(2, decimals)) for end in ends)
 
 
@@ -143,12 +143,12 @@ def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column]
     ]
 
 
-def _mean_and_half(estimate: Estimate, decimals: int) -> str:
+def _mean_and_half(measure: Measure, decimals: int) -> str:
     """Intervals of means are as wide to both sides."""
-    if estimate.interval is None:
-        return format_number(estimate.mean, decimals)
-    half = (estimate.interval.high - estimate.interval.low) / 2
-    return format_mean_sd(estimate.mean, half, decimals)
+    if measure.interval is None:
+        return format_number(measure.mean, decimals)
+    half = (measure.interval.high - measure.interval.low) / 2
+    return format_mean_sd(measure.mean, half, decimals)
 
 
 def _difference(size: SizeSummary) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.estimates import Estimate
 from hpcdist.base.line_styles import LINES
+from hpcdist.base.statistics import Measure, measure, ratio
 from hpcdist.summary.compare.sizes import Size
 from hpcdist.summary.compare.sizes import size as size_of
-from hpcdist.summary.compare.variants import ratio
 from hpcdist.summary.report.pictures.style import (
     PLAIN_NUMBERS,
     counts_axis,
@@ -19,7 +17,7 @@ from hpcdist.summary.report.pictures.style import (
     new_figure,
     shared_legend,
 )
-from hpcdist.summary.values import ForecastSize, Rate, RunSummary
+from hpcdist.summary.values import ForecastSize, RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,21 +36,21 @@ class Point(NamedTuple):
 
     num_gpus: int
     nodes: int
-    samples_per_s: Rate
+    samples_per_s: Measure
     """Mean and sd over the runs; of a single run, the sd over its windows."""
-    speedup: Rate
+    speedup: Measure
 
 
 def points(runs: Sequence[RunSummary]) -> list[Point]:
     """By GPUs, then by nodes, smallest first; the speed-up is against the mean of the smallest."""
-    rates: dict[Size, list[Rate]] = defaultdict(list)
+    rates: dict[Size, list[Measure]] = defaultdict(list)
     for run in runs:
         if run.samples_per_s is not None:
             rates[size_of(run)].append(run.samples_per_s)
     means = {key: _mean(rates[key]) for key in sorted(rates)}
     baseline = next(iter(means.values()))
     return [
-        Point(*key, rate, Rate(mean=1.0) if rate is baseline else ratio(rate, baseline))
+        Point(*key, rate, Measure(mean=1.0) if rate is baseline else ratio(rate, baseline))
         for key, rate in means.items()
     ]
 
@@ -78,7 +76,7 @@ def draw(runs: Sequence[RunSummary], title: str) -> Figure:
 def _forecast(runs: Sequence[RunSummary], last: Point) -> list[ForecastSize]:
     """The sizes to come, after the largest that was measured; empty where there is no forecast."""
     found = next((run.forecast.sizes for run in runs if run.forecast), [])
-    measured = Estimate(mean=last.speedup.mean)
+    measured = Measure(mean=last.speedup.mean)
     first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
     return [first, *found] if found else []
 
@@ -86,7 +84,7 @@ def _forecast(runs: Sequence[RunSummary], last: Point) -> list[ForecastSize]:
 def _draw(
     axes: Axes,
     found: Sequence[Point],
-    rates: Sequence[Rate],
+    rates: Sequence[Measure],
     to_come: Sequence[ForecastSize],
     unit: float,
 ) -> None:
@@ -95,8 +93,8 @@ def _draw(
     drawn = [*sizes, *(size.gpus for size in to_come[1:])]
     ideal = [unit * size / sizes[0] for size in drawn]
     axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
-    fewest: dict[int, Rate] = {}
-    others: list[tuple[int, Rate]] = []
+    fewest: dict[int, Measure] = {}
+    others: list[tuple[int, Measure]] = []
     for point, rate in zip(found, rates, strict=True):
         if fewest.setdefault(point.num_gpus, rate) is not rate:
             others.append((point.num_gpus, rate))
@@ -119,7 +117,10 @@ def _draw(
 
 
 def _draw_measured(
-    axes: Axes, measured: Sequence[tuple[int, Rate]], style: dict[str, Any], shift: tuple[int, int]
+    axes: Axes,
+    measured: Sequence[tuple[int, Measure]],
+    style: dict[str, Any],
+    shift: tuple[int, int],
 ) -> None:
     """`shift` is that of the labels from their points."""
     axes.errorbar(
@@ -157,8 +158,5 @@ def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> 
     )
 
 
-def _mean(rates: Sequence[Rate]) -> Rate:
-    if len(rates) == 1:
-        return rates[0]
-    means = [rate.mean for rate in rates]
-    return Rate(mean=fmean(means), sd=stdev(means))
+def _mean(rates: Sequence[Measure]) -> Measure:
+    return rates[0] if len(rates) == 1 else measure([rate.mean for rate in rates])

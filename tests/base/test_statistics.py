@@ -1,0 +1,201 @@
+"""Means and their ratios: against printed tables, scipy, and the bounds that draws stay within."""
+
+import math
+import random
+import statistics
+
+import pytest
+
+from hpcdist.base.statistics import (
+    Interval,
+    Measure,
+    differs,
+    f_quantile,
+    lower_median,
+    measure,
+    quantile,
+    ratio,
+    spread_measure,
+    standard_deviation,
+    two_sided,
+    weighted_standard_deviation,
+)
+
+TABLE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 120: 1.980}
+"""Two-sided, 95 %; from any textbook."""
+
+
+def over_runs(*values):
+    return measure(values)
+
+
+def over_windows(mean, sd, count):
+    return spread_measure(mean, sd, count, over="windows")
+
+
+def alone(mean):
+    return Measure(mean=mean)
+
+
+def test_relative_errors_of_both_sides_add_up_in_squares():
+    mine, theirs = over_runs(178.0, 180.0, 182.0), over_runs(97.0, 100.0, 103.0)
+    found = ratio(mine, theirs)
+    assert found.mean == pytest.approx(1.8)
+    assert found.sd == pytest.approx(1.8 * math.hypot(2 / 180, 3 / 100))
+    parts = [(2 / 180) ** 2 / 3, (3 / 100) ** 2 / 3]
+    freedom = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
+    assert 2 < freedom < 4
+    # t(2) is 4.303 and t(4) is 2.776, so the half width lies between those.
+    half = math.log(found.interval.high / found.mean)
+    assert 2.776 < half / math.sqrt(sum(parts)) < 4.303
+    assert found.interval.low * found.interval.high == pytest.approx(found.mean**2)
+    assert found.over == "runs"
+
+
+@pytest.mark.parametrize(
+    ("counts", "variations"),
+    [((3, 3), (0.02, 0.02)), ((3, 5), (0.05, 0.01)), ((2, 3), (0.01, 0.05)), ((5, 5), (0.1, 0.1))],
+    ids=["alike", "the larger one spreads", "the baseline spreads", "both spread widely"],
+)
+def test_of_many_draws_95_in_100_intervals_hold_the_truth(counts, variations):
+    rng = random.Random(8)
+
+    def draw(mean, place):
+        values = [mean * (1 + rng.gauss(0, variations[place])) for _ in range(counts[place])]
+        return over_runs(*values)
+
+    found = [ratio(draw(180, 0), draw(100, 1)).interval for _ in range(1_000)]
+    assert 930 <= sum(one.low <= 1.8 <= one.high for one in found) <= 990
+
+
+def test_the_inverse_ratio_has_the_inverse_bounds_also_where_little_is_known():
+    one, other = over_runs(100.0, 60.0), over_runs(100.0, 140.0)
+    there, back = ratio(one, other), ratio(other, one)
+    assert 0 < there.interval.low < there.mean < there.interval.high
+    assert there.interval.low == pytest.approx(1 / back.interval.high)
+
+
+def test_a_single_run_is_taken_to_spread_as_the_repeats_of_the_other_side():
+    repeated = over_runs(98.0, 100.0, 102.0)
+    for found in (ratio(over_windows(180, 50, 9), repeated), ratio(alone(180), repeated)):
+        assert found.over == "runs"
+        assert found.sd == pytest.approx(1.8 * math.hypot(0.02, 0.02))
+        half = 4.3027 * 0.02 * math.sqrt(1 + 1 / 3)
+        assert found.interval.high == pytest.approx(1.8 * math.exp(half), rel=1e-4)
+
+
+def test_single_runs_have_the_spread_of_their_windows_and_say_so():
+    found = ratio(over_windows(180, 1.8, 100), over_windows(100, 1.0, 100))
+    assert found.over == "windows"
+    assert math.log(found.interval.high / 1.8) == pytest.approx(
+        1.972 * math.hypot(0.001, 0.001), rel=1e-3
+    )
+
+
+def test_without_any_spread_there_is_no_interval():
+    assert ratio(alone(180), alone(100)).interval is None
+    assert ratio(alone(180), over_windows(100, 1, 9)).interval is None
+    assert differs(ratio(alone(180), alone(100))) is None
+
+
+def test_runs_that_are_all_equal_have_an_interval_of_no_width():
+    found = ratio(over_runs(180.0, 180.0), over_runs(100.0, 100.0))
+    assert (found.interval.low, found.interval.high) == (1.8, 1.8)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_other"),
+    [((178.0, 180.0, 182.0), True), ((101.0, 103.0, 105.0), False), ((96.6, 97.6, 98.6), False)],
+    ids=["far", "near", "a spread of another size"],
+)
+def test_means_differ_where_the_interval_of_their_ratio_leaves_out_1(values, is_other):
+    found = ratio(over_runs(*values), over_runs(98.0, 100.0, 102.0))
+    assert differs(found) is is_other
+    assert differs(found) is not (found.interval.low <= 1 <= found.interval.high)
+
+
+def test_intervals_of_means_may_overlap_though_the_means_differ():
+    mine, theirs = over_runs(100.0, 101.0, 102.0), over_runs(96.6, 97.6, 98.6)
+    assert theirs.interval.high > mine.interval.low
+    assert differs(ratio(mine, theirs)) is True
+
+
+def test_welch_has_the_textbook_answer():
+    # Equal sizes and relative spreads: the degrees of freedom are those of the pooled test, 8.
+    mine = spread_measure(12.0, 0.12, 5, over="runs")
+    found = ratio(mine, spread_measure(10.0, 0.1, 5, over="runs"))
+    error = math.sqrt(2 / 5) * 0.01
+    assert found.p == pytest.approx(two_sided(math.log(1.2) / error, 8))
+    assert found.interval.high == pytest.approx(1.2 * math.exp(2.306004 * error))
+
+
+def test_for_small_spreads_p_is_that_of_scipy_for_the_difference():
+    stats = pytest.importorskip("scipy.stats")
+    first, second = [9998.0, 10001.0, 10003.0], [9994.0, 9995.5, 9991.0, 9994.0]
+    expected = stats.ttest_ind(second, first, equal_var=False)
+    assert ratio(measure(second), measure(first)).p == pytest.approx(expected.pvalue, rel=1e-2)
+
+
+def test_values_that_do_not_spread_differ_surely_or_not_at_all():
+    flat = over_runs(10.0, 10.0, 10.0)
+    assert ratio(flat, flat).p == 1.0
+    assert ratio(flat, over_runs(11.0, 11.0, 11.0)).p == 0.0
+
+
+def test_in_another_unit_all_of_it_is_as_many_times_as_large():
+    whole = ratio(over_runs(178.0, 180.0, 182.0), over_runs(97.0, 100.0, 103.0))
+    half = whole.times(0.5)
+    assert (half.mean, half.sd) == (pytest.approx(0.9), pytest.approx(whole.sd / 2))
+    assert half.interval.low == pytest.approx(whole.interval.low / 2)
+    assert half.over == "runs"
+
+
+@pytest.mark.parametrize(("freedom", "t"), TABLE.items())
+def test_quantiles_are_those_of_the_tables(freedom, t):
+    assert quantile(0.95, freedom) == pytest.approx(t, abs=5e-4)
+    assert two_sided(t, freedom) == pytest.approx(0.05, abs=1e-4)
+
+
+def test_one_degree_of_freedom_is_the_cauchy_distribution_and_infinitely_many_the_normal_one():
+    for t in (0.1, 1.0, 3.0, 100.0):
+        assert two_sided(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-10)
+        assert two_sided(t, math.inf) == pytest.approx(math.erfc(t / 2**0.5))
+    assert quantile(0.95, math.inf) == pytest.approx(1.959964, abs=1e-6)
+    assert two_sided(0.0, 7) == 1.0
+
+
+def test_all_is_as_scipy_has_it():
+    stats = pytest.importorskip("scipy.stats")
+    for freedom in (1, 1.37, 2.5, 8, 41.9, 1000, 1e4):
+        for t in (0.0, 1e-3, 0.7, 2.0, 8.0, 40.0):
+            assert two_sided(t, freedom) == pytest.approx(2 * stats.t.sf(t, freedom), rel=1e-9)
+        assert quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
+
+
+def test_the_interval_of_a_mean_is_known_from_two_values_on():
+    # sd 2, standard error 2 / sqrt(3), t(2) 4.3027
+    found = measure([98.0, 100.0, 102.0])
+    assert (found.mean, found.sd, found.count, found.over) == (100.0, 2.0, 3, "runs")
+    ends = found.interval.low, found.interval.high
+    assert ends == pytest.approx((100 - 4.9683, 100 + 4.9683), abs=1e-4)
+    assert measure([98.0]) == Measure(mean=98.0)
+    assert measure([5.0, 5.0]).interval == Interval(low=5.0, high=5.0)
+
+
+def test_spreads_and_medians_are_those_of_the_standard_library():
+    rng = random.Random(3)
+    values = [rng.uniform(1, 9) for _ in range(17)]
+    assert standard_deviation(values) == pytest.approx(statistics.stdev(values))
+    equal = [(value, 0.3) for value in values]
+    assert weighted_standard_deviation(equal) == pytest.approx(statistics.stdev(values))
+    assert weighted_standard_deviation(equal[:1]) is None
+    assert lower_median(values[:8]) == statistics.median_low(values[:8])
+
+
+F_TABLE = {(1, 1): 161.45, (1, 10): 4.965, (2, 5): 5.786, (5, 2): 19.296, (10, 10): 2.978}
+"""95 %; from any textbook."""
+
+
+@pytest.mark.parametrize(("freedoms", "ratio"), F_TABLE.items())
+def test_quantiles_of_f_are_those_of_the_tables(freedoms, ratio):
+    assert f_quantile(0.95, *freedoms) == pytest.approx(ratio, rel=3e-4)
