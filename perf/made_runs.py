@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.usage.figures import NodeBegin
-from hpcdist.agent.usage.windows import Sample, Windows, to_fields
+from hpcdist.agent.usage import NodeBegin, Sample, Windows, to_fields
 from hpcdist.base import files
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict

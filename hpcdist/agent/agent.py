@@ -23,17 +23,21 @@ from typing import Any
 import msgspec
 
 from hpcdist import workloads
+from hpcdist.agent.agreement import DisagreementError, NodeFacts
 from hpcdist.agent.channel import Channel, ChannelClosedError, Message
 from hpcdist.agent.coordinator import CANCEL_SIGNALS, Coordinator
-from hpcdist.agent.facts import DisagreementError, NodeFacts, find_device
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.lost import note_lost_attempt
 from hpcdist.agent.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
-from hpcdist.agent.node import Meeting, RankOrder, node_environment, rank_orders
-from hpcdist.agent.outcome import failure, lives, requeue
-from hpcdist.agent.patience import Patience
-from hpcdist.agent.place import JobPlace
-from hpcdist.agent.usage.sampler import NodeShare, UsageSampler
+from hpcdist.agent.node import (
+    JobPlace,
+    Meeting,
+    RankOrder,
+    find_device,
+    node_environment,
+    rank_orders,
+)
+from hpcdist.agent.outcome import failure, lives
+from hpcdist.agent.sampler import NodeShare, UsageSampler
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, JobError
@@ -130,12 +134,12 @@ class Agent:
             self._usage.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None and self._has_a_say():
-            self.verdict = requeue.conclude(
+            self.verdict = lives.conclude(
                 self.run,
                 self.job,
                 self.verdict,
                 self.requeuer,
-                patience=Patience(self.verdict, self._pause),
+                patience=lives.Patience(self.verdict, self._pause),
                 has_a_say=self._has_a_say,
                 begin_attempt=None if self._has_begun else self._begin_attempt,
             )
@@ -341,7 +345,7 @@ class Agent:
         """Whether the job was started before without coming further, and must not be again."""
         if self.requeuer is None:
             return False
-        note_lost_attempt(self.run, life=self.requeuer.life())
+        lives.note_lost_attempt(self.run, life=self.requeuer.life())
         if self.node_rank != 0:
             return False
         self.verdict = lives.stalled_at_begin(self.run, self.job)

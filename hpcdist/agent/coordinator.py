@@ -21,13 +21,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hpcdist.agent.agreement import (
+    Agreement,
+    DisagreementError,
+    NodeFacts,
+    RankCheck,
+    RankChecks,
+    agree,
+)
 from hpcdist.agent.channel import Message
-from hpcdist.agent.facts import Agreement, DisagreementError, NodeFacts, agree
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.base.text import listed
-from hpcdist.rank.check import RankCheck, RankChecks
 from hpcdist.runs.verdict import Kind, RankEnd, Verdict
 
 SETTLE_S = 0.2

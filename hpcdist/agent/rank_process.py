@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import workloads
+from hpcdist.agent.agreement import check_rank
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
 from hpcdist.base import files
@@ -33,7 +34,6 @@ from hpcdist.machine.process import die_with_parent
 from hpcdist.rank import context as rank
 from hpcdist.rank import own_loop
 from hpcdist.rank.board import ProgressSlot
-from hpcdist.rank.check import check_rank
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.exit import RANK_VARIABLE, WARNING_SIGNALS, leave
 from hpcdist.rank.import_state import renew_import_state

@@ -20,7 +20,7 @@ class AgentTask:
         import submitit
 
         from hpcdist.agent.agent import run_agent
-        from hpcdist.agent.place import find_place
+        from hpcdist.agent.node import find_place
 
         submitted = submitit.JobEnvironment()
         is_local = submitted.cluster == "local"  # also inside an allocation of Slurm

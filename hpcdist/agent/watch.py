@@ -1,16 +1,19 @@
-"""What an agent watches in the living ranks of its node: silence, memory, and where they hang."""
+"""Watching the living ranks of a node from outside: silence, memory, and where they hang."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
 
 from hpcdist.agent.coordinator import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
-from hpcdist.agent.outcome.stacks import whereabouts
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine import memory
 from hpcdist.machine.process import send_signal, state_letter
@@ -20,6 +23,14 @@ from hpcdist.runs.run import Run
 _TRAINER_HANG_TIMEOUT_S = 600.0
 STANDSTILL_S = 10.0
 """An agent looks twice a second: one that has not for so long was suspended, with its ranks."""
+
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+_THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
+_WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+"""Files whose frames mean that a rank waits for others: collectives, and the backward pass, which
+ends when the gradients of all ranks are there."""
+
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
 
 @dataclass
@@ -134,3 +145,46 @@ class RankWatch:
             is_waiting=found.is_waiting if found else False,
             state=state_letter(pid),
         )
+
+
+class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the main thread of a rank is."""
+
+    where: str
+    """Innermost line outside installed libraries, or the innermost of all."""
+    is_waiting: bool
+
+
+def whereabouts(text: str) -> Whereabouts | None:
+    """Read the newest dump in a stacks file; None where there is none."""
+    frames = _main_thread_frames(text)
+    if not frames:
+        return None
+    own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
+    file, line, function = (own or frames)[0]
+    return Whereabouts(
+        where=f"{Path(file).name}:{line} ({function})",
+        is_waiting=_is_waiting(frames),
+    )
+
+
+def _is_waiting(frames: list[tuple[str, str, str]]) -> bool:
+    """Only installed libraries' frames stand between the innermost one and a waiting one."""
+    for file, _, _ in frames:
+        if any(part in file for part in _WAITING):
+            return True
+        if not any(part in file for part in _LIBRARIES):
+            return False
+    return False
+
+
+def _main_thread_frames(text: str) -> list[tuple[str, str, str]]:
+    """Frames of the last thread of the dump, innermost first: faulthandler writes the newest
+    thread first and the main thread last."""
+    frames: list[tuple[str, str, str]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            frames = []
+        elif match := _FRAME.match(line):
+            frames.append((match["file"], match["line"], match["function"]))
+    return frames

@@ -5,17 +5,15 @@ import socket
 
 import pytest
 
-from hpcdist.agent.facts import DisagreementError, NodeFacts, agree, find_device
+from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
 from hpcdist.agent.meeting import OnlyLoopbackError, usable_addresses
-from hpcdist.agent.node import Meeting, rank_orders
-from hpcdist.agent.place import find_place
+from hpcdist.agent.node import Meeting, find_device, find_place, rank_orders
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
     interface_of,
     network_key,
     offered_addresses,
 )
-from hpcdist.rank.check import RankCheck, RankChecks
 from hpcdist.runs.plan import LaunchPlan, NodePlan
 
 

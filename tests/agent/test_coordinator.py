@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
@@ -13,8 +14,6 @@ from hpcdist.agent.coordinator import (
     Stage,
     hang_verdict,
 )
-from hpcdist.agent.facts import NodeFacts
-from hpcdist.rank.check import RankCheck
 from hpcdist.runs.verdict import RankEnd
 
 

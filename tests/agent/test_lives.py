@@ -5,9 +5,8 @@ import json
 import msgspec
 import pytest
 
-from hpcdist.agent.lost import note_lost_attempt
-from hpcdist.agent.outcome import lives, requeue
-from hpcdist.agent.patience import Patience
+from hpcdist.agent.outcome import lives
+from hpcdist.agent.outcome.lives import Patience, note_lost_attempt
 from hpcdist.base.errors import SchedulerError
 from hpcdist.job.spec import Launch, ScriptJob, TrainJob
 from hpcdist.runs.events import EventWriter
@@ -82,7 +81,7 @@ class Clock:
 def conclude(run, job, verdict, scheduler, *, clock=None, **options):
     clock = clock or Clock()
     patience = Patience(verdict, clock.wait, now=lambda: clock.now)
-    requeue.conclude(run, job, verdict, scheduler, patience=patience, **options)
+    lives.conclude(run, job, verdict, scheduler, patience=patience, **options)
     return clock.now
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hpcdist.agent.outcome import stacks
+from hpcdist.agent import watch
 
 LIMIT_S = 60
 
@@ -51,13 +51,13 @@ def next_dump(out, seen):
 
 
 def test_whereabouts_are_the_main_threads_innermost_line_of_the_users(tmp_path):
-    found = stacks.whereabouts(dump(tmp_path, "time.sleep(100)"))
+    found = watch.whereabouts(dump(tmp_path, "time.sleep(100)"))
     assert found.where == "train.py:10 (innermost)"
     assert not found.is_waiting
 
 
 def test_whereabouts_skip_installed_libraries(tmp_path):
-    found = stacks.whereabouts(dump(tmp_path, "threading.Event().wait()"))
+    found = watch.whereabouts(dump(tmp_path, "threading.Event().wait()"))
     assert found.where == "train.py:10 (innermost)"
     assert not found.is_waiting
 
@@ -97,10 +97,10 @@ def test_who_waits_for_others(frames, where, is_waiting):
     text = 'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in other\n\n'
     text += "Current thread 0x00007f (most recent call first):\n"
     text += "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    found = stacks.whereabouts(text)
+    found = watch.whereabouts(text)
     assert (found.where, found.is_waiting) == (where, is_waiting)
 
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "Thread 0x1 (most recent call first):\n"])
 def test_no_stack_is_no_answer(text):
-    assert stacks.whereabouts(text) is None
+    assert watch.whereabouts(text) is None

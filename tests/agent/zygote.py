@@ -20,7 +20,7 @@ import torch.distributed
 from requeuing import TestRequeuer
 
 from hpcdist.agent.agent import run_agent
-from hpcdist.agent.place import find_place
+from hpcdist.agent.node import find_place
 from hpcdist.schedulers import requeue
 
 _SUPPORT = str(Path(__file__).parents[1] / "support")

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcdist.agent.usage.figures import GpuFacts, NodeBegin
-from hpcdist.agent.usage.windows import Sample, Windows, to_fields
+from hpcdist.agent.usage import GpuFacts, NodeBegin, Sample, Windows, to_fields
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 

@@ -1,29 +1,47 @@
-"""The lives of a job: each start of it by its scheduler, and whether they bring the run further.
+"""The lives of a job: each start of it by its scheduler, and what follows the end of one.
 
-A life has one attempt, and more where its ranks were started again after failures. What a run has
-to show is a number that only grows: the step of its newest checkpoint; for a script, the last step
-that it recorded, and how often it stopped in good order (exit code 75), which is all that can be
-known of checkpoints of its own. Of a script that has done neither nothing is known: it may well
-save, and is judged by a generous number of lives alone.
+A life has one attempt, and more where its ranks were started again after failures. A job that is
+stopped before its end leaves the verdict on its last attempt, and asks its scheduler to be started
+again; only a run that will not go on gets a verdict.json.
+
+Lives that bring the run no further are not repeated for ever. What a run has to show is a number
+that only grows: the step of its newest checkpoint; for a script, the last step that it recorded,
+and how often it stopped in good order (exit code 75), which is all that can be known of checkpoints
+of its own. Of a script that has done neither nothing is known: it may well save, and is judged by a
+generous number of lives alone.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
-from hpcdist.base.errors import EXIT_FAILED, EXIT_STOPPED
+from hpcdist.agent.outcome import failure
+from hpcdist.base import files
+from hpcdist.base.errors import EXIT_FAILED, EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.causes import is_overdue, with_cause
+from hpcdist.schedulers.requeue import Requeuer, RequeueRefusedError
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 _MOST_STALLED = 2
 _MOST_UNKNOWN = 10
 """Lives of a script that shows nothing of how far it comes."""
+
+_WARNED_S = 100.0
+"""After a warning, which comes 120 s before the end where the job does not say otherwise."""
+_TERMINATED_S = 15.0
+"""After SIGTERM: well within Slurm's KillWait, 30 s where a site does not say otherwise."""
+_PAUSE_S = 5.0
+
+_T = TypeVar("_T")
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +120,187 @@ def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
         in_vain.insert(0, attempt)
         after = before
     return in_vain
+
+
+def note_lost_attempt(run: Run, *, life: int) -> None:
+    """Give the newest attempt a verdict where it is of a former life and has none.
+
+    Nobody is left to say why a job of one node ended with it, or one whose node 0 went down
+    together with its ranks, where the scheduler starts the job again before another agent has
+    spoken. Every agent calls this before it writes its own file: the files name the former hosts,
+    and of several agents the first, who sees all of them, is the one that writes.
+    """
+    begun = beginnings(run)
+    attempt = run.newest_attempt()
+    if attempt not in begun or begun[attempt].life >= life:
+        return
+    if run.read_attempt_verdict(attempt) is not None:
+        return
+    agents = [
+        found for path in run.agent_files() if isinstance(found := files.read_json(path), dict)
+    ]
+    where = agents[0] if len(agents) == 1 else {}
+    run.write_lost_attempt_verdict(
+        failure.without_rank(
+            "agent_lost",
+            f"{_name_agents(agents)} left no verdict before the job was started again: "
+            "lost with a node",
+            time_s=time.time(),
+            attempt=attempt,
+            node=where.get("node"),
+            host=where.get("host"),
+        )
+    )
+
+
+def _name_agents(agents: list[dict[str, Any]]) -> str:
+    places = [f"node {one.get('node')} (host {one.get('host')})" for one in agents]
+    if len(places) <= 1:
+        return f"the agent of {places[0] if places else 'the job'}"
+    return f"the agents of {', '.join(places[:-1])} and {places[-1]}"
+
+
+class Patience:
+    """One span of time for all that a scheduler is asked at the end of a life.
+
+    A controller that is restarted or busy is silent for a while, and a job that gives up then has
+    lost its place. How long it may try depends on how long it will be left alive.
+    """
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        pause: Callable[[float], bool],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`pause` waits so many seconds, or until SIGTERM comes, and then returns True."""
+        self._pause = pause
+        self._now = now
+        is_terminated = verdict.signal == "SIGTERM"
+        self._deadline = now() + (_TERMINATED_S if is_terminated else _WARNED_S)
+
+    def retry(self, ask: Callable[[], _T], *, at_once: bool = True) -> _T:
+        """The answer, once there is one; raises the last SchedulerError or OSError after the time.
+
+        Not `at_once`: a first try has just failed.
+        """
+        if not at_once:
+            self._wait()
+        while True:
+            try:
+                return ask()
+            except (SchedulerError, OSError):
+                if self._now() >= self._deadline:
+                    raise
+                self._wait()
+
+    def _wait(self) -> None:
+        left_s = self._deadline - self._now()
+        if left_s > 0 and self._pause(min(_PAUSE_S, left_s)):
+            self._deadline = min(self._deadline, self._now() + _TERMINATED_S)
+
+
+def conclude(
+    run: Run,
+    job: JobSpec,
+    verdict: Verdict,
+    requeuer: Requeuer | None,
+    *,
+    patience: Patience,
+    has_a_say: Callable[[], bool] = lambda: True,
+    begin_attempt: Callable[[], int] | None = None,
+) -> Verdict:
+    """Write the verdict on the run; or that on its last attempt, and have the job started again.
+
+    Returns the verdict with what the scheduler knows of it. `has_a_say` turns false once a newer
+    attempt has begun elsewhere, as it may while the scheduler is asked: then nothing is written.
+    `begin_attempt` takes an attempt number where the job ended before it had one. Of several agents
+    that call this at the end of one life, one acts.
+    """
+    if requeuer is None or not _may_go_on(verdict):
+        run.write_verdict(verdict)
+        return verdict
+    try:
+        decision = patience.retry(lambda: requeuer.decide(verdict))
+    except (SchedulerError, OSError) as error:
+        explained = with_cause(verdict, None)
+        if has_a_say():
+            _end_undecided(run, job, explained, error)
+        return explained
+    explained = with_cause(verdict, decision.cause)
+    if not has_a_say():
+        return explained
+    is_lost = is_overdue(explained) and not has_saved(run, job)
+    goes_on = job.launch.requeue or decision.sequel == "open"
+    if decision.sequel == "final" or not goes_on or is_lost:
+        run.write_verdict(explained)
+    elif (stalled := stalled_at_end(run, job, explained)) is not None:
+        run.write_verdict(stalled)
+        return stalled
+    elif run.claim_end_of_life(requeuer.life()):
+        if begin_attempt is not None:
+            explained = msgspec.structs.replace(explained, attempt=begin_attempt())
+        run.write_attempt_verdict(explained)
+        if decision.sequel == "requeue":
+            _requeue(run, explained, requeuer, patience, has_a_say)
+    return explained
+
+
+def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
+    """The scheduler could not be asked. An agent that has lost the others may be the one that is
+    cut off, while they go on: it leaves the run to them, and to the scheduler."""
+    if not job.launch.requeue:
+        run.write_verdict(verdict)
+    elif verdict.kind == "agent_lost":
+        run.write_attempt_verdict(_not_requeued(verdict, error))
+    else:
+        run.write_verdict(_not_requeued(verdict, error))
+
+
+def _requeue(
+    run: Run,
+    verdict: Verdict,
+    requeuer: Requeuer,
+    patience: Patience,
+    has_a_say: Callable[[], bool],
+) -> None:
+    try:
+        _requeue_with_patience(run, verdict, requeuer, patience)
+    except (RequeueRefusedError, SchedulerError, OSError) as error:
+        if has_a_say():
+            run.write_verdict(_not_requeued(verdict, error))
+
+
+def _requeue_with_patience(
+    run: Run, verdict: Verdict, requeuer: Requeuer, patience: Patience
+) -> None:
+    try:
+        requeuer.requeue(run)
+    except (SchedulerError, OSError):
+        patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
+
+
+def _requeue_again(run: Run, verdict: Verdict, requeuer: Requeuer) -> None:
+    """What was asked without an answer may have been heard: to ask twice would be refused."""
+    sequel = requeuer.decide(verdict).sequel
+    if sequel == "requeue":
+        requeuer.requeue(run)
+    elif sequel == "final":
+        raise SchedulerError("the job is being ended")
+
+
+def _may_go_on(verdict: Verdict) -> bool:
+    return (
+        verdict.exit_code_of_run == EXIT_STOPPED
+        or verdict.kind in {"agent_lost", "preempted"}
+        or is_overdue(verdict)
+    )
+
+
+def _not_requeued(verdict: Verdict, error: Exception) -> Verdict:
+    message = f"{verdict.message}; it could not be requeued: {error}"
+    return msgspec.structs.replace(verdict, message=message)
 
 
 def _verdict_if_stalled(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.agent.usage.figures import Spread, UsageWindow
+from hpcdist.agent.usage import Spread, UsageWindow
 from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node

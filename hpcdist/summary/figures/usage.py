@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from hpcdist.agent.usage.figures import GpuFacts, GpuWindow, NodeBegin, Spread
+from hpcdist.agent.usage import GpuFacts, GpuWindow, NodeBegin, Spread
 from hpcdist.summary.figures.usage_values import GpuUsage, NodeUsage, UsageSummary
 from hpcdist.summary.read.records import NodeRecord
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from hpcdist.agent.usage.figures import NodeBegin, UsageWindow
+from hpcdist.agent.usage import NodeBegin, UsageWindow
 from hpcdist.bench.dataload.figures import LoadingCell, StepTime
 from hpcdist.bench.inference.figures import Cell
 from hpcdist.runs.events import SCHEMA_VERSION

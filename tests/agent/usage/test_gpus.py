@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from hpcdist.agent.usage.gpus import GpuReader
+from hpcdist.agent.sampler import GpuReader
 
 READ = """
 import json, sys, time, msgspec
-from hpcdist.agent.usage.gpus import GpuReader
+from hpcdist.agent.sampler import GpuReader
 reader = GpuReader(sys.argv[1:])
 reader.sample(0.0)
 begin_s = time.monotonic()

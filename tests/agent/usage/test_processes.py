@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpcdist.agent.usage.processes import NodeProcesses, RankProcesses
+from hpcdist.agent.sampler import NodeProcesses, RankProcesses
 
 OBEY = """
 import os, sys, time
@@ -129,11 +129,11 @@ def test_memory_grows_by_what_a_rank_takes_and_a_forked_worker_shares_it(rank):
 
 def test_there_is_no_memory_figure_while_a_process_is_not_counted(rank, monkeypatch):
     pid, _ = rank
-    monkeypatch.setattr("hpcdist.agent.usage.processes._FIRST_COST_S", 0.0)
-    monkeypatch.setattr("hpcdist.agent.usage.processes._MOST_COST", 0.0)
+    monkeypatch.setattr("hpcdist.agent.sampler._FIRST_COST_S", 0.0)
+    monkeypatch.setattr("hpcdist.agent.sampler._MOST_COST", 0.0)
     ranks = RankProcesses()
     assert "memory_bytes" not in ranks.sample([pid], 0.0)
-    monkeypatch.setattr("hpcdist.agent.usage.processes._FIRST_COST_S", 60.0)
+    monkeypatch.setattr("hpcdist.agent.sampler._FIRST_COST_S", 60.0)
     assert "memory_bytes" in ranks.sample([pid], 0.0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.agent.usage.windows import Sample, Windows, to_fields
+from hpcdist.agent.usage import Sample, Windows, to_fields
 
 
 def sample(length_s, *, cpus_busy=1.0, gpus=()):

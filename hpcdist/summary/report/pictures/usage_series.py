@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.agent.usage.figures import GpuWindow, Spread, UsageWindow
+from hpcdist.agent.usage import GpuWindow, Spread, UsageWindow
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node
 from hpcdist.summary.read.records import NodeRecord

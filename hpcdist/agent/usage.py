@@ -1,13 +1,14 @@
-"""Samples, summed up in windows that grow with the time: a day makes some 700, as for steps."""
+"""The use of a node over time: the events that an agent writes of it, and how samples become them.
+
+Windows of samples grow with the time: a day makes some 700 of them, as for steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import msgspec
-
-from hpcdist.agent.usage.figures import GpuWindow, Spread, UsageWindow
+from msgspec import Meta, Struct, to_builtins
 
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
@@ -15,6 +16,76 @@ _GROWTH = 0.1
 """Of the time so far: samples begin close to each other, so that short runs have some."""
 ENERGY = "energy_j"
 """The quantity of a GPU that is added up: it is that of the whole time since the last sample."""
+
+# The bounds keep every figure that is computed from damaged files finite.
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Spread(Struct, frozen=True, kw_only=True, gc=False):
+    """A quantity within a window: its mean over time, its smallest and its largest sample."""
+
+    mean: Amount
+    min: Amount
+    max: Amount
+
+
+class GpuFacts(Struct, frozen=True, kw_only=True):
+    """A GPU, or a part of one (MIG), that the ranks of a node drive."""
+
+    uuid: str
+    name: str | None = None
+    memory_bytes: Count | None = None
+    """That it has."""
+    power_limit_w: Amount | None = None
+
+
+class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"):
+    """First event of a node in an attempt: what its ranks have there; once more, with its GPUs,
+    before these are sampled."""
+
+    begin_s: Amount
+    """Unix time at which the ranks were started."""
+    schema: int = 1
+    node: Count | None = None
+    host: str | None = None
+    cpus: list[int] | None = None
+    """That the ranks are bound to; None where they are bound to none."""
+    num_cpus: Amount | None = None
+    """As many as the ranks may use, a quota counted in part."""
+    memory_bytes: Count | None = None
+    """That the node has, other jobs' included."""
+    gpus: list[GpuFacts] = []
+
+
+class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
+    """One GPU within a window; what it does not tell is None."""
+
+    utilization: Spread | None = None
+    """Share of the time, 0 to 1, in which anything ran on it."""
+    memory_bytes: Spread | None = None
+    power_w: Spread | None = None
+    temperature_c: Spread | None = None
+    throttled: Spread | None = None
+    """1 while heat or the power supply slow it down, else 0: the mean is the share of the time."""
+    energy_j: Amount | None = None
+
+
+class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usage"):
+    """What a node's ranks, with all processes below them, and the whole node used in a window."""
+
+    time_s: Amount
+    wall_s: Amount
+    samples: Count
+    cpus_busy: Spread | None = None
+    """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
+    memory_bytes: Spread | None = None
+    """Of the ranks, what they share counted once."""
+    node_cpus_busy: Spread | None = None
+    """The same of all processes on the node, whoever's they are."""
+    node_memory_bytes: Spread | None = None
+    gpus: list[GpuWindow] = []
+    """In the order of those in the `node` event."""
 
 
 class Sample(NamedTuple):
@@ -97,7 +168,7 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def to_fields(event: msgspec.Struct) -> dict[str, object]:
+def to_fields(event: Struct) -> dict[str, object]:
     """The fields of an event as EventWriter takes them."""
-    fields: dict[str, object] = msgspec.to_builtins(event)
+    fields: dict[str, object] = to_builtins(event)
     return {name: value for name, value in fields.items() if name not in ("event", "time_s")}

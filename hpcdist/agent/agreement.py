@@ -1,7 +1,11 @@
-"""What an agent finds on its node, and what the nodes of a run must agree on before ranks start.
+"""What the nodes and ranks of a run must agree on before the ranks meet.
 
 A run whose nodes disagree (one sees no GPU, one belongs to another allocation, two ranks would
 share a GPU) would otherwise hang until a time-out of half an hour, and say nothing of the reason.
+
+Each rank, too, tells how it sees its place: it reads its own environment as the workload will.
+Lines of a cluster profile, a site's prolog or a container may have changed it since the agent set
+it, which would show as a hang in the first collective.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hpcdist.machine.gpus import visible_uuids
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,24 +50,16 @@ class DisagreementError(Exception):
     """The nodes do not fit together; the message says what differs."""
 
 
-def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
-    """The device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
-    `most_gpus` as there are.
+class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """How one rank sees its place."""
 
-    `wanted` is auto, cpu or cuda. Raises DisagreementError where GPUs are wanted or there, but
-    fewer than ranks.
-    """
-    if wanted == "cpu":
-        return "cpu", []
-    gpus = visible_uuids()
-    if not gpus and wanted == "auto":
-        return "cpu", []
-    if len(gpus) < ranks:
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        raise DisagreementError(
-            f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
-        )
-    return "cuda", gpus[: most_gpus or ranks]
+    rank: int
+    """As its agent ordered it."""
+    host: str
+    environment: dict[str, str]
+    """RANK, WORLD_SIZE and MASTER_PORT, as the rank reads them."""
+    gpu: str | None = None
+    """UUID of its GPU."""
 
 
 def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
@@ -89,6 +85,57 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
     return Agreement(master_addr=address, device=first.device, backend=backend)
 
 
+def check_rank(*, rank: int, host: str, gpu: str | None) -> RankCheck:
+    """How the calling rank sees its place."""
+    seen = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return RankCheck(rank=rank, host=host, environment=seen, gpu=gpu)
+
+
+class RankChecks:
+    """The checks of an attempt's ranks, as they come."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._by_rank: dict[int, RankCheck] = {}
+        self._by_gpu: dict[str, RankCheck] = {}
+        self._first: RankCheck | None = None
+
+    def add(self, check: RankCheck) -> str | None:
+        """Take a rank's check; what is wrong with its place, by itself or beside the others'."""
+        wrong = self._wrong_numbers(check) or self._clash(check)
+        self._by_rank.setdefault(check.rank, check)
+        if check.gpu is not None:
+            self._by_gpu.setdefault(check.gpu, check)
+        self._first = self._first or check
+        return wrong
+
+    def _wrong_numbers(self, check: RankCheck) -> str | None:
+        expected = {"RANK": check.rank, "WORLD_SIZE": self._world_size}
+        return next(
+            (
+                f"{_place(check)} sees {name}={_shown(check.environment, name)}, must be {value}"
+                for name, value in expected.items()
+                if check.environment.get(name) != str(value)
+            ),
+            None,
+        )
+
+    def _clash(self, check: RankCheck) -> str | None:
+        if (same := self._by_rank.get(check.rank)) is not None:
+            return f"{_place(same)} and {_place(check)} are the same rank"
+        if check.gpu is not None and (holder := self._by_gpu.get(check.gpu)) is not None:
+            return f"{_place(holder)} and {_place(check)} have the same GPU, {check.gpu}"
+        if self._first is None:
+            return None
+        theirs, mine = (_shown(one.environment, "MASTER_PORT") for one in (self._first, check))
+        if mine == theirs:
+            return None
+        return (
+            f"{_place(self._first)} sees MASTER_PORT={theirs}, {_place(check)} sees "
+            f"MASTER_PORT={mine}"
+        )
+
+
 def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> None:
     values = {node: getattr(found, field) for node, found in facts.items()}
     if len(set(values.values())) <= 1:
@@ -111,3 +158,11 @@ def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
             if uuid in owner:
                 raise DisagreementError(f"{owner[uuid]} and {rank} have the same GPU, {uuid}")
             owner[uuid] = rank
+
+
+def _place(check: RankCheck) -> str:
+    return f"rank {check.rank} on {check.host}"
+
+
+def _shown(environment: Mapping[str, str], name: str) -> str:
+    return environment.get(name, "(not set)")

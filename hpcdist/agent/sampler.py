@@ -1,0 +1,380 @@
+"""Sampling of what a run uses of its nodes: GPUs through NVML, CPUs and memory through psutil.
+
+Every agent has one sampler, a thread that lives as long as an attempt's ranks do, and writes
+`events/node-NNNNN.jsonl` (docs/events.md). It begins two seconds after the ranks, so that the time
+to their first step stays what it was, and whatever fails in it ends the sampling and nothing else.
+Measured every 5 s: 3 CPU seconds per hour with 2 ranks, and 0.06 s to begin with; 12 per hour at
+most with 8 ranks of 8 DataLoader workers each. psutil and pynvml are not imported before the first
+sample.
+
+A thread, and not a timer of the agent's loop: a driver that answers late, or a rank whose memory
+takes long to be counted, must not keep the agent from its ranks. It is a daemon: one that hangs in
+the driver does not outlive the agent. The agent forks before the first one, and not after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from hpcdist.agent.usage import ENERGY, GpuFacts, NodeBegin, Sample, Windows, to_fields
+from hpcdist.machine.memory import proportional_bytes
+from hpcdist.machine.process import descendants
+from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
+from hpcdist.runs.run import Run
+
+if TYPE_CHECKING:
+    import psutil
+
+_FIRST_S = 2.0
+"""From the start of the ranks: until then imports for samples would be in their way."""
+_LOOK_S = 0.2
+_SHORTEST_S = 0.05
+_END_LIMIT_S = 0.2
+
+_MOST_COST = 0.002
+"""Share of the time for counting memory."""
+_FIRST_COST_S = 0.1
+_KNOWN_FOR_S = 60.0
+
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+"""HW_SLOWDOWN, SW_THERMAL, HW_THERMAL and HW_POWER_BRAKE of nvml.h. The power cap is not among
+them: a GPU at its cap does what it was bought for."""
+
+
+class NodeShare(NamedTuple):
+    """What the ranks of a node have there."""
+
+    ranks: Callable[[], Mapping[int, int]]
+    """Pids of those that live, by local rank."""
+    cpus: Sequence[int] | None
+    """That they are bound to; None where they are bound to none."""
+    num_cpus: float
+    """That they may use, a quota counted in part."""
+    gpus: Sequence[str]
+    """UUIDs of those that they drive."""
+
+
+class UsageSampler:
+    """Samples one attempt after the other; `every_s` 0 is off."""
+
+    def __init__(
+        self, run: Run, *, node: int, host: str, every_s: float, log: Callable[[str], None]
+    ) -> None:
+        self._run = run
+        self._node = node
+        self._host = host
+        self._every_s = every_s
+        self._log = log
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, attempt: int, share: NodeShare) -> None:
+        """An attempt's ranks are being started."""
+        if not self._every_s:
+            return
+        self._stop.set()  # of an attempt that is over
+        self._stop = threading.Event()
+        begin_s = time.time()
+        self._thread = threading.Thread(
+            target=self._live, args=(self._stop, attempt, share, begin_s), daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the limit of threads
+            self._thread = None
+            self._log(f"what the ranks use is not sampled: {error}")
+
+    def end(self) -> None:
+        """No rank is left: have the last window written, unless that takes long."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_END_LIMIT_S)
+
+    def _live(self, stop: threading.Event, attempt: int, share: NodeShare, begin_s: float) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are the agent's
+        begin = NodeBegin(
+            begin_s=begin_s,
+            schema=SCHEMA_VERSION,
+            node=self._node,
+            host=self._host,
+            cpus=None if share.cpus is None else list(share.cpus),
+            num_cpus=share.num_cpus,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        )
+        try:
+            events = EventWriter(self._run.usage_file(self._node, attempt))
+            events.write("node", **to_fields(begin))  # also of a run too short for samples
+            if self._is_time(stop, share):
+                _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
+            events.close()
+        except Exception as error:  # noqa: BLE001 - what is not known must not end a run
+            self._log(f"what the ranks use is not sampled any more: {error!r}")
+
+    def _is_time(self, stop: threading.Event, share: NodeShare) -> bool:
+        """Wait for the ranks, and until they have had their start to themselves."""
+        while not share.ranks():  # a node may take long to import what they need
+            if stop.wait(_LOOK_S):
+                return False
+        return not stop.wait(min(_FIRST_S, self._every_s))
+
+
+def _sample(
+    stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare, every_s: float
+) -> None:
+    """Until the attempt is over, or none of its ranks is left."""
+    own, node, gpus = RankProcesses(), NodeProcesses(), GpuReader(share.gpus)
+    if gpus.facts:
+        events.write("node", **to_fields(msgspec.structs.replace(begin, gpus=gpus.facts)))
+    windows = Windows(every_s)
+    at_s, sampled_s = time.monotonic(), time.time()
+    own.sample(share.ranks().values(), 0.0)
+    gpus.sample(0.0)
+    while not stop.wait(windows.next_in_s()) and (pids := list(share.ranks().values())):
+        before_s, at_s, sampled_s = at_s, time.monotonic(), time.time()
+        length_s = at_s - before_s
+        found = own.sample(pids, length_s) | node.sample(length_s)
+        full = windows.add(Sample(length_s, found, gpus.sample(length_s)), time_s=sampled_s)
+        if full is not None:
+            events.write("usage", **to_fields(full))
+    last = windows.close(time_s=sampled_s)
+    if last is not None:
+        events.write("usage", **to_fields(last))
+    gpus.close()
+
+
+@dataclass
+class _Seen:
+    """A process, and what is known of its memory."""
+
+    process: psutil.Process
+    rss_bytes: int = 0
+    shared_bytes: int | None = None
+    """By how much less than its resident memory it counted, when it was last counted."""
+    counted_s: float = 0.0
+
+
+class RankProcesses:
+    """CPU time and memory of a node's ranks, with all processes below them.
+
+    CPU time is exact: what a DataLoader worker used goes to its parent as it is waited for, so
+    nothing is lost with workers that end. Memory that processes share counts once, and is what the
+    kernel's count of it (PSS) costs time for, some 70 ms per GB in ordinary pages: it is asked for
+    as often as `_MOST_COST` allows, one process after the other, of each at most once a minute. In
+    between the resident memory, which costs nothing, tells by how much a process grew. Where a
+    process was not yet counted at all, there is no figure.
+    """
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._seen: dict[int, _Seen] = {}
+        self._cpu_s: dict[int, float] = {}
+        self._begin_s = time.monotonic()
+        self._cost_s = 0.0
+
+    def sample(self, ranks: Iterable[int], length_s: float) -> dict[str, float]:
+        """`cpus_busy` since the last sample, `length_s` ago, of ranks that were there then, and
+        `memory_bytes` now, of the processes with the pids `ranks` and all below them."""
+        trees = {rank: [rank, *descendants(rank)] for rank in ranks}
+        self._look_at(pid for tree in trees.values() for pid in tree)
+        before, self._cpu_s = self._cpu_s, {}
+        found: dict[str, float] = {}
+        for rank, tree in trees.items():
+            self._cpu_s[rank] = sum(map(self._cpu_time_s, tree))
+        known = self._cpu_s.keys() & before.keys()
+        if known and length_s > 0:
+            used_s = sum(max(0.0, self._cpu_s[rank] - before[rank]) for rank in known)
+            found["cpus_busy"] = used_s / length_s
+        memory_bytes = self._memory_bytes()
+        if memory_bytes is not None:
+            found["memory_bytes"] = memory_bytes
+        return found
+
+    def _look_at(self, pids: Iterable[int]) -> None:
+        """Know the processes that are there, and no others."""
+        kept: dict[int, _Seen] = {}
+        for pid in pids:
+            try:
+                seen = self._seen.get(pid) or _Seen(self._psutil.Process(pid))
+                seen.rss_bytes = seen.process.memory_info().rss
+            except self._psutil.Error:  # it has just ended
+                continue
+            kept[pid] = seen
+        self._seen = kept
+
+    def _cpu_time_s(self, pid: int) -> float:
+        """With that of its children which it has waited for."""
+        seen = self._seen.get(pid)
+        try:
+            return sum(seen.process.cpu_times()[:4]) if seen else 0.0
+        except self._psutil.Error:
+            return 0.0
+
+    def _memory_bytes(self) -> int | None:
+        living = [seen for seen in self._seen.values() if seen.rss_bytes]  # else it has just ended
+        for seen in sorted(living, key=lambda one: one.counted_s):
+            now_s = time.monotonic()
+            is_known = seen.shared_bytes is not None and now_s - seen.counted_s < _KNOWN_FOR_S
+            if is_known or self._cost_s >= _FIRST_COST_S + _MOST_COST * (now_s - self._begin_s):
+                break
+            self._count(seen)
+        if not living or any(seen.shared_bytes is None for seen in living):
+            return None
+        return sum(max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in living)
+
+    def _count(self, seen: _Seen) -> None:
+        begin_s = time.monotonic()
+        pss_bytes = proportional_bytes(seen.process.pid)  # 0 where that is not permitted
+        seen.shared_bytes = seen.rss_bytes - (pss_bytes or seen.rss_bytes)
+        seen.counted_s = time.monotonic()
+        self._cost_s += seen.counted_s - begin_s
+
+
+class NodeProcesses:
+    """All processes of the node, whoever's they are."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._before = psutil.cpu_times()
+
+    def sample(self, length_s: float) -> dict[str, float]:
+        """`node_cpus_busy` since the last sample, and `node_memory_bytes` now."""
+        now = self._psutil.cpu_times()
+        used_s = _busy_s(now._asdict()) - _busy_s(self._before._asdict())
+        self._before = now
+        memory = self._psutil.virtual_memory()
+        found = {"node_memory_bytes": float(memory.total - memory.available)}
+        if length_s > 0:
+            found["node_cpus_busy"] = max(0.0, used_s) / length_s
+        return found
+
+
+def _busy_s(times: Mapping[str, float]) -> float:
+    """Of all CPUs together; `guest` is in `user`, `guest_nice` in `nice`."""
+    return sum(times.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+
+
+class GpuReader:
+    """The GPUs that a node's ranks drive, as NVML has them, from the first sample to `close`.
+
+    They are known by their UUIDs, which the agent found when it chose them, so CUDA_VISIBLE_DEVICES
+    is of no concern here. What a GPU does not tell (a part of one, MIG, has no use and no power of
+    its own) is asked for once and then left out.
+    """
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        """Nothing is read where there is no GPU, no library or no driver."""
+        self.facts: list[GpuFacts] = []
+        self._gpus: list[_Gpu] = []
+        self._nvml: Any = None
+        if uuids:
+            self._open(uuids)
+
+    def sample(self, length_s: float) -> list[dict[str, float]]:
+        """What each GPU tells; its `energy_j` is that of the time `length_s` since the last."""
+        return [gpu.sample(length_s) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+            self._nvml = None
+
+    def _open(self, uuids: Sequence[str]) -> None:
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError:
+            return
+        self._nvml = pynvml
+        for uuid in uuids:
+            with contextlib.suppress(pynvml.NVMLError):
+                gpu = _Gpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+                self.facts.append(gpu.facts(uuid))
+                self._gpus.append(gpu)
+
+
+class _Gpu:
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._passing = (nvml.NVML_ERROR_TIMEOUT, nvml.NVML_ERROR_UNKNOWN)
+        self._silent: set[str] = set()
+        self._energy_mj: float | None = None
+
+    def facts(self, uuid: str) -> GpuFacts:
+        name = self._ask("name", self._nvml.nvmlDeviceGetName)
+        memory = self._ask("memory_bytes", self._memory)
+        limit_mw = self._ask("power_limit", self._nvml.nvmlDeviceGetEnforcedPowerLimit)
+        return GpuFacts(
+            uuid=uuid,
+            name=name.decode() if isinstance(name, bytes) else name,
+            memory_bytes=int(memory.total) if memory is not None else None,
+            power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
+        )
+
+    def sample(self, length_s: float) -> dict[str, float]:
+        """Each quantity that it tells."""
+        found = {
+            "utilization": self._ask("utilization", self._utilization),
+            "memory_bytes": self._ask("memory_bytes", lambda handle: self._memory(handle).used),
+            "power_w": self._ask("power_w", self._power_w),
+            "temperature_c": self._ask("temperature_c", self._temperature),
+            "throttled": self._ask("throttled", self._throttled),
+        }
+        known = {name: float(value) for name, value in found.items() if value is not None}
+        energy_j = self._energy_j(known.get("power_w"), length_s)
+        return known if energy_j is None else {**known, ENERGY: energy_j}
+
+    def _ask(self, quantity: str, read: Callable[[Any], Any]) -> Any:
+        """None for what it did not tell before: to ask again costs time."""
+        if quantity in self._silent:
+            return None
+        try:
+            return read(self._handle)
+        except self._nvml.NVMLError as error:
+            if error.value not in self._passing:
+                self._silent.add(quantity)
+            return None
+
+    def _utilization(self, handle: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+
+    def _memory(self, handle: Any) -> Any:
+        """In version 1 of the answer `used` holds what the driver reserves for itself, too."""
+        try:
+            return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
+        except self._nvml.NVMLError:  # a driver before 510
+            return self._nvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def _power_w(self, handle: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1000
+
+    def _temperature(self, handle: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetTemperature(handle, self._nvml.NVML_TEMPERATURE_GPU))
+
+    def _throttled(self, handle: Any) -> float:
+        reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return float(bool(reasons & _SLOWED))
+
+    def _energy_j(self, power_w: float | None, length_s: float) -> float | None:
+        """By the GPU's own meter (from Volta on), else its power over the time."""
+        before_mj = self._energy_mj
+        self._energy_mj = self._ask(ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        if self._energy_mj is not None and before_mj is not None:
+            return max(0.0, self._energy_mj - before_mj) / 1000
+        return None if power_w is None else power_w * length_s
