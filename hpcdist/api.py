@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
 from hpcdist.monitor.states import EndWatch, run_states, wait_until_gone
 from hpcdist.runs.run import Run, find_run, runs_folder
-from hpcdist.runs.submitted import scheduler_of
 from hpcdist.runs.verdict import State, Verdict
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ class SubmittedRun:
         from hpcdist.job.spec import FunctionJob, job_from_dict
 
         spec = self._run.read_spec()
-        job = None if spec is None else job_from_dict(spec["job"])
+        job = None if spec is None else job_from_dict(spec.job)
         if not isinstance(job, FunctionJob):
             raise UserError(
                 f"run {self.id} is not of a function, and returns nothing",
@@ -126,7 +125,7 @@ class SubmittedRun:
         """End the run; returns when nothing of it is left, at once if it has ended."""
         from hpcdist.schedulers import load_scheduler
 
-        scheduler = scheduler_of(self._run)
+        scheduler = self._run.read_scheduler()
         if self.verdict is None and scheduler is not None:
             load_scheduler(scheduler).cancel([self._run])
 

@@ -18,8 +18,8 @@ from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import SPEC_VERSION, versions
 from hpcdist.runs.verdict import Verdict
-from hpcdist.submission.single import SPEC_VERSION, versions
 
 _STEPS_PER_WINDOW = 80
 _STEP_TIME_S = 0.003

@@ -41,7 +41,7 @@ from hpcdist.agent.sampler import NodeShare, UsageSampler
 from hpcdist.agent.watch import STANDSTILL_S
 from hpcdist.base import files
 from hpcdist.base.errors import EXIT_FAILED, JobError
-from hpcdist.job.spec import JobSpec, job_from_dict, warning_before_s
+from hpcdist.job.spec import JobSpec, warning_before_s
 from hpcdist.machine.cpus import cpu_quota, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim
 from hpcdist.machine.network import (
@@ -52,8 +52,8 @@ from hpcdist.machine.network import (
 )
 from hpcdist.machine.ports import NoFreePortError
 from hpcdist.machine.process import adopt_orphans, identify, kill_descendants
-from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan, decode_launch
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers.notes import Notes
 from hpcdist.schedulers.requeue import Requeuer, load_requeuer
@@ -631,9 +631,7 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
     """Be the agent of one node; returns the exit code of the run, as far as this node knows it."""
     run = Run(run_path)
     try:
-        spec: dict[str, Any] = run.read_spec() or {}
-        job = job_from_dict(spec["job"])
-        plan = msgspec.convert(spec["plan"], LaunchPlan)
+        job, plan, spec = decode_launch(files.read_json(run.spec_file))
     except (KeyError, msgspec.ValidationError) as error:
         sentence = f"node {place.node_rank}: {run.spec_file} cannot be read: {error!r}"
         print(sentence, file=sys.stderr)
@@ -641,7 +639,7 @@ def run_agent(run_path: Path, place: JobPlace) -> int:
             failure.without_rank("launch", sentence, time_s=time.time(), node=place.node_rank)
         )
         return EXIT_FAILED
-    requeuer = load_requeuer(str(spec.get("scheduler")))
+    requeuer = load_requeuer(str(spec.scheduler))
     agent = Agent(run, job, plan, place, requeuer)
     agent.run_to_end()
     verdict = run.read_verdict() or agent.verdict

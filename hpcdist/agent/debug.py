@@ -22,8 +22,8 @@ from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import EventWriter
-from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import RankEnd, Verdict
 from hpcdist.schedulers import Plan
 
@@ -45,7 +45,7 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     Raises OSError where the run directory cannot be written, and JobError where another run took
     the GPU or the ports in the meantime.
     """
-    launch = msgspec.convert(plan.details, LaunchPlan)
+    launch = plan.launch
     assert launch.num_threads is not None
     claims = _claim(launch.nodes[0].gpus or [])
     _announce(run)

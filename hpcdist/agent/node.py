@@ -11,7 +11,7 @@ import msgspec
 from hpcdist.agent.agreement import DisagreementError
 from hpcdist.machine.cpus import share_cpus, usable_cpus
 from hpcdist.machine.gpus import visible_uuids
-from hpcdist.runs.plan import LaunchPlan
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.schedulers.lsf.own_job import HOSTS_VARIABLE, job_hosts
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -57,7 +57,7 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
     if not isinstance(planned.scheduler, BatchScheduler):
         return
     job = SummaryJob(scheduler=planned.scheduler, cluster=planned.plan.cluster, folder=run.path)
-    job_id = str((run.read_submission() or {}).get("job_id"))
+    job_id = str(run.read_job_id())
     try:
         summary_id, said = job.submit([run], [job_id], SummaryTask)
     except SchedulerError as error:

@@ -47,13 +47,12 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
     """End those that have not ended; each scheduler is asked once."""
     from hpcdist.monitor.states import OPEN_STATES
-    from hpcdist.runs.submitted import scheduler_of
     from hpcdist.schedulers import load_scheduler
 
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if states[run.id] in OPEN_STATES:
-            scheduler = scheduler_of(run)
+            scheduler = run.read_scheduler()
             assert scheduler is not None  # or it would be lost
             by_scheduler[scheduler].append(run)
     for name, theirs in by_scheduler.items():

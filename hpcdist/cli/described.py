@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcdist.monitor.states import OPEN_STATES, end_verdict
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import job_section, scheduler_of, section
+from hpcdist.runs.spec import RunSpec, SweepPlace
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import Condition
 
@@ -18,26 +18,25 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
 
     `reason` is the scheduler's, of a run without verdict.
     """
-    spec = run.read_spec() or {}
-    job = section(spec, "job")
-    resources = section(job, "resources")
+    spec = run.read_spec() or RunSpec()
+    job = spec.outline
     is_open = state in OPEN_STATES
     verdict = run.read_verdict() or (None if is_open else _last_word(run, state))
     return {
         "run": run.id,
-        "job": job.get("name"),
-        "workload": job.get("workload"),
-        "scheduler": scheduler_of(run),
-        "job_id": (run.read_submission() or {}).get("job_id"),
+        "job": job.name,
+        "workload": job.workload,
+        "scheduler": run.read_scheduler(),
+        "job_id": run.read_job_id(),
         "state": state,
-        "nodes": resources.get("nodes"),
-        "gpus_per_node": resources.get("gpus"),
-        "created_s": _number(spec.get("created_s")),
+        "nodes": job.resources.nodes,
+        "gpus_per_node": job.resources.gpus,
+        "created_s": spec.created_s,
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
         "last_attempt": _last_attempt(run) if is_open else None,
         "reason": reason,
-        "sweep": _sweep(section(spec, "sweep")),
+        "sweep": None if spec.sweep is None else _describe_place(spec.sweep),
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
 
@@ -62,17 +61,13 @@ def _last_attempt(run: Run) -> str | None:
     verdict = _attempt_verdict(run)
     if verdict is None or run.verdict_file.exists():
         return None
-    most = job_section(run, "launch").get("max_restarts", 0)
-    return again_sentence(verdict, most_restarts=most)
+    return again_sentence(verdict, most_restarts=run.read_outline().launch.max_restarts)
 
 
-def _sweep(values: Mapping[str, Any]) -> dict[str, Any] | None:
+def _describe_place(place: SweepPlace) -> dict[str, Any]:
     """The sweep that a run belongs to, and its place there."""
-    wanted = (
-        *("id", "index", "num_points", "point", "repeat", "label"),
-        *("comparison", "variant"),
-    )
-    return {key: values.get(key) for key in wanted} if values.get("id") else None
+    keys = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
+    return {key: getattr(place, key) for key in keys}
 
 
 def by_sweep(described: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -96,7 +91,3 @@ def size(described: Mapping[str, Any]) -> str:
     """Nodes x GPUs per node, in words."""
     nodes, gpus = described["nodes"], described["gpus_per_node"]
     return "-" if nodes is None or gpus is None else f"{nodes} x {gpus}"
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

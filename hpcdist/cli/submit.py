@@ -261,10 +261,9 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 
 
 def _cancel(run: Run) -> None:
-    from hpcdist.runs.submitted import scheduler_of
     from hpcdist.schedulers import load_scheduler
 
-    load_scheduler(scheduler_of(run) or "local").cancel([run])
+    load_scheduler(run.read_scheduler() or "local").cancel([run])
 
 
 def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
@@ -272,7 +271,7 @@ def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
         print_json(_described(run, scheduler, None, None))
         return
     print(run.id)
-    job_id = (run.read_submission() or {}).get("job_id")
+    job_id = run.read_job_id()
     job = f" as job {job_id}" if job_id and scheduler != "local" else ""
     where = one_line(str(run.path))
     print(f"submitted to {scheduler}{job}; its directory is {where}", file=sys.stderr)
@@ -291,7 +290,7 @@ def _described(
         "run": run.id,
         "path": str(run.path),
         "scheduler": scheduler,
-        "job_id": (run.read_submission() or {}).get("job_id"),
+        "job_id": run.read_job_id(),
         "state": run_states([run])[run.id] if verdict is None else verdict.state,
         "exit_code": exit_code,
         "verdict": None if verdict is None else msgspec.to_builtins(verdict),

@@ -129,7 +129,7 @@ def _print_submitted(
     jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
     say(f"{num_runs} runs submitted to {scheduler.name}, as {jobs}:")
     rows = [
-        (run.id, str((run.read_submission() or {}).get("job_id")), one_line(point.label))
+        (run.id, str(run.read_job_id()), one_line(point.label))
         for run, point in zip(submitted.runs[:_SHOWN_POINTS], planned.points, strict=False)
     ]
     print_columns(("RUN", "JOB ID", "POINT"), rows, file=sys.stderr)
@@ -275,7 +275,7 @@ def _described(
                 "path": str(run.path) if run.path.exists() else None,
                 "point": point.values,
                 "repeat": point.repeat,
-                "job_id": (run.read_submission() or {}).get("job_id"),
+                "job_id": run.read_job_id(),
                 "verdict": msgspec.to_builtins(verdicts[run.id]) if run.id in verdicts else None,
             }
             for run, point in zip(runs, planned.points, strict=True)

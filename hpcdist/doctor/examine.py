@@ -137,7 +137,7 @@ def _job(
 
 def _asks_for_gpus(planned: PlannedSubmission) -> bool:
     if planned.scheduler.name == "local":  # what this machine has is known
-        return bool(planned.plan.details["device"] == "cuda")
+        return planned.plan.launch.device == "cuda"
     return asks_for_gpus(planned.loaded.job, planned.plan.cluster)
 
 

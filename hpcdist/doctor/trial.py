@@ -16,6 +16,7 @@ from hpcdist.monitor.nodes import NodeSeen, seen_nodes
 from hpcdist.monitor.states import OPEN_STATES, EndWatch
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import Condition
 from hpcdist.submission import single as submission
@@ -80,20 +81,21 @@ def run_trial(
 
 def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
     """Read what the job left."""
-    spec = run.read_spec() or {}
-    resources = spec["job"]["resources"]
+    spec = run.read_spec() or RunSpec()
+    size = spec.outline.resources
+    num_nodes = size.nodes or 1
     events = [event for _, _, path in run.event_files() for event in read_events(path).events]
     return Evidence(
         run_id=run.id,
-        num_nodes=resources["nodes"],
-        ranks_per_node=resources["gpus"],
-        versions=spec["versions"],
+        num_nodes=num_nodes,
+        ranks_per_node=size.gpus or 1,
+        versions=spec.versions,
         verdict=verdict,
         nodes=seen_nodes(run),
         places=[event for event in events if event["event"] == "place"],
         collectives=[event for event in events if event["event"] == "collective"],
-        logs=dict(_logs(run, resources["nodes"])),
-        ended=frozenset(_ended(run, resources["nodes"])),
+        logs=dict(_logs(run, num_nodes)),
+        ended=frozenset(_ended(run, num_nodes)),
         scheduler_says=scheduler_says,
     )
 

@@ -18,7 +18,7 @@ from hpcdist.base.text import show_age
 from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.run import Run, created_ns
 from hpcdist.runs.snapshot import stored
-from hpcdist.runs.submitted import job_section, section
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State
 
 What = Literal["checkpoints", "snapshot", "unfinished snapshot"]
@@ -123,9 +123,9 @@ def _users(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs that each snapshot was made for, by its id."""
     users: dict[str, list[Run]] = {}
     for run in runs:
-        snapshot_id = section(run.read_spec() or {}, "snapshot").get("id")
-        if isinstance(snapshot_id, str):
-            users.setdefault(snapshot_id, []).append(run)
+        snapshot = (run.read_spec() or RunSpec()).snapshot
+        if snapshot is not None and snapshot.id is not None:
+            users.setdefault(snapshot.id, []).append(run)
     return users
 
 
@@ -150,8 +150,10 @@ def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run
     if run.checkpoints_folder.is_symlink():
         return "the folder is a link to elsewhere"
     for other in runs:
-        resume = job_section(other, "checkpoint").get("resume")
-        if other.path in kept and isinstance(resume, str) and _is_below(resume, run.path):
+        if other.path not in kept:
+            continue
+        resume = other.read_outline().checkpoint.resume
+        if resume is not None and _is_below(resume, run.path):
             return f"run {other.id}, which starts from them, {kept[other.path]}"
     return None
 

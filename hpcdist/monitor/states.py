@@ -11,7 +11,7 @@ import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import scheduler_of
+from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import SCHEDULERS, Condition, load_scheduler
 from hpcdist.schedulers.accounting import Accounting, AccountingScheduler
@@ -50,7 +50,7 @@ def run_conditions(
         verdict = run.read_verdict()
         if verdict is not None:
             conditions[run.id] = Condition(state=verdict.state)
-        elif (scheduler := scheduler_of(run)) is not None:
+        elif (scheduler := run.read_scheduler()) is not None:
             by_scheduler[scheduler].append(run)
         else:
             conditions[run.id] = Condition(state="lost")
@@ -66,7 +66,7 @@ def run_accounting(
     `warn` is told why. Each scheduler is asked once."""
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        name = scheduler_of(run)
+        name = run.read_scheduler()
         if name in SCHEDULERS and name != "local":  # which keeps no books
             by_scheduler[name].append(run)
     found: dict[str, Accounting] = {}
@@ -118,7 +118,7 @@ class EndWatch:
         self.condition = Condition(state="pending")
         """What the scheduler said last."""
         self._longest_s = _LONGEST_INTERVAL_S.get(
-            scheduler_of(run) or "", _LONGEST_INTERVAL_ELSEWHERE_S
+            run.read_scheduler() or "", _LONGEST_INTERVAL_ELSEWHERE_S
         )
         self._interval_s = _FIRST_INTERVAL_S
         self._next_s = time.monotonic() + self._interval_s
@@ -147,8 +147,8 @@ class EndWatch:
 
 def wait_until_gone(run: Run) -> None:
     """Wait for the last processes of a run that has a verdict, where they are on this machine."""
-    name = scheduler_of(run)
-    if name != "local" and not (run.read_submission() or {}).get("step"):
+    name = run.read_scheduler()
+    if name != "local" and not (run.read_submission() or Submission()).step:
         return
     scheduler = load_scheduler(name or "local")
     deadline_s = time.monotonic() + _GONE_LIMIT_S

@@ -24,6 +24,7 @@ The directory is private to the user (mode 0700), and whole files are written as
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -37,6 +38,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
+from hpcdist.runs.spec import JobOutline, RunSpec, Submission, SweepPlace
 from hpcdist.runs.verdict import Verdict
 
 DEFAULT_RUNS = "runs"
@@ -205,13 +207,43 @@ class Run:
 
     # Small files.
 
-    def read_spec(self) -> dict[str, Any] | None:
-        """spec.json; None where it is missing or torn."""
-        return _object(files.read_json(self.spec_file))
+    def read_spec(self) -> RunSpec | None:
+        """Return what spec.json says; None where it is missing or torn."""
+        return RunSpec.decode(files.read_json(self.spec_file))
 
-    def read_submission(self) -> dict[str, Any] | None:
-        """submission.json; None before the run was submitted."""
-        return _object(files.read_json(self.submission_file))
+    def write_spec(self, spec: RunSpec) -> None:
+        """Write spec.json."""
+        files.write_json(self.spec_file, spec.encode())
+
+    def read_outline(self) -> JobOutline:
+        """Return what spec.json says of the run's job; nothing where it is missing or torn."""
+        return (self.read_spec() or RunSpec()).outline
+
+    def read_sweep_place(self) -> SweepPlace | None:
+        """Return the run's place in its sweep; None for a run by itself."""
+        return (self.read_spec() or RunSpec()).sweep
+
+    def read_submission(self) -> Submission | None:
+        """Return what submission.json says; None before the run was submitted."""
+        return Submission.decode(files.read_json(self.submission_file))
+
+    def write_submission(self, submission: Submission) -> None:
+        """Write submission.json."""
+        files.write_json(self.submission_file, msgspec.to_builtins(submission))
+
+    def read_job_id(self) -> str | None:
+        """Return the id of the scheduler's job; None before the run was submitted."""
+        return (self.read_submission() or Submission()).job_id
+
+    def read_scheduler(self) -> str | None:
+        """Return the scheduler that has the run, or is taking it; None where files are damaged.
+
+        Without submission.json a submission goes on or was killed, and its agents may live: then
+        the scheduler is the one that spec.json names.
+        """
+        if self.submission_file.exists():
+            return (self.read_submission() or Submission()).scheduler
+        return (self.read_spec() or RunSpec()).scheduler
 
     def read_verdict(self) -> Verdict | None:
         """verdict.json; None while the run goes on, or where it is torn."""
@@ -361,11 +393,9 @@ def find_run(runs: Path, name: str) -> Run:
 
 def created_ns(run: Run) -> tuple[int, str]:
     """When a run was made, as a sort key; from the directory where spec.json does not say."""
-    created_s = (run.read_spec() or {}).get("created_s")
-    try:
-        return int(created_s * 1e9), run.id  # type: ignore[operator] # what is no number is caught
-    except (TypeError, ValueError, OverflowError):
-        pass
+    created_s = (run.read_spec() or RunSpec()).created_s
+    if created_s is not None and math.isfinite(created_s):
+        return int(created_s * 1e9), run.id
     try:
         return run.path.stat().st_mtime_ns, run.id
     except OSError:  # deleted a moment ago

@@ -23,7 +23,6 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, make_unique_folder, slug
-from hpcdist.runs.submitted import section
 
 _SWEEP_FILE = "sweep.json"
 
@@ -106,11 +105,6 @@ def all_sweeps(runs: Path) -> list[Path]:
     return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
 
 
-def sweep_of(run: Run) -> dict[str, Any]:
-    """What spec.json says of the sweep that a run belongs to; empty for a run by itself."""
-    return section(run.read_spec() or {}, "sweep")
-
-
 def find_runs(runs: Path, name: str) -> list[Run]:
     """The runs that a name stands for: a run's, or a sweep's, which is all of its runs.
 
@@ -129,7 +123,8 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
         return Sweep(Path(name).absolute())
     if name == "last":
         last = find_run(runs, name)
-        sweep = Sweep(runs / str(sweep_of(last).get("id") or last.id))
+        place = last.read_sweep_place()
+        sweep = Sweep(runs / (last.id if place is None else str(place.id)))
         return sweep if is_sweep(sweep.path) else last
     return _find_sweep(runs, name) or find_run(runs, name)
 

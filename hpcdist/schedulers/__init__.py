@@ -15,6 +15,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import State
 
 SCHEDULERS = {
@@ -38,8 +39,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     notes: list[str] = []
     """What the user should know, one sentence each."""
-    details: dict[str, Any] = {}
-    """What the agents need to know, as it goes into spec.json."""
+    launch: LaunchPlan
+    """How the agents lay the ranks out; stands in spec.json as `plan`."""
     cluster: ClusterProfile = ClusterProfile()
     """How the cluster wants to be asked."""
 

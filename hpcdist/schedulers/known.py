@@ -7,13 +7,14 @@ was cut short only the name is known, which was planned before.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from hpcdist.base import files
+import msgspec
+
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import section
+from hpcdist.runs.spec import Submission, SweepPlace
 from hpcdist.schedulers import Condition, Target
 
 _STARTING_S = 120.0
@@ -49,16 +50,16 @@ class JobIndex(Generic[_Job]):
         self._by_key = {(job.job_id, job.name): job for job in jobs}
         self._by_name = {(job.name, job.task): job for job in jobs}
 
-    def find(self, run: Run, submission: Mapping[str, Any] | None) -> _Job | None:
+    def find(self, run: Run, submission: Submission | None) -> _Job | None:
         """The run's job; None where the scheduler does not know it any more, or never did."""
         if submission is None:
             return self._by_name.get(_planned_name(run))
         return self._by_key.get(job_key(submission))
 
 
-def job_key(submission: Mapping[str, Any]) -> tuple[str, str]:
+def job_key(submission: Submission) -> tuple[str, str]:
     """Id and name of a run's job."""
-    return str(submission.get("job_id")), str(submission.get("job_name"))
+    return str(submission.job_id), str(submission.job_name)
 
 
 def unsubmitted(run: Run, scheduler: str) -> Condition:
@@ -72,43 +73,27 @@ def unsubmitted(run: Run, scheduler: str) -> Condition:
     return Condition(state="pending", reason="it is being submitted")
 
 
-def _write_submission(run: Run, scheduler: str, job_id: str, target: Target, **more: Any) -> None:
-    """Note which job a run is."""
-    files.write_json(
-        run.submission_file,
-        {
-            "scheduler": scheduler,
-            "job_id": job_id,
-            "job_name": target.name,
-            "submitted_s": time.time(),
-            "folder": str(target.folder),
-            **more,
-        },
-    )
-
-
 def note_jobs(
     runs: Sequence[Run],
     job_ids: Sequence[str],
     *,
-    scheduler: str,
+    submission: Submission,
     target: Target,
     take_back: Callable[[], None],
-    **more: Any,
 ) -> None:
-    """Note which job each of the runs is; where that fails, none of them is left."""
+    """Note which job each of the runs is; where that fails, none of them is left.
+
+    `submission` has what is the same for all of them.
+    """
+    submission = msgspec.structs.replace(
+        submission, job_name=target.name, folder=str(target.folder), submitted_s=time.time()
+    )
     try:
         for run, job_id in zip(runs, job_ids, strict=True):
-            _write_submission(run, scheduler, job_id, target, **more)
+            run.write_submission(msgspec.structs.replace(submission, job_id=job_id))
     except BaseException:
         take_back()
         raise
-
-
-def submitted_s(submission: Mapping[str, Any]) -> float:
-    """When a run was submitted; 0 where a damaged file does not say."""
-    found = submission.get("submitted_s")
-    return float(found) if isinstance(found, int | float) else 0.0
 
 
 def wait_until_ended(
@@ -151,6 +136,5 @@ def _named(name: str, error: SchedulerError, ask: Callable[[], Sequence[_Job]]) 
 
 def _planned_name(run: Run) -> tuple[str, str]:
     """The name of a run's job, and its task in an array, as they were planned."""
-    sweep = section(run.read_spec() or {}, "sweep")
-    task = sweep.get("task")
-    return str(sweep.get("job_name") or run.id), "" if task is None else str(task)
+    place = run.read_sweep_place() or SweepPlace()
+    return place.job_name or run.id, "" if place.task is None else str(place.task)

@@ -38,9 +38,8 @@ from hpcdist.machine.process import (
     is_cleaner,
     send_signal,
 )
-from hpcdist.runs.plan import LaunchPlan, NodePlan, threads_of_user
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import job_section
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission, threads_of_user
 from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.local_explanation import explanation
@@ -78,11 +77,11 @@ class LocalScheduler:
         left = [gpu for gpu in gpus if gpu.uuid not in without_gpus]
         launch = _on_gpus(job, left) if gpus else _on_cpus(job)
         workloads.check_device(job, launch.device)
-        return Plan(notes=_notes(job, launch), details=msgspec.to_builtins(launch), cluster=cluster)
+        return Plan(notes=_notes(job, launch), launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
         """How the ranks share this machine."""
-        return explanation(job, plan.details)
+        return explanation(job, plan.launch)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The script that starts one node's agent."""
@@ -94,7 +93,7 @@ class LocalScheduler:
             setup=plan.cluster.setup,
             settings=plan.cluster.environment | target.environment,
             python=plan.cluster.python or sys.executable,
-            environment=plan.details["environment"],
+            environment=plan.launch.environment,
             submitit_folder=str(target.submitit_folder),
         )
 
@@ -136,14 +135,13 @@ class LocalScheduler:
         submitted = executor.submit(agent)
         controller = identify(int(submitted.job_id))
         try:
-            files.write_json(
-                run.submission_file,
-                {
-                    "scheduler": self.name,
-                    "job_id": submitted.job_id,
-                    "submitted_s": time.time(),
-                    "process": msgspec.to_builtins(controller),
-                },
+            run.write_submission(
+                Submission(
+                    scheduler=self.name,
+                    job_id=submitted.job_id,
+                    submitted_s=time.time(),
+                    process=controller,
+                )
             )
         except BaseException:
             _kill_all(_listed(controller))
@@ -352,7 +350,7 @@ def _state(run: Run) -> State:
         return "running"  # on another host as far as can be known: its end is a verdict
     if submission is None and not agents:
         return "pending" if _is_new(run) else "lost"
-    controller = _process((submission or {}).get("process"))
+    controller = None if submission is None else submission.process
     if not agents and controller is not None and is_alive(controller) is not False:
         return "pending"
     return "lost"
@@ -371,8 +369,8 @@ def _is_new(run: Run) -> bool:
 
 def _processes(run: Run) -> list[ProcessId]:
     """The agents and submitit's controller."""
-    submission = run.read_submission() or {}
-    return [*_agents(run), *_listed(_process(submission.get("process")))]
+    submission = run.read_submission() or Submission()
+    return [*_agents(run), *_listed(submission.process)]
 
 
 def _agents(run: Run) -> list[ProcessId]:
@@ -427,7 +425,7 @@ def _kill_all(processes: Iterable[ProcessId]) -> bool:
 
 
 def _patience_s(run: Run) -> float:
-    return float(job_section(run, "launch").get("grace_s", 0.0)) + _PATIENCE_S
+    return run.read_outline().launch.grace_s + _PATIENCE_S
 
 
 def _wait_until(condition: Any, limit_s: float) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-
 from hpcdist.job.spec import JobSpec
-from hpcdist.runs.plan import LaunchPlan, NodePlan
+from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.explained import counted, product
 
 
-def explanation(job: JobSpec, details: Mapping[str, Any]) -> list[str]:
-    """Ranks, and the CPUs and GPUs that each gets; `details` are the plan's."""
-    launch = msgspec.convert(details, LaunchPlan)
+def explanation(job: JobSpec, launch: LaunchPlan) -> list[str]:
+    """Ranks, and the CPUs and GPUs that each gets."""
     size = product(job.resources.nodes, job.ranks_per_node, what="rank")
     threads = launch.num_threads
     each = f", {counted(threads, 'thread')} each (OMP_NUM_THREADS)" if threads else ""

@@ -29,8 +29,6 @@ class PreparedSubmission:
         super().__init__(folder=target.submitit_folder)  # type: ignore[call-arg] # the executor's
         self.said: list[str] = []
         """What the scheduler had to say besides the job's id."""
-        self.submitted: dict[str, Any] = {}
-        """What submission.json says besides the job's id."""
         self._target = target
         self._script = script
         self._num_nodes = num_nodes

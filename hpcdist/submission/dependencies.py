@@ -17,8 +17,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
 from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import scheduler_of
-from hpcdist.runs.sweep import Sweep, find_runs, sweep_of
+from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers import BatchScheduler, Dependency, Scheduler
 
@@ -101,7 +100,7 @@ def _still_open(
             _check_ended(after, run, states[run.id])
     found = [run for run in runs if states[run.id] in OPEN_STATES]
     for run in found:
-        if (its := scheduler_of(run)) != scheduler:
+        if (its := run.read_scheduler()) != scheduler:
             raise UserError(
                 f"--after {after.name}: run {run.id} goes on with {its}, and the new run is for "
                 f"{scheduler}, which cannot wait for it",
@@ -133,8 +132,8 @@ def _job_ids(after: After, runs: Sequence[Run], scheduler: BatchScheduler) -> li
 
 
 def _job_id(after: After, run: Run) -> str:
-    job_id = (run.read_submission() or {}).get("job_id")
-    if isinstance(job_id, str):
+    job_id = run.read_job_id()
+    if job_id is not None:
         return job_id
     raise UserError(
         f"--after {after.name}: run {run.id} is being submitted, and has no job yet",
@@ -145,8 +144,9 @@ def _job_id(after: After, run: Run) -> str:
 def _whole_arrays(runs: Sequence[Run], scheduler: BatchScheduler) -> set[str]:
     """Arrays all of whose runs are waited for: one name does for them."""
     ids = {run.id for run in runs}
-    sweeps = {str(found): run for run in runs if (found := sweep_of(run).get("id"))}
-    jobs = [job for name, run in sweeps.items() for job in Sweep(run.path.parent / name).jobs()]
+    places = [(run.path.parent, place) for run in runs if (place := run.read_sweep_place())]
+    folders = {folder / str(place.id) for folder, place in places}
+    jobs = [job for folder in folders for job in Sweep(folder).jobs()]
     return {scheduler.dependency_id(job.job_id) for job in jobs if ids.issuperset(job.runs)}
 
 

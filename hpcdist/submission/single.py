@@ -8,11 +8,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,6 +27,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import LoadedJob, locate
 from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.runs.run import Run, cannot_write
+from hpcdist.runs.spec import GitState, JobSource, RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers import (
     Dependency,
@@ -41,7 +42,6 @@ from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_worksp
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.allocation import Allocation
 
-SPEC_VERSION = 1
 _GIT_TIMEOUT_S = 5.0
 _PLACEHOLDER_ID = "RUN"
 
@@ -259,8 +259,8 @@ def describe(
     planned: PlannedSubmission,
     command: Sequence[str],
     *,
-    surroundings: Mapping[str, Any] | None = None,
-    sweep: Mapping[str, Any] | None = None,
+    surroundings: RunSpec | None = None,
+    sweep: SweepPlace | None = None,
 ) -> None:
     """Write the spec.json of a planned run, and its call, if it has one.
 
@@ -309,15 +309,15 @@ def debug(planned: PlannedSubmission, *, runs: Path, command: Sequence[str]) -> 
         raise cannot_write(runs, error) from None
 
 
-def surroundings_now() -> dict[str, Any]:
-    """What a submission was made with; the same for all runs of a sweep, and slow to find out."""
-    return {
-        "user": _user(),
-        "host": socket.gethostname(),
-        "versions": versions(),
-        "git": git_state(),
-        "environment": redact(os.environ),
-    }
+def surroundings_now() -> RunSpec:
+    """Return what is the same in spec.json for all runs of a submission, and slow to find out."""
+    return RunSpec(
+        user=_user(),
+        host=socket.gethostname(),
+        versions=versions(),
+        git=git_state(),
+        environment=redact(os.environ),
+    )
 
 
 def write_spec(
@@ -328,39 +328,35 @@ def write_spec(
     cluster: LoadedProfile = NO_PROFILE,
     plan: Plan,
     command: Sequence[str],
-    surroundings: Mapping[str, Any] | None = None,
-    sweep: Mapping[str, Any] | None = None,
+    surroundings: RunSpec | None = None,
+    sweep: SweepPlace | None = None,
     workspace: Workspace | None = None,
 ) -> None:
     """Write spec.json: all that was decided, and what it was decided with."""
     workspace = workspace or Workspace(submit_dir=os.getcwd())
     runs = run.path.parent
-    files.write_json(
-        run.spec_file,
-        {
-            "version": SPEC_VERSION,
-            "id": run.id,
-            "created_s": time.time(),
-            "scheduler": scheduler,
-            "cluster": {"name": cluster.name, "profile": _recorded(cluster.profile)},
-            "job": job_to_dict(workspace.job_in(runs, loaded.job)),
-            "plan": plan.details,
-            "source": {"job": loaded.source, "overrides": list(loaded.overrides)},
-            "cwd": workspace.submit_dir,
-            "snapshot": workspace.described(runs),
-            "command": list(command),
-            **(surroundings or surroundings_now()),
-            **({} if sweep is None else {"sweep": dict(sweep)}),
-        },
+    run.write_spec(
+        msgspec.structs.replace(
+            surroundings or surroundings_now(),
+            id=run.id,
+            created_s=time.time(),
+            scheduler=scheduler,
+            cluster=UsedCluster(name=cluster.name, profile=_without_secrets(cluster.profile)),
+            job=job_to_dict(workspace.job_in(runs, loaded.job)),
+            plan=plan.launch,
+            source=JobSource(job=loaded.source, overrides=list(loaded.overrides)),
+            cwd=workspace.submit_dir,
+            snapshot=workspace.used_snapshot(runs),
+            command=list(command),
+            sweep=sweep,
+        )
     )
 
 
-def _recorded(profile: ClusterProfile) -> dict[str, Any]:
-    """A profile as plain values, every key present; secrets of the environment are left out."""
+def _without_secrets(profile: ClusterProfile) -> ClusterProfile:
     kept = redact(profile.environment)
     hidden = {name: kept.get(name, "***") for name in profile.environment}
-    recorded: dict[str, Any] = msgspec.to_builtins(profile) | {"environment": hidden}
-    return recorded
+    return msgspec.structs.replace(profile, environment=hidden)
 
 
 def _notes(cluster: LoadedProfile) -> list[str]:
@@ -370,7 +366,7 @@ def _notes(cluster: LoadedProfile) -> list[str]:
     return [f"no cluster profile is used: {listed}; choose one with --cluster"]
 
 
-def git_state() -> dict[str, Any] | None:
+def git_state() -> GitState | None:
     """Commit and branch of the working directory, and whether it has changes; None outside git."""
     text = _git("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     if text is None:
@@ -378,11 +374,9 @@ def git_state() -> dict[str, Any] | None:
     lines = text.splitlines()
     headers = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     changed = [line for line in lines if not line.startswith("#")]
-    return {
-        "commit": headers.get("branch.oid"),
-        "branch": headers.get("branch.head"),
-        "dirty": bool(changed),
-    }
+    return GitState(
+        commit=headers.get("branch.oid"), branch=headers.get("branch.head"), dirty=bool(changed)
+    )
 
 
 @contextmanager

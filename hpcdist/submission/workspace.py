@@ -6,7 +6,6 @@ import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,7 @@ from hpcdist.runs.snapshot import (
     store,
 )
 from hpcdist.runs.snapshot.plan import DEFAULT_LIMIT_BYTES
+from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.training.model.own_model import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
@@ -90,15 +90,15 @@ class Workspace:
             told["PYTHONPATH"] = path
         return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=told)
 
-    def described(self, runs: Path) -> dict[str, Any] | None:
+    def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
         """The snapshot as it stands in spec.json."""
         if self.snapshot is None:
             return None
-        return {
-            "id": self.snapshot.id,
-            "folder": str(self.snapshot.folder(runs)),
-            "source": self.snapshot.root,
-        }
+        return UsedSnapshot(
+            id=self.snapshot.id,
+            folder=str(self.snapshot.folder(runs)),
+            source=self.snapshot.root,
+        )
 
     def store(self, runs: Path) -> Workspace:
         """Store the snapshot; returns the workspace with what was stored.

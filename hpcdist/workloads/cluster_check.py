@@ -14,6 +14,7 @@ from hpcdist.base.text import show_bytes
 from hpcdist.job.spec import CheckJob, JobSpec
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext
+from hpcdist.runs.spec import RunSpec
 
 _SHOWN_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -66,7 +67,7 @@ def _place(context: RankContext) -> dict[str, Any]:
         "gpu": _gpu(context),
         "cpus": sorted(os.sched_getaffinity(0)),
         "versions": versions() | {"torch": _torch_version()},
-        "token": (context.run.read_spec() or {}).get("id"),
+        "token": (context.run.read_spec() or RunSpec()).id,
     }
 
 

@@ -14,7 +14,7 @@ from hpcdist.machine.network import (
     network_key,
     offered_addresses,
 )
-from hpcdist.runs.plan import LaunchPlan, NodePlan
+from hpcdist.runs.spec import LaunchPlan, NodePlan
 
 
 def facts(node, **changes):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.agent.node import Meeting, node_environment, rank_environment
-from hpcdist.runs.plan import LaunchPlan, NodePlan
+from hpcdist.runs.spec import LaunchPlan, NodePlan
 
 TELL = """
 import json, os

@@ -225,7 +225,7 @@ def test_the_run_goes_on_without_submitits_controller(submit, write_script, tmp_
     )
     launched = submit(script, go)
     wait_until_up(launched, 1)
-    os.kill(int(launched.run.read_submission()["job_id"]), signal.SIGKILL)
+    os.kill(int(launched.run.read_job_id()), signal.SIGKILL)
     go.touch()
     assert launched.verdict().kind == "done"
 

@@ -56,7 +56,7 @@ def make_run(tree):
             workspace=planned.workspace,
         )
         if resume is not None:
-            spec = run.read_spec()
+            spec = json.loads(run.spec_file.read_text())
             spec["job"]["checkpoint"] = {"resume": str(resume)}
             write_json(run.spec_file, spec)
         (run.checkpoints_folder / "step-00000001.pt").write_bytes(CHECKPOINT)
@@ -77,7 +77,7 @@ def make_run(tree):
 
 
 def snapshot_of(run):
-    return run.path.parent / ".snapshots" / run.read_spec()["snapshot"]["id"]
+    return run.path.parent / ".snapshots" / run.read_spec().snapshot.id
 
 
 def checkpoints_of(run):

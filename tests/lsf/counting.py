@@ -39,7 +39,7 @@ def await_counting(user, run, attempt=0, *, num_ranks=2):
 def end_counting(user, run):
     """Open the gate to it once it has begun its second attempt, and see that it went on exactly
     where it stopped, all ranks alike."""
-    num_ranks = run.read_spec()["job"]["resources"]["nodes"]
+    num_ranks = run.read_outline().resources.nodes
     await_counting(user, run, 1, num_ranks=num_ranks)
     user.write("gate", "")
     user.done(run)

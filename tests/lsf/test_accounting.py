@@ -34,7 +34,7 @@ def test_a_summary_has_what_the_engine_tells_of_a_job(lsf_like, tmp_path, engine
     if engine == OLDEST:  # knows no -o
         assert books is None
         return
-    assert (books["job_id"], books["state"]) == (run.read_submission()["job_id"], "DONE")
+    assert (books["job_id"], books["state"]) == (run.read_job_id(), "DONE")
     assert (books["exit_code"], len(books["nodes"])) == (0, 2)
     assert books["elapsed_s"] >= 0
     assert books["end_s"] >= books["start_s"] >= books["submit_s"]

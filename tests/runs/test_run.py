@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.run import Run, all_runs, find_run, is_run, runs_folder, slug
 from hpcdist.runs.verdict import Verdict
@@ -191,3 +192,20 @@ def test_a_run_holds_back_space_for_its_verdict(tmp_path):
     assert run.write_verdict(verdict)
     assert not reserve.exists()
     assert run.read_verdict() == verdict
+
+
+def test_a_damaged_spec_is_read_field_by_field(tmp_path):
+    run = Run.create(tmp_path, "x")
+    job = {"name": "ddp", "resources": {"nodes": "two", "gpus": 4}, "launch": 7}
+    content = {"created_s": 10**400, "scheduler": "slurm", "job": job, "versions": {"torch": "2"}}
+    files.write_json(run.spec_file, content | {"plan": {"nodes": 3}, "sweep": {"index": 1}})
+    spec = run.read_spec()
+    assert (spec.created_s, spec.scheduler, spec.plan, spec.sweep) == (None, "slurm", None, None)
+    outline = spec.outline
+    assert (outline.name, outline.resources.nodes, outline.resources.gpus) == ("ddp", None, 4)
+    assert outline.launch.max_restarts == 0
+    run.submission_file.write_text('{"job_id": 7, "scheduler": "lsf", "process": {"pid": 1}}')
+    submission = run.read_submission()
+    assert (submission.job_id, submission.scheduler, submission.process) == (None, "lsf", None)
+    run.submission_file.write_text("[]")
+    assert run.read_submission() is None

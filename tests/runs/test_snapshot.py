@@ -22,6 +22,7 @@ from hpcdist.runs.snapshot import (
     store,
 )
 from hpcdist.runs.snapshot.store import manifest_file, read_manifest
+from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.submission import single as submission
 from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 
@@ -333,9 +334,9 @@ def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
         workspace=planned.workspace,
     )
     spec = run.read_spec()
-    assert spec["snapshot"] == {"id": folder.name, "folder": str(folder), "source": str(tree)}
-    assert spec["job"]["script"] == str(folder / "train.py")
-    assert spec["cwd"] == str(tree)
+    assert spec.snapshot == UsedSnapshot(id=folder.name, folder=str(folder), source=str(tree))
+    assert spec.job["script"] == str(folder / "train.py")
+    assert spec.cwd == str(tree)
 
 
 def test_a_job_submitted_from_below_the_root_runs_below_the_root_of_the_snapshot(

@@ -14,7 +14,6 @@ import pytest
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.machine.gpus import Gpu
-from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
 from hpcdist.schedulers import Target, local
 from hpcdist.schedulers.local import choose_gpus
@@ -33,7 +32,7 @@ def plan(script_job):
 
 
 def layout(plan):
-    return msgspec.convert(plan.details, LaunchPlan)
+    return plan.launch
 
 
 def test_nodes_are_loopback_addresses_that_share_the_cpus(plan):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hpcdist.job.spec import Resources, ScriptJob
-from hpcdist.runs.plan import LaunchPlan, NodePlan
+from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.local_explanation import explanation
 
 

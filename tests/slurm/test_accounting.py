@@ -25,7 +25,7 @@ def test_a_summary_has_the_waiting_time_and_the_memory_of_each_job(
     assert (len(one["nodes"]), len(two["nodes"])) == (1, 2)
     assert set(two["nodes"]) <= {f"127.0.1.{number}" for number in range(1, 5)}
     for run, book in zip(runs, (one, two), strict=True):
-        assert book["job_id"] == run.run.read_submission()["job_id"]
+        assert book["job_id"] == run.run.read_job_id()
         assert (book["state"], book["exit_code"], book["signal"]) == ("COMPLETED", 0, None)
         assert book["elapsed_s"] == book["end_s"] - book["start_s"] > 0
         assert book["queue_wait_s"] == book["start_s"] - book["submit_s"] >= 0

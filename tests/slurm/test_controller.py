@@ -185,7 +185,7 @@ def test_accounting_tells_of_one_run_among_more_than_a_command_line_holds(user):
     asked = f"""
 from hpcdist.schedulers.slurm.queue import ask_accounting
 ids = ["{job_id(run)}", *map(str, range(10**6, 10**6 + 20_000))]
-for job in ask_accounting(ids, since_s={run.read_submission()["submitted_s"]}):
+for job in ask_accounting(ids, since_s={run.read_submission().submitted_s}):
     print(job.job_id, job.name, job.state)
 """
     line = f"{job_id(run)} {run.id} COMPLETED"
@@ -269,5 +269,5 @@ def test_detect_writes_a_profile_that_jobs_can_go_by(user):
     go = user.folder / "go"
     go.touch()
     run = user.done(user.submit(user.write("stay.py", STAY), "--", go))
-    assert run.read_spec()["cluster"]["name"] == "lab"
+    assert run.read_spec().cluster.name == "lab"
     assert user.cluster.job_state(job_id(run)) == "COMPLETED"

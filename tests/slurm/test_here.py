@@ -66,7 +66,7 @@ def test_a_job_that_names_no_nodes_takes_all_of_the_allocation(shell, slurm):
         f"{rank} 6 {shell.job_id}\n" for rank in range(6)
     ]
     submission = run.read_submission()
-    assert (submission["step"], submission["job_id"]) == (True, shell.job_id)
+    assert (submission.step, submission.job_id) == (True, shell.job_id)
     assert [job.id for job in slurm.queue()] == [shell.job_id]
 
 

@@ -98,8 +98,8 @@ def test_one_array_per_shape_and_each_point_a_run(user, sbatch_calls):
         for nodes, array in zip((1, 2), arrays, strict=True)
         for word in "aabb"
     ]
-    places = [run.read_spec()["sweep"] for run in runs]
-    assert [(place["index"], place["repeat"]) for place in places] == [
+    places = [run.read_sweep_place() for run in runs]
+    assert [(place.index, place.repeat) for place in places] == [
         (index, index % 2) for index in range(8)
     ]
     user.cluster.wait_for((sweep.path / "summary.json").exists)
@@ -152,7 +152,7 @@ def test_a_later_refusal_says_what_was_submitted_and_leaves_no_half_made_runs(us
     (file,) = (user.folder / "runs").glob("*/sweep.json")
     sweep = Sweep(file.parent)
     assert f"hpcdist cancel {sweep.id}" in refused.stderr
-    assert [run.read_spec()["job"]["resources"]["nodes"] for run in ended(user, sweep)] == [1, 1]
+    assert [run.read_outline().resources.nodes for run in ended(user, sweep)] == [1, 1]
 
 
 def test_a_refusal_of_the_first_job_leaves_nothing(user, sbatch_calls):
@@ -208,7 +208,7 @@ def test_a_run_starts_after_another_that_ended_well(user):
     assert (described[0]["state"], log(second)) == ("pending", "")
     user.write("gate", "")
     user.done(second)
-    assert second.read_spec()["created_s"] < first.read_verdict().time_s
+    assert second.read_spec().created_s < first.read_verdict().time_s
     third = user.submit("says.py", *CPU, "--after", first.id, "--", "a")
     assert "dependency" not in third.script_file.read_text()
     user.done(third)
@@ -282,5 +282,5 @@ def test_runs_are_listed_in_the_order_of_their_points(user):
     ended(user, sweep)
     listed = [run["run"] for run in json.loads(user("runs", "--json").stdout)]
     assert listed == [f"{sweep.id}-{index:03d}" for index in range(4)]
-    created = [Run(user.folder / "runs" / name).read_spec()["created_s"] for name in listed]
+    created = [Run(user.folder / "runs" / name).read_spec().created_s for name in listed]
     assert all(before < after for before, after in pairwise(created))

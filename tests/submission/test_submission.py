@@ -16,9 +16,11 @@ from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
 from hpcdist.schedulers import Plan, local
 from hpcdist.submission import single as submission
 
+LAUNCH = LaunchPlan(nodes=[], device="cpu", backend="gloo")
 DEBUG = """
 import sys
 from pathlib import Path
@@ -60,7 +62,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
         monkeypatch.setenv(name, value)
     run = Run.create(tmp_path, "x")
     submission.write_spec(
-        run, loaded, scheduler="local", plan=Plan(details={"a": 1}), command=["hpcdist"]
+        run, loaded, scheduler="local", plan=Plan(launch=LAUNCH), command=["hpcdist"]
     )
     text = run.spec_file.read_text()
     assert "s3cret" not in text
@@ -69,7 +71,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     assert spec["environment"]["TORCH_MIRROR"] == "https://***@host/path"
     assert spec["id"] == run.id
     assert spec["job"]["script"] == loaded.job.script
-    assert spec["plan"] == {"a": 1}
+    assert spec["plan"] == msgspec.to_builtins(LAUNCH)
     assert spec["scheduler"] == "local"
     assert spec["cwd"] == os.getcwd()
     assert spec["versions"]["python"] == sys.version.split()[0]
@@ -106,19 +108,19 @@ def test_git_state_tells_commit_branch_and_changes(tmp_path, monkeypatch):
     git("add", ".")
     git("commit", "-m", "first")
     state = submission.git_state()
-    assert len(state["commit"]) == 40
-    assert (state["branch"], state["dirty"]) == ("tune/#2", False)
+    assert len(state.commit) == 40
+    assert (state.branch, state.dirty) == ("tune/#2", False)
     Path("train.py").write_text("2")
-    assert submission.git_state()["dirty"]
+    assert submission.git_state().dirty
 
 
 def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(submission.getpass, "getuser", lambda: {}["no such user"])
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, scheduler="local", plan=Plan(), command=[])
+    submission.write_spec(run, loaded, scheduler="local", plan=Plan(launch=LAUNCH), command=[])
     spec = run.read_spec()
-    assert (spec["git"], spec["user"]) == (None, str(os.getuid()))
+    assert (spec.git, spec.user) == (None, str(os.getuid()))
 
 
 def test_submits_of_one_instant_get_runs_of_their_own(loaded, tmp_path):
@@ -247,7 +249,7 @@ def test_a_debug_run_stops_at_breakpoints(write_script, tmp_path):
     (path,) = (tmp_path / "runs").iterdir()
     run = Run(path)
     assert run.read_verdict().kind == "done"
-    assert run.read_submission()["scheduler"] == "local"
+    assert run.read_submission().scheduler == "local"
 
 
 def test_a_debug_run_can_form_a_group_and_tells_its_failure(write_script, tmp_path):

@@ -109,7 +109,7 @@ def test_scripts_are_told_apart_by_the_samples_that_they_recorded(make_run, even
         runs = []
         for gpus in (1, 2):
             run = make_run(f"{job}-{gpus}", job=job, gpus=gpus)
-            spec = run.read_spec()
+            spec = json.loads(run.spec_file.read_text())
             spec["job"].pop("train")
             run.spec_file.write_text(json.dumps(spec))
             each = samples // gpus if job == "shares" else samples

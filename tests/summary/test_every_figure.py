@@ -383,7 +383,7 @@ def test_what_the_variants_of_a_comparison_lost_is_what_their_steps_took_longer(
 
 def as_variant(run, name):
     sweep = {"id": "compare-20261121-100000-abcd", "variant": name, "comparison": "compare"}
-    files.write_json(run.spec_file, run.read_spec() | {"sweep": sweep})
+    files.write_json(run.spec_file, files.read_json(run.spec_file) | {"sweep": sweep})
     return run
 
 

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.report.page.again import command_again
@@ -162,7 +163,7 @@ def spec(source, *overrides, **fields):
     ],
 )
 def test_the_command_to_run_it_again_is_quoted_and_shows_no_secret(value, command):
-    assert command_again(value) == command
+    assert command_again(RunSpec.decode(value)) == command
     if command:
         assert shlex.split(command)
 

@@ -10,6 +10,7 @@ from mlflow_database import copy_database
 
 from hpcdist.base.errors import UserError
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.export.history import read_history
@@ -171,7 +172,7 @@ def test_settings_are_flat_and_hold_no_secret():
         },
         "versions": {"torch": "2.15.0"},
     }
-    assert settings_of(spec) == {
+    assert settings_of(RunSpec.decode(spec)) == {
         "train.lr": 0.1,
         "train.compile": False,
         "environment.API_KEY": "***",

@@ -29,7 +29,7 @@ def add_run(make_run, events):
 
     def add(variant, *ranks, job="ddp", batch=BATCH, device="cuda:0", gpus=None, **where):
         run = make_run(f"{COMPARISON}-{next(count):03d}", job=job, gpus=gpus or len(ranks))
-        spec = run.read_spec()
+        spec = files.read_json(run.spec_file)
         sweep = {"id": COMPARISON, "variant": variant, "comparison": "compare"}
         files.write_json(run.spec_file, spec | {"sweep": sweep})
         for rank, phases in enumerate(ranks):

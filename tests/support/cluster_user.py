@@ -74,7 +74,7 @@ class User:
 
 def job_id(run):
     """The id of the run's job."""
-    return run.read_submission()["job_id"]
+    return run.read_job_id()
 
 
 def log(run, rank=0):

@@ -7,7 +7,6 @@ import time
 from hpcdist.monitor.follow.screen import Screen
 from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import job_section, scheduler_of
 from hpcdist.schedulers import Condition
 
 _A_DAY_S = 20 * 3600
@@ -18,9 +17,9 @@ class Beginning:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._num_nodes = job_section(run, "resources").get("nodes", 1)
+        self._num_nodes = run.read_outline().resources.nodes or 1
         self._said: str | None = None
-        self._is_over = scheduler_of(run) == "local"  # its nodes are this machine
+        self._is_over = run.read_scheduler() == "local"  # its nodes are this machine
 
     def show(self, screen: Screen, condition: Condition) -> None:
         """Say what has become known since the last call."""

@@ -18,7 +18,7 @@ from hpcdist.monitor.follow.screen import Screen
 from hpcdist.monitor.follow.tail import LogTail
 from hpcdist.monitor.states import EndWatch, wait_until_gone
 from hpcdist.runs.run import Run
-from hpcdist.runs.submitted import job_section
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 
 POLL_S = 0.1  # quick enough to read along; the ranks need the processors more
@@ -88,7 +88,7 @@ class _Restarts:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._most = job_section(run, "launch").get("max_restarts", 0)
+        self._most = run.read_outline().launch.max_restarts
         self._next = 0
 
     def show(self, screen: Screen) -> None:
@@ -104,8 +104,8 @@ def show_lost_agents(run: Run, screen: Screen) -> None:
 
 
 def _shown_ranks(run: Run) -> range:
-    resources = job_section(run, "resources")
-    world_size = resources.get("nodes", 1) * resources.get("gpus", 1)
+    resources = run.read_outline().resources
+    world_size = (resources.nodes or 1) * (resources.gpus or 1)
     return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
 
 
@@ -145,7 +145,7 @@ def _show_tail(run: Run, path: Path, screen: Screen) -> None:
 
 
 def _duration(run: Run, verdict: Verdict) -> str:
-    created_s = (run.read_spec() or {}).get("created_s")
-    if verdict.time_s is None or not isinstance(created_s, int | float):
+    created_s = (run.read_spec() or RunSpec()).created_s
+    if verdict.time_s is None or created_s is None:
         return ""
     return f" in {verdict.time_s - created_s:.1f} s"

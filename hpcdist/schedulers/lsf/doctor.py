@@ -56,7 +56,7 @@ def try_script(script: str) -> Finding:
 
 def explain_end(run: Run) -> str:
     """What LSF knows of a job's end, in its own words; empty where it does not answer."""
-    job_id = str((run.read_submission() or {}).get("job_id", ""))
+    job_id = run.read_job_id() or ""
     if not job_id:
         return ""
     try:

@@ -12,10 +12,12 @@ import re
 import time
 from pathlib import Path
 
-from hpcdist.base import files
+import msgspec
+
 from hpcdist.base.errors import SubmissionUnclearError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.known import find_by_name
 from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
@@ -100,17 +102,16 @@ def _still_runs() -> bool:
 
 def _submit_anew(run: Run) -> None:
     """The same run as another job, by the same script."""
-    submission = run.read_submission() or {}
-    name = str(submission.get("job_name"))
-    folder = Path(str(submission.get("folder")))
+    submission = run.read_submission() or Submission()
+    name, folder = str(submission.job_name), Path(str(submission.folder))
     index = os.environ.get("LSB_JOBINDEX", "0")
     called = name if index in {"", "0"} else f"{name}[{index}]"
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
     job_id = _send(script, called, name)
     new_id = job_id if called == name else f"{job_id}[{index}]"
     _give_pickle(folder / "submitit", own_id(), new_id)
-    former = [*submission.get("former_job_ids", []), submission.get("job_id")]
-    files.write_json(run.submission_file, submission | {"job_id": new_id, "former_job_ids": former})
+    former = [*submission.former_job_ids, str(submission.job_id)]
+    run.write_submission(msgspec.structs.replace(submission, job_id=new_id, former_job_ids=former))
 
 
 def _send(script: str, called: str, name: str) -> str:

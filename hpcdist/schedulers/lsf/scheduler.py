@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.accounting import Accounting
@@ -65,7 +63,7 @@ class LsfScheduler:
             warning_signals=["SIGUSR2", "SIGINT", "SIGTERM"],
             limit_min=time_limit_min(job, cluster),
         )
-        return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+        return Plan(launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
         """Slots, memory, GPUs and the run limit, as bsub is asked for them."""
@@ -73,7 +71,7 @@ class LsfScheduler:
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
         """The batch script; pure, and the same on a machine without LSF."""
-        return job_script(job, plan.cluster, target, environment=plan.details["environment"])
+        return job_script(job, plan.cluster, target, environment=plan.launch.environment)
 
     def submit(
         self,
@@ -89,7 +87,7 @@ class LsfScheduler:
         note_jobs(
             runs,
             job_ids,
-            scheduler=self.name,
+            submission=Submission(scheduler=self.name),
             target=target,
             take_back=lambda: executor.take_back(job_ids),
         )
@@ -172,7 +170,7 @@ def _asked(submissions: Any) -> list[str]:
     return sorted({job_key(submission)[0] for submission in found})
 
 
-def _condition(run: Run, submission: Mapping[str, Any] | None, known: JobIndex[Any]) -> Condition:
+def _condition(run: Run, submission: Submission | None, known: JobIndex[Any]) -> Condition:
     job = known.find(run, submission)
     if job is not None:
         condition: Condition = job.condition()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.slurm.config import ask_config
 
@@ -68,5 +69,4 @@ def _reason(cluster: str, here: str | None) -> str:
 
 
 def _cluster_of(run: Run) -> str | None:
-    found = (run.read_submission() or {}).get("cluster")
-    return found if isinstance(found, str) else None
+    return (run.read_submission() or Submission()).cluster

@@ -60,7 +60,7 @@ def try_script(script: str) -> Finding:
 
 def explain_end(run: Run) -> str:
     """What Slurm knows of a job's end, in its own words; empty where it does not answer."""
-    job_id = str((run.read_submission() or {}).get("job_id", ""))
+    job_id = run.read_job_id() or ""
     try:
         argv = ["scontrol", "--oneliner", "show", "job", job_id]
         said = run_command(argv, timeout_s=_TIMEOUT_S).stdout

@@ -8,15 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError
-from hpcdist.runs.plan import LaunchPlan, NodePlan
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
 from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.accounting import Accounting
@@ -25,7 +23,6 @@ from hpcdist.schedulers.known import (
     JobIndex,
     job_key,
     note_jobs,
-    submitted_s,
     unsubmitted,
     wait_until_ended,
 )
@@ -77,7 +74,7 @@ class SlurmScheduler:
             interface=cluster.interface,
             warning_signals=["SIGUSR2", "SIGTERM"],
         )
-        return Plan(details=msgspec.to_builtins(launch), cluster=cluster)
+        return Plan(launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
         """How sbatch's numbers come about."""
@@ -96,7 +93,7 @@ class SlurmScheduler:
             setup=cluster.setup,
             cwd=target.cwd,
             settings=cluster.environment | target.environment,
-            environment=plan.details["environment"],
+            environment=plan.launch.environment,
             num_nodes=job.resources.nodes,
             cpus_per_node=cpus_per_node(job, cluster),
             output=log_pattern(target, "%t"),
@@ -122,11 +119,14 @@ class SlurmScheduler:
         note_jobs(
             runs,
             job_ids,
-            scheduler=self.name,
+            submission=Submission(
+                scheduler=self.name,
+                step=executor.is_step,
+                process=executor.process,
+                cluster=cluster,
+            ),
             target=target,
             take_back=lambda: executor.take_back(job_ids),
-            **executor.submitted,
-            cluster=cluster,
         )
         return executor.said
 
@@ -160,7 +160,7 @@ class SlurmScheduler:
     def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         queue = JobIndex(ask_queue())
         found: dict[str, Condition] = {}
-        submissions: dict[str, Mapping[str, Any]] = {}
+        submissions: dict[str, Submission] = {}
         for run in runs:
             submission = run.read_submission()
             queued = queue.find(run, submission)
@@ -182,7 +182,7 @@ class SlurmScheduler:
         if not submissions or shutil.which("sacct") is None:
             return {}
         jobs = {name: job_key(found) for name, found in submissions.items()}
-        since_s = min(map(submitted_s, submissions.values()))
+        since_s = min(one.submitted_s for one in submissions.values())
         try:
             known = ask_usage([job_id for job_id, _ in jobs.values()], since_s=since_s)
         except CommandFailedError as error:
@@ -236,14 +236,14 @@ def _send(
 
 
 def _from_accounting(
-    missing: Sequence[Run], submissions: Mapping[str, Mapping[str, Any]]
+    missing: Sequence[Run], submissions: Mapping[str, Submission]
 ) -> dict[str, Condition]:
     """Of jobs that squeue has forgotten, by their submissions; lost where accounting is off or does
     not know them."""
     if not missing:
         return {}
     job_ids = {job_key(submissions[run.id])[0] for run in missing}
-    since_s = min(submitted_s(submissions[run.id]) for run in missing)
+    since_s = min(submissions[run.id].submitted_s for run in missing)
     try:
         known = JobIndex(ask_accounting(job_ids, since_s=since_s))
     except SchedulerError:

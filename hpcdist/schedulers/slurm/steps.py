@@ -10,12 +10,11 @@ import signal
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.machine.process import ProcessId, is_alive
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
 from hpcdist.schedulers import Condition
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
 
@@ -26,7 +25,7 @@ _KILL_AFTER_S = 10.0
 
 def is_step(run: Run) -> bool:
     """Whether the run is a step in an allocation, and no job of its own."""
-    return (run.read_submission() or {}).get("step") is True
+    return (run.read_submission() or Submission()).step
 
 
 def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
@@ -70,19 +69,21 @@ def _condition(run: Run, lives: bool) -> Condition:  # noqa: FBT001 - one of two
         return Condition(state="lost")
     if any(run.launch_folder.glob("agent-*.json")):
         return Condition(state="running")
-    job_id = (run.read_submission() or {}).get("job_id")
     return Condition(
-        state="pending", reason=f"its step starts, or waits for room in allocation {job_id}"
+        state="pending",
+        reason=f"its step starts, or waits for room in allocation {run.read_job_id()}",
     )
 
 
 def _is_alive(run: Run) -> bool | None:
     """Of the process that runs srun; None where it is on another host."""
-    try:
-        process = msgspec.convert((run.read_submission() or {}).get("process"), ProcessId)
-    except msgspec.ValidationError:
-        return False
-    return is_alive(process)
+    process = _process(run)
+    return False if process is None else is_alive(process)
+
+
+def _process(run: Run) -> ProcessId | None:
+    """The one that runs srun."""
+    return (run.read_submission() or Submission()).process
 
 
 def _steps() -> dict[str, str]:
@@ -103,8 +104,9 @@ def _scancel(step: str) -> None:
 
 
 def _signal_group(run: Run, number: int) -> None:
-    if _is_alive(run):
+    process = _process(run)
+    if process is not None and is_alive(process):
         try:
-            os.killpg(int((run.read_submission() or {})["process"]["pid"]), number)
+            os.killpg(process.pid, number)
         except ProcessLookupError:
             return  # it ended a moment ago

@@ -9,13 +9,12 @@ import subprocess
 import threading
 from collections.abc import Sequence
 
-import msgspec
 from submitit.core import utils
 from submitit.slurm.slurm import SlurmExecutor
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.machine.process import identify
+from hpcdist.machine.process import ProcessId, identify
 from hpcdist.schedulers import Target
 from hpcdist.schedulers.prepared import PreparedSubmission
 from hpcdist.schedulers.slurm.environment import submission_environment
@@ -32,6 +31,10 @@ _REFUSED_HINT = (
 
 class ScriptExecutor(PreparedSubmission, SlurmExecutor):
     """submitit's Slurm executor, with our script in the place of the one that it would write."""
+
+    is_step = False
+    process: ProcessId | None = None
+    """What was started here."""
 
     def __init__(self, target: Target, script: str, num_nodes: int) -> None:
         if shutil.which("sbatch") is None:
@@ -80,10 +83,12 @@ class StepExecutor(ScriptExecutor):
     in order.
     """
 
+    is_step = True
+
     def take_back(self, job_ids: Sequence[str]) -> None:  # noqa: ARG002 - the allocation stays
         """End the script and its srun, which ends the step."""
-        if self.submitted["process"] is not None:
-            os.killpg(self.submitted["process"]["pid"], signal.SIGKILL)
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def _submit_script(self) -> str:
         job_id = self._target.allocation
@@ -99,7 +104,7 @@ class StepExecutor(ScriptExecutor):
                 stderr=log,
                 start_new_session=True,
             )
-        self.submitted = {"step": True, "process": msgspec.to_builtins(identify(process.pid))}
+        self.process = identify(process.pid)
         # A program that goes on after submitting must not keep the ended script as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         return job_id

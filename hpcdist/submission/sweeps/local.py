@@ -13,8 +13,8 @@ import msgspec
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.monitor.states import EndWatch, wait_until_gone
-from hpcdist.runs.plan import LaunchPlan
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import SubmittedJob, Sweep
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.local import scheduler as local
@@ -59,7 +59,7 @@ class LocalSweep:
     sweep: Sweep
     command: Sequence[str]
     created_s: float = field(default_factory=time.time)
-    surroundings: dict[str, object] = field(default_factory=surroundings_now)
+    surroundings: RunSpec = field(default_factory=surroundings_now)
     started: list[Run] = field(default_factory=list)
 
     def start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:
@@ -167,10 +167,8 @@ class EndsHere:
 
 
 def _job_of(run: Run) -> SubmittedJob:
-    job_id = (run.read_submission() or {}).get("job_id")
-    return SubmittedJob(name=run.id, job_id=str(job_id), runs=[run.id])
+    return SubmittedJob(name=run.id, job_id=str(run.read_job_id()), runs=[run.id])
 
 
 def _gpus(planned: PlannedSubmission) -> set[str]:
-    launch = msgspec.convert(planned.plan.details, LaunchPlan)
-    return {uuid for node in launch.nodes for uuid in node.gpus or []}
+    return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hpcdist.job import LoadedJob
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import SweepPlace
 from hpcdist.runs.sweep import Sweep
 from hpcdist.schedulers import Dependency, Scheduler, Target
 from hpcdist.submission.single import PlannedSubmission, code_of, plan_again, prepare, shape_of
@@ -137,22 +137,22 @@ def lay_out(
 
 def described_point(
     planned: PlannedSweep, sweep: Sweep, index: int, job: tuple[str, int | None] | None = None
-) -> dict[str, Any]:
+) -> SweepPlace:
     """What spec.json says of a run's place in its sweep; `job` is its job's name, and its task."""
     point = planned.points[index]
     name, task = job or (None, None)
-    return {
-        "id": sweep.id,
-        "index": index,
-        "num_points": len(planned.points),
-        "point": point.values,
-        "repeat": point.repeat,
-        "label": point.label,
-        "comparison": planned.comparison,
-        "variant": point.variant,
-        "job_name": name,
-        "task": task,
-    }
+    return SweepPlace(
+        id=sweep.id,
+        index=index,
+        num_points=len(planned.points),
+        point=point.values,
+        repeat=point.repeat,
+        label=point.label,
+        comparison=planned.comparison,
+        variant=point.variant,
+        job_name=name,
+        task=task,
+    )
 
 
 def _array_target(

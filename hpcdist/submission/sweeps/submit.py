@@ -153,7 +153,7 @@ class _Submission:
         except SubmissionUnclearError:
             self.unclear = [run.id for run in runs]
             raise
-        first = str((runs[0].read_submission() or {}).get("job_id"))
+        first = str(runs[0].read_job_id())
         self.submitted.append(
             SubmittedJob(
                 name=target.name,

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import without_passwords
 from hpcdist.base.text import shown
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.export.history import History, final_figures, whole_history
 from hpcdist.summary.export.settings import created_s, settings_of
 from hpcdist.summary.values import RunSummary, Summary, to_json
@@ -99,7 +100,7 @@ def _experiment(client: MlflowClient, job: str) -> str:
 
 
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
-    spec = (Run(Path(run.path)).read_spec() if run.path else None) or {}
+    spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
     began_s = created_s(spec)
     id_tag = run.run.replace("'", "")  # searches have no way to quote it
     tracked = _find(client, experiment, id_tag)
@@ -143,7 +144,7 @@ def _log(
     client: MlflowClient,
     tracked: Tracked,
     run: RunSummary,
-    spec: Mapping[str, Any],
+    spec: RunSpec,
     history: History,
 ) -> None:
     from mlflow.entities import Param, RunTag
@@ -197,17 +198,15 @@ def _metric_name(name: str) -> str:
     return "".join(allowed)[: _LONGEST["key"]]
 
 
-def _tags(run: RunSummary, spec: Mapping[str, Any]) -> dict[str, str]:
-    git = spec.get("git")
-    commit = git.get("commit") if isinstance(git, Mapping) else None
+def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
     known = {
         "mlflow.source.type": "JOB",
         "mlflow.source.name": run.job,
-        "mlflow.user": spec.get("user"),
-        "mlflow.source.git.commit": commit,
+        "mlflow.user": spec.user,
+        "mlflow.source.git.commit": spec.git and spec.git.commit,
         "mlflow.note.content": run.verdict and run.verdict.message,
         "hpcdist.scheduler": run.scheduler,
-        "hpcdist.host": spec.get("host"),
+        "hpcdist.host": spec.host,
         "hpcdist.path": run.path,
         "hpcdist.comparison": run.comparison,
         "hpcdist.variant": run.variant,

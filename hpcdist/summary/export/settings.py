@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpcdist.base.secrets import looks_secret
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.report.page.again import HIDDEN, starred_args
 
 Setting = str | float | bool
@@ -15,24 +16,21 @@ Setting = str | float | bool
 _LEFT_OUT = frozenset({"name", "description"})
 
 
-def settings_of(spec: Mapping[str, Any]) -> dict[str, Setting]:
+def settings_of(spec: RunSpec) -> dict[str, Setting]:
     """The job of a spec.json, by dotted key; what is not set is left out, secrets are starred out,
     and lists are JSON."""
-    job = spec.get("job")
-    flat = dict(_flat(job)) if isinstance(job, Mapping) else {}
-    versions = spec.get("versions")
-    torch = versions.get("torch") if isinstance(versions, Mapping) else None
-    if isinstance(torch, str):
+    flat = dict(_flat(spec.job))
+    if (torch := spec.versions.get("torch")) is not None:
         flat["torch"] = torch
-    if isinstance(spec.get("scheduler"), str):
-        flat["scheduler"] = spec["scheduler"]
+    if spec.scheduler is not None:
+        flat["scheduler"] = spec.scheduler
     return {key: value for key, value in flat.items() if key not in _LEFT_OUT}
 
 
-def created_s(spec: Mapping[str, Any]) -> float:
+def created_s(spec: RunSpec) -> float:
     """Unix time at which the run was submitted; 0 where that is not known."""
-    created = spec.get("created_s")
-    return float(created) if isinstance(created, (int, float)) and 0 < created < 1e12 else 0.0
+    created = spec.created_s
+    return created if created is not None and 0 < created < 1e12 else 0.0
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:

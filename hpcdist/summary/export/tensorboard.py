@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcdist.base import files
 from hpcdist.runs.run import Run, slug
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.export.history import History, whole_history
 from hpcdist.summary.export.settings import Setting, created_s, settings_of
 from hpcdist.summary.report.outputs import cannot_write_output
@@ -30,7 +31,7 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
     written = []
     taken: set[str] = set()
     for run in summary.runs:
-        spec = (Run(Path(run.path)).read_spec() if run.path else None) or {}
+        spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
         path = folder / _unique(slug(run.run), taken) / _FILE
         content = _encode(whole_history(run, created_s(spec)), run, settings_of(spec))
         try:

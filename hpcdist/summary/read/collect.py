@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from hpcdist.runs.events import SCHEMA_VERSION
-from hpcdist.runs.run import Run, is_event_file, is_own_spec, is_run
+from hpcdist.runs.run import Run, is_event_file, is_run
+from hpcdist.runs.spec import RunSpec, SweepPlace
 from hpcdist.summary.read.event_file import DecodedFile, decode_file
 from hpcdist.summary.read.records import (
     EVENT_TYPES,
@@ -30,25 +31,24 @@ from hpcdist.summary.read.records import (
 def read_run(run: Run) -> RunRecord | Fault:
     """What a run directory says of itself; a fault where it is none."""
     spec = run.read_spec()
-    if spec is None or not (is_own_spec(spec) or is_run(run.path)):
+    if spec is None or not is_run(run.path):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
     try:
-        facts = msgspec.convert(spec.get("job"), JobFacts)
+        facts = msgspec.convert(spec.job, JobFacts)
     except msgspec.ValidationError as error:
         text = f"run skipped, its job is not as expected: {error}"
         return Fault(path=run.spec_file.name, text=text)
-    sweep = _mapping(spec.get("sweep"))
-    variant = _text(sweep.get("variant"))
+    sweep = spec.sweep or SweepPlace()
     submission, torn_submission = _read_small(run.submission_file, run.read_submission)
     verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
     return RunRecord(
         id=run.id,
         facts=facts,
         job=_job_as_submitted(spec),
-        comparison=None if variant is None else _text(sweep.get("id")),
-        variant=variant,
-        torch_version=_text(_mapping(spec.get("versions")).get("torch")),
-        scheduler=_text(_mapping(submission).get("scheduler")),
+        comparison=None if sweep.variant is None else sweep.id,
+        variant=sweep.variant,
+        torch_version=spec.versions.get("torch"),
+        scheduler=None if submission is None else submission.scheduler,
         verdict=verdict,
         newest_attempt=_newest_attempt(run),
         attempts=_attempts(run),
@@ -56,16 +56,14 @@ def read_run(run: Run) -> RunRecord | Fault:
     )
 
 
-def _job_as_submitted(spec: dict[str, Any]) -> dict[str, Any]:
+def _job_as_submitted(spec: RunSpec) -> dict[str, Any]:
     """The job with its script where the user has it: snapshots have it in a folder of their own."""
-    job: dict[str, Any] = spec["job"]
-    snapshot = _mapping(spec.get("snapshot"))
-    folder, source, script = snapshot.get("folder"), snapshot.get("source"), job.get("script")
-    if not (isinstance(folder, str) and isinstance(source, str) and isinstance(script, str)):
-        return job
-    if not script.startswith(folder + "/"):
-        return job
-    return job | {"script": source + script[len(folder) :]}
+    snapshot, script = spec.snapshot, spec.job.get("script")
+    if snapshot is None or not (snapshot.folder and snapshot.source and isinstance(script, str)):
+        return spec.job
+    if not script.startswith(snapshot.folder + "/"):
+        return spec.job
+    return spec.job | {"script": snapshot.source + script[len(snapshot.folder) :]}
 
 
 def read_ranks(run: Run) -> Iterator[RankRecord]:
@@ -206,11 +204,3 @@ def _foreign_event_files(run: Run) -> list[Fault]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

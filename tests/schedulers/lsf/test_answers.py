@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.known import JobIndex
 from hpcdist.schedulers.lsf.answers import (
     parse_hosts_table,
@@ -120,7 +121,7 @@ def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut
 def test_a_run_finds_its_element_by_the_id_and_by_the_name(tmp_path):
     (job,) = (one for one in JSON.read(RECORDED["BJOBS_JSON"]) if one.task)
     index = JobIndex([job])
-    submission = {"job_id": "22006[3]", "job_name": "sweep-1"}
+    submission = Submission(job_id="22006[3]", job_name="sweep-1")
     assert index.find(None, submission) is job
 
 

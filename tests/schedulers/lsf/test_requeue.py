@@ -55,7 +55,7 @@ def test_where_brequeue_is_refused_the_run_is_submitted_as_another_job(run, comm
     assert bsub_calls(commands) == [f"bsub -J {NAME}"]
     assert (run.path / "sent").read_text() == "#!/bin/bash\n#BSUB -W 01:00\ntrue\n"
     submission = run.read_submission()
-    assert (submission["job_id"], submission["former_job_ids"]) == ("9", ["7"])
+    assert (submission.job_id, submission.former_job_ids) == ("9", ["7"])
 
 
 def test_what_means_the_hosts_of_the_job_before_does_not_go_into_the_new_one(
@@ -85,7 +85,7 @@ def test_a_refusal_after_a_brequeue_without_an_answer_makes_no_second_job(run, c
     commands.say("brequeue", err="Job <7>: Operation is in progress\n", code=255)
     requeuer.requeue(run)
     assert bsub_calls(commands) == []
-    assert run.read_submission()["job_id"] == "7"
+    assert run.read_job_id() == "7"
 
 
 def test_a_new_job_of_which_bsub_does_not_tell_is_found_by_its_name(run, commands):
@@ -95,7 +95,7 @@ def test_a_new_job_of_which_bsub_does_not_tell_is_found_by_its_name(run, command
         commands, job("7", "RUN"), job("3", "EXIT"), job("8", "RUN", "other"), job("9", "PEND")
     )
     LsfRequeuer().requeue(run)
-    assert run.read_submission()["job_id"] == "9"
+    assert run.read_job_id() == "9"
     assert len(bsub_calls(commands)) == 1
 
 

@@ -10,6 +10,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.known import JobIndex
 from hpcdist.schedulers.slurm.capacity import (
     check_capacity,
@@ -57,7 +58,7 @@ def test_accounting_tells_a_job_from_a_former_one_with_its_id():
     known = JobIndex(parse_accounting(text))
 
     def find(job_id, name):
-        return known.find(Run(Path(name)), {"job_id": job_id, "job_name": name})
+        return known.find(Run(Path(name)), Submission(job_id=job_id, job_name=name))
 
     assert find("7", "new").condition().state == "cancelled"
     assert find("7", "old").condition().state == "failed"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.secrets import looks_secret
+from hpcdist.runs.spec import JobSource, RunSpec
 
 _JOB_FILES = (".yaml", ".yml")
 _OPTIONS = {"module": "-m", "program": "--no-python"}
@@ -15,42 +16,40 @@ _OPTIONS = {"module": "-m", "program": "--no-python"}
 HIDDEN = "***"
 
 
-def command_again(spec: Mapping[str, Any]) -> str | None:
+def command_again(spec: RunSpec) -> str | None:
     """A line for the shell, with the folder that it was submitted from; None where the run was
     submitted from Python, or its spec.json does not say enough.
 
     Values that look like secrets are starred out: the line is shown to others.
     """
-    job, source = _mapping(spec.get("job")), _mapping(spec.get("source"))
-    name = source.get("job")
-    if not isinstance(name, str) or job.get("workload") == "function":
+    job, source = spec.job, spec.source
+    name = source.job
+    if name is None or job.get("workload") == "function":
         return None
     words = ["hpcdist", "submit", *_named(name, job, source)]
     words += [*_where(spec), *_overrides(job, source)]
     words += _after_dashes(job, source)
     line = shlex.join(words)
-    cwd = spec.get("cwd")
-    return f"cd {shlex.quote(cwd)} && {line}" if isinstance(cwd, str) else line
+    return line if spec.cwd is None else f"cd {shlex.quote(spec.cwd)} && {line}"
 
 
-def _named(name: str, job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
+def _named(name: str, job: Mapping[str, Any], source: JobSource) -> list[str]:
     option = _OPTIONS.get(str(job.get("workload")))
     if option is None or _is_job_file(source):
         return [name]
     return [option, name.removeprefix(f"{option} ")]
 
 
-def _where(spec: Mapping[str, Any]) -> list[str]:
-    scheduler, cluster = spec.get("scheduler"), _mapping(spec.get("cluster")).get("name")
-    if scheduler == "local":
+def _where(spec: RunSpec) -> list[str]:
+    if spec.scheduler == "local":
         return ["--local"]
-    words = ["--scheduler", scheduler] if isinstance(scheduler, str) else []
-    return words + (["--cluster", cluster] if isinstance(cluster, str) else [])
+    words = [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
+    return words + ([] if spec.cluster.name is None else ["--cluster", spec.cluster.name])
 
 
-def _overrides(job: Mapping[str, Any], source: Mapping[str, Any]) -> Iterator[str]:
+def _overrides(job: Mapping[str, Any], source: JobSource) -> Iterator[str]:
     args = _texts(job.get("args"))
-    for text in _texts(source.get("overrides")):
+    for text in source.overrides:
         key, _, value = text.partition("=")
         if _is_secret(key, value):
             yield from ("--set", f"{key}={HIDDEN}")
@@ -67,7 +66,7 @@ def _as_override(args: Sequence[str]) -> str:
     return f"args={json.dumps(starred_args(args), ensure_ascii=False)}"
 
 
-def _after_dashes(job: Mapping[str, Any], source: Mapping[str, Any]) -> list[str]:
+def _after_dashes(job: Mapping[str, Any], source: JobSource) -> list[str]:
     args = _texts(job.get("args"))
     if not args or _is_job_file(source) or _sets_args(source):
         return []
@@ -97,17 +96,13 @@ def _is_secret(name: str, value: str) -> bool:
     return looks_secret(name.replace("-", "_"), value)
 
 
-def _is_job_file(source: Mapping[str, Any]) -> bool:
-    return str(source.get("job")).endswith(_JOB_FILES)
+def _is_job_file(source: JobSource) -> bool:
+    return str(source.job).endswith(_JOB_FILES)
 
 
-def _sets_args(source: Mapping[str, Any]) -> bool:
-    return any(text.startswith("args=") for text in _texts(source.get("overrides")))
+def _sets_args(source: JobSource) -> bool:
+    return any(text.startswith("args=") for text in source.overrides)
 
 
 def _texts(value: Any) -> list[str]:
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

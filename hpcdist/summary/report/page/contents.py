@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import UNDEFINED, shown
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.report.page.again import command_again
 from hpcdist.summary.report.page.inline_svg import draw_inline
 from hpcdist.summary.report.pictures.catalogue import find_pictures
@@ -126,7 +127,7 @@ def _run(row: Row) -> PageRun:
         told=shown(run.verdict.message) if run.verdict and is_failed else "",
         log_name=shown(run.verdict.log or "") if run.verdict else "",
         log=_tail(log) if log else "",
-        again=command_again(spec or {}),
+        again=command_again(spec or RunSpec()),
     )
 
 

@@ -1,0 +1,274 @@
+"""The typed content of spec.json and submission.json: what was asked for, and who has the run.
+
+Reading is lenient: files of other versions and damaged ones are read field by field, and what is
+missing or of another type gets its default. Only agents read strictly, see `decode_launch`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec, job_from_dict
+from hpcdist.machine.process import ProcessId
+
+SPEC_VERSION = 1
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as the scheduler planned it."""
+
+    address: str | None = None
+    """Where the others reach it; None: its host name."""
+    rank_cpus: list[list[int]] | None = None
+    """CPUs of each rank; None: an equal share of those that the agent may use."""
+    gpus: list[str] | None = None
+    """UUIDs of its GPUs; None: as CUDA_VISIBLE_DEVICES says."""
+
+
+class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a scheduler lays the ranks out over the nodes."""
+
+    nodes: list[NodePlan]
+    device: str
+    """cpu or cuda; auto: as the nodes have it."""
+    backend: str
+    """gloo or nccl; auto: as the device wants it."""
+    num_threads: int | None = None
+    """CPU threads per rank; None: the rank's share of the CPUs."""
+    environment: dict[str, str] = {}
+    """Variables for the agents and ranks; what the user has set stays."""
+    warning_signals: list[str] = []
+    """What the scheduler sends to the agents before it ends the job, such as SIGUSR2."""
+    enforces_limits: bool = False
+    """The agents see to resources.mem_gb and time_limit_min, since no scheduler does."""
+    limit_min: float | None = None
+    """Time limit of which node 0's agent warns the ranks by its own clock: the scheduler's warning
+    comes at the limit itself. None: the scheduler warns before."""
+    interface: str | None = None
+    """Network interface for gloo and NCCL, where the user has set none; None: the one by which
+    node 0 is reached."""
+
+
+def threads_of_user(before: Mapping[str, str]) -> int | None:
+    """Return the threads per rank that the user's OMP_NUM_THREADS names, if it names a number."""
+    first = before.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
+class UsedCluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster profile that a run was planned with."""
+
+    name: str | None = None
+    """None: no profile was chosen."""
+    profile: ClusterProfile = ClusterProfile()
+    """Secrets of its environment are starred out."""
+
+
+class JobSource(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a job came from."""
+
+    job: str | None = None
+    """Name or path, as the user gave it."""
+    overrides: list[str] = []
+    """key=value of every flag."""
+
+
+class UsedSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot of a git work tree that a run executes."""
+
+    id: str | None = None
+    folder: str | None = None
+    """Where its files are stored."""
+    source: str | None = None
+    """The work tree."""
+
+
+class GitState(msgspec.Struct, frozen=True, kw_only=True):
+    """Git's view of the directory that a run was submitted from."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+    """Some tracked file has changes."""
+
+
+class SweepPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The sweep that a run belongs to, and its place there."""
+
+    id: str | None = None
+    index: int | None = None
+    """From 0, in the order of the points."""
+    num_points: int | None = None
+    point: dict[str, Any] | None = None
+    """Key of the job -> its value at this point."""
+    repeat: int | None = None
+    """From 0, among the runs with these values."""
+    label: str | None = None
+    """The point in one line."""
+    comparison: str | None = None
+    """Name of the comparison whose variants the points are."""
+    variant: str | None = None
+    job_name: str | None = None
+    """What the scheduler calls the array that the run is part of; None: the run's id."""
+    task: int | None = None
+    """The run's number in that array."""
+
+
+class OutlineResources(msgspec.Struct, frozen=True, kw_only=True):
+    """Size of a job."""
+
+    nodes: int | None = None
+    gpus: int | None = None
+    """Per node."""
+
+
+class OutlineLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """Restarts and patience of a job."""
+
+    max_restarts: int = 0
+    grace_s: float = 0.0
+
+
+class OutlineCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job goes on from."""
+
+    resume: str | None = None
+
+
+class JobOutline(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of a job that are needed of runs of any version."""
+
+    name: str | None = None
+    workload: str | None = None
+    resources: OutlineResources = OutlineResources()
+    launch: OutlineLaunch = OutlineLaunch()
+    checkpoint: OutlineCheckpoint = OutlineCheckpoint()
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """spec.json: all that was decided about a run, and what it was decided with."""
+
+    version: int = SPEC_VERSION
+    id: str | None = None
+    created_s: float | None = None
+    """Unix time."""
+    scheduler: str | None = None
+    cluster: UsedCluster = UsedCluster()
+    job: dict[str, Any] = {}
+    """The job by its keys, as `job_to_dict` writes it; other versions have other keys."""
+    plan: LaunchPlan | None = None
+    source: JobSource = JobSource()
+    cwd: str | None = None
+    """The directory that the run was submitted from."""
+    snapshot: UsedSnapshot | None = None
+    command: list[str] = []
+    """How the user asked for the run."""
+    user: str | None = None
+    host: str | None = None
+    """Where the run was submitted."""
+    versions: dict[str, str | None] = {}
+    """Package -> version."""
+    git: GitState | None = None
+    """None: not in a git work tree."""
+    environment: dict[str, str] = {}
+    """Of the submission, without secrets."""
+    sweep: SweepPlace | None = None
+    """None: the run is by itself."""
+
+    @property
+    def outline(self) -> JobOutline:
+        """The keys of the job that are needed of runs of any version."""
+        return _decode(self.job, JobOutline)
+
+    @classmethod
+    def decode(cls, value: object) -> RunSpec | None:
+        """Return what can be read of a spec.json; None where it is no JSON object."""
+        if not isinstance(value, dict):
+            return None
+        spec = _decode(value, cls)
+        if spec.sweep is not None and not spec.sweep.id:
+            return msgspec.structs.replace(spec, sweep=None)
+        return spec
+
+    def encode(self) -> dict[str, Any]:
+        """Return the content of spec.json."""
+        value: dict[str, Any] = msgspec.to_builtins(self)
+        if self.sweep is None:
+            del value["sweep"]
+        return value
+
+
+def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
+    """Return what an agent starts its ranks by; every field must be as this version writes it.
+
+    Raises msgspec.ValidationError.
+    """
+    spec = msgspec.convert(value, RunSpec)
+    if spec.plan is None:
+        raise msgspec.ValidationError("Object missing required field `plan`")
+    if "workload" not in spec.job:
+        raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
+    return job_from_dict(spec.job), spec.plan, spec
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """submission.json: which job of which scheduler a run is."""
+
+    scheduler: str | None = None
+    job_id: str | None = None
+    """Of an element of an array, with its place there."""
+    job_name: str | None = None
+    """An id alone may be another job's by now."""
+    submitted_s: float = 0.0
+    """Unix time; 0 where it is not known."""
+    folder: str | None = None
+    """Holds the script, and submitit's files."""
+    process: ProcessId | None = None
+    """What was started on the host of the submission: submitit's controller, or srun."""
+    step: bool = False
+    """The run is a step in an allocation, and no job of its own."""
+    cluster: str | None = None
+    """Slurm's cluster."""
+    former_job_ids: list[str] = []
+    """Jobs in whose place this one was submitted."""
+
+    @classmethod
+    def decode(cls, value: object) -> Submission | None:
+        """Return what can be read of a submission.json; None where it is no JSON object."""
+        return _decode(value, cls) if isinstance(value, dict) else None
+
+
+def _decode(value: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        pass
+    fields = {}
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in value:
+            try:
+                fields[field.name] = _decode_field(value[field.encode_name], field.type)
+            except msgspec.ValidationError:
+                continue
+    return kind(**fields)
+
+
+def _decode_field(value: Any, kind: Any) -> Any:
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for member in members:
+        if isinstance(value, dict) and _has_defaults(member):
+            return _decode(value, member)
+    return msgspec.convert(value, kind)
+
+
+def _has_defaults(kind: Any) -> bool:
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return False
+    return not any(field.required for field in msgspec.structs.fields(kind))
