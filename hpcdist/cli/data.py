@@ -19,8 +19,8 @@ from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
-    from hpcdist.data.images.checking import Report
-    from hpcdist.data.images.files import ImageParts
+    from hpcdist.data.images.decoding import Report
+    from hpcdist.data.splits import ImageParts
     from hpcdist.job.spec import Data
 
 
@@ -141,7 +141,7 @@ def _check_whole(wanted: Data, *, as_json: bool) -> None:
 
 
 def _read(parts: ImageParts) -> Report:
-    from hpcdist.data.images.checking import check_files
+    from hpcdist.data.images.decoding import check_files
 
     with _progress(len(parts.train) + len(parts.test)) as tick:
         return check_files(parts, tick)

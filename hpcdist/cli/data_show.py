@@ -126,8 +126,7 @@ def _file(out: str) -> Path:
 
 def _draw(wanted: Data, *, seed: int, number: int) -> Image:
     from hpcdist.data.catalog import check_data, find_data_set
-    from hpcdist.data.images.grid import draw_grid
-    from hpcdist.data.images.preview import load_preview
+    from hpcdist.data.images.preview import draw_grid, load_preview
 
     if find_data_set(wanted).images is None:
         check_data(wanted)  # JobError where files are missing, before torchvision looks for them

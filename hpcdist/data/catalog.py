@@ -15,12 +15,12 @@ from hpcdist.data.images import faces, folders
 from hpcdist.data.images.transforms import is_unchanged
 from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.data.mnist import IdxDataSet
-from hpcdist.data.sizes import SplitSizes
+from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
-    from hpcdist.data.images.files import ImageParts
+    from hpcdist.data.splits import ImageParts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.mnist import download_by_torchvision
-from hpcdist.data.sizes import SplitSizes
+from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.sizes import SplitSizes
+from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hpcdist.runs.snapshot import (
 )
 from hpcdist.runs.snapshot.plan import DEFAULT_LIMIT_BYTES
 from hpcdist.runs.spec import UsedSnapshot
-from hpcdist.training.model.own_model import is_own
+from hpcdist.training.model.checks import is_own
 
 SUBMIT_DIR_VARIABLE = "HPCDIST_SUBMIT_DIR"
 """Tells the ranks where the job was submitted."""

@@ -11,8 +11,7 @@ from hpcdist.data.images.transforms import check_transform, is_unchanged
 from hpcdist.data.images.whole_batch.choice import check_device_transform
 from hpcdist.job.spec import TrainingJob
 from hpcdist.training.checkpoint.files import resume_candidates
-from hpcdist.training.model.args import check_model_args
-from hpcdist.training.model.names import check_model_name, is_torchvision
+from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 
 def check_training(job: TrainingJob) -> None:

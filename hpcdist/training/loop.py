@@ -19,25 +19,28 @@ from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import call_when_ready, make_timer, warm_up
-from hpcdist.training import memory
 from hpcdist.training.bad_files import BadFileNotes
-from hpcdist.training.checkpoint import identity, model_state, rng
 from hpcdist.training.checkpoint.checkpoint import Position
-from hpcdist.training.checkpoint.resume import Loaded
+from hpcdist.training.checkpoint.resume import (
+    Loaded,
+    describe_training,
+    differences,
+    require_same_training,
+)
 from hpcdist.training.checkpoint.saving import Saver
-from hpcdist.training.compilation import compile_module
+from hpcdist.training.checkpoint.state import seed_rank, set_rng_state, take_over
 from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.evaluation import Score, Scoring, evaluate, in_evaluation
-from hpcdist.training.model.blocks import recompute_blocks
+from hpcdist.training.memory import MemoryLog
+from hpcdist.training.model.building import compile_module, pick_num_threads, recompute_blocks
 from hpcdist.training.model.models import pick_memory_format
 from hpcdist.training.optimization import (
+    PRECISIONS,
     Schedule,
     build_optimizer,
     set_rate,
 )
-from hpcdist.training.precision import PRECISIONS
 from hpcdist.training.strategies import STRATEGIES, Place
-from hpcdist.training.threads import pick_num_threads
 
 
 @dataclass
@@ -143,8 +146,8 @@ class Trainer:
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
         self._schedule = Schedule(train=job.train)
-        self._memory = memory.MemoryLog(self.context.events, self.device)
-        self._identity = identity.describe(job, self.context)
+        self._memory = MemoryLog(self.context.events, self.device)
+        self._identity = describe_training(job, self.context)
         self._saver = Saver(
             self.context,
             keep=job.checkpoint.keep,
@@ -162,15 +165,13 @@ class Trainer:
     def restore(self, loaded: Loaded) -> list[str]:
         """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""
         state = loaded.state
-        identity.require_same_training(state["identity"], self._identity, loaded.path.name)
-        model_state.take_over(
-            self.model, self._optimizer, loaded.weights(self.model, self._optimizer)
-        )
+        require_same_training(state["identity"], self._identity, loaded.path.name)
+        take_over(self.model, self._optimizer, loaded.weights(self.model, self._optimizer))
         self._restore_scaler(state.get("scaler"))
         self.position = loaded.position
-        differing = identity.differences(state["identity"], self._identity)
+        differing = differences(state["identity"], self._identity)
         if len(state["rng"]) == self.context.world_size:
-            rng.set_rng_state(state["rng"][self.context.rank], self.device)
+            set_rng_state(state["rng"][self.context.rank], self.device)
         else:
             self._seed_rank()
         return differing
@@ -208,7 +209,7 @@ class Trainer:
 
     def _seed_rank(self) -> None:
         rank, step = self.context.rank, self.position.step
-        rng.seed_rank(self.job.train.seed, rank=rank, step=step, device=self.device)
+        seed_rank(self.job.train.seed, rank=rank, step=step, device=self.device)
 
     # One epoch.
 

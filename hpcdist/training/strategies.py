@@ -15,8 +15,8 @@ from torch.nn.parallel import DataParallel as TorchDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.job.spec import Train
-from hpcdist.training.model.blocks import find_blocks
-from hpcdist.training.precision import PRECISIONS, Autocasting
+from hpcdist.training.model.building import find_blocks
+from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

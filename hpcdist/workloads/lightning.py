@@ -9,9 +9,8 @@ from hpcdist.data.catalog import data_notes
 from hpcdist.job.spec import JobSpec, LightningJob
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checks import check_training, prepare_data, training_modules
-from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_kind_of_device, check_settings
+from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
 
 
 def check(job: JobSpec) -> None:

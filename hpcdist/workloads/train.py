@@ -10,9 +10,8 @@ from hpcdist.data.catalog import data_notes
 from hpcdist.job.spec import JobSpec, TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checks import check_training, prepare_data, training_modules
-from hpcdist.training.compilers import require_compiler
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_kind_of_device, check_settings
+from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
@@ -87,7 +86,7 @@ def _make_trainer(
     context: RankContext, job: TrainJob, begin_s: float, *, has_group: bool
 ) -> Trainer:
     from hpcdist.data.catalog import load_data
-    from hpcdist.training.decoded import share_decoded
+    from hpcdist.data.images.memory import share_decoded
     from hpcdist.training.loop import Trainer
     from hpcdist.training.model.building import build_noted
     from hpcdist.training.model.models import count_parameters

@@ -14,7 +14,7 @@ from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.verdict import RankEnd
 from hpcdist.submission import single as submission
-from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
+from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 GIB = 1 << 30
 LIMIT_S = 60.0

@@ -41,7 +41,7 @@ _OF_A_TRAINING = (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "hpcdist.training.model.building",
-    "hpcdist.training.decoded",
+    "hpcdist.data.images.memory",
     "hpcdist.training.loop",
     "hpcdist.training.checkpoint.sharded",
     "hpcdist.workloads.train",

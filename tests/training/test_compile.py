@@ -6,7 +6,7 @@ import torch
 
 from hpcdist import workloads
 from hpcdist.base.errors import JobError
-from hpcdist.training import compilers
+from hpcdist.training import rules
 
 COMPILING_LIMIT_S = 300
 
@@ -79,6 +79,6 @@ def test_a_python_without_headers_is_told_with_the_path(make_job, tmp_path, monk
     compiler.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compilers.sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(rules.sysconfig, "get_path", lambda _name: str(tmp_path))
     with pytest.raises(JobError, match=f"no headers of its Python: {tmp_path}/Python.h"):
         workloads.check_host(make_job(train={"compile": True}), "cpu")

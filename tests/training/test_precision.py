@@ -8,7 +8,7 @@ import torch
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.job.spec import Train, TrainJob
-from hpcdist.training.precision import PRECISIONS, Autocasting
+from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 BLOCKS = """
 from torch import nn

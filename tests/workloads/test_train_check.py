@@ -7,7 +7,7 @@ import pytest
 from hpcdist import workloads
 from hpcdist.base.errors import JobError
 from hpcdist.job.spec import InferenceJob, LightningJob, TrainJob
-from hpcdist.training.model.names import torchvision_models
+from hpcdist.training.model.checks import torchvision_models
 from hpcdist.workloads import train
 
 

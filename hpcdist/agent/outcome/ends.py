@@ -27,7 +27,7 @@ from hpcdist.rank.board import RankProgress
 from hpcdist.runs.events import EventWriter, read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import RankEnd
-from hpcdist.training.memory_advice import Holding, advise, advise_on_model, expected_holding
+from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 _CRASH_MARK = "Fatal Python error:"
 _LAST_LINES = 60

@@ -9,7 +9,7 @@ from hpcdist.data.catalog import check_data, find_data_set
 from hpcdist.data.images.whole_batch.choice import check_device_transform
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob
-from hpcdist.training.model.names import check_model_name
+from hpcdist.training.model.checks import check_model_name
 
 _COMPARED = tuple(Setting.__struct_fields__)
 _MOST_COMBINATIONS = 1_000

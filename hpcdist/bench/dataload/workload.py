@@ -31,7 +31,7 @@ from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.spec import Data, DataloadJob, JobSpec
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext
-from hpcdist.training.model.names import is_torchvision
+from hpcdist.training.model.checks import is_torchvision
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.sources import Source

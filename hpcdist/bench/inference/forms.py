@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpcdist.base.errors import HpcdistError
 from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, share_of
 from hpcdist.rank.context import RankContext
-from hpcdist.training.precision import PRECISIONS, Autocasting
+from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 
 class Single:

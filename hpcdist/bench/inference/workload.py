@@ -25,8 +25,7 @@ from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.spec import Inference, InferenceJob, JobSpec
 from hpcdist.rank.context import RankContext
-from hpcdist.training.model.args import check_model_args
-from hpcdist.training.model.names import check_model_name, is_torchvision
+from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -136,10 +135,10 @@ class _Benchmark:
 
     def _build(self) -> tuple[nn.Module, Any]:
         """The model in its memory format, ready for inference; the same in all ranks."""
-        from hpcdist.training.checkpoint import rng
+        from hpcdist.training.checkpoint.state import seed_weights
         from hpcdist.training.model.models import build_model, pick_memory_format
 
-        rng.seed_weights(self.setting.seed)
+        seed_weights(self.setting.seed)
         model = build_model(self._job.model, self._images.shape, self._images.num_classes).eval()
         memory_format = pick_memory_format(
             model,

@@ -20,8 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
-from hpcdist.data.images.memory import SharedMemory
-from hpcdist.data.images.pinned import Pinned
+from hpcdist.data.images.memory import Pinned, SharedMemory
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, changed
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.images.files import ImageParts
-from hpcdist.data.images.listing import Found
-from hpcdist.data.images.splits import split_classes
+from hpcdist.data.splits import ImageClass, ImageParts, split_classes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,12 +53,12 @@ class Plan:
         random.Random(self.seed).shuffle(counts)
         return counts
 
-    def classes(self) -> list[Found]:
+    def classes(self) -> list[ImageClass]:
         """The people, and the paths of their images."""
         width = max(4, len(str(self.people)))
         names = [f"Person_{person:0{width}d}" for person in range(1, self.people + 1)]
         return [
-            Found(
+            ImageClass(
                 name=name,
                 paths=tuple(f"{name}/{name}_{number:04d}.jpg" for number in range(1, count + 1)),
             )

@@ -1,18 +1,27 @@
-"""Memory that a rank and its workers write and read together, and that no file system limits.
+"""Memory that the ranks and workers of a node share: places for batches, and decoded pictures.
 
-Anonymous: it is gone with the last process that has it, however that ends. Containers often allow
-only 64 MB in /dev/shm, where torch's own shared tensors live.
+It is anonymous: it is gone with the last process that has it, however that ends, and no other run
+ever sees it. Containers often allow only 64 MB in /dev/shm, where torch keeps shared tensors.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
+
+from hpcdist.data.arrays import DataSet
+from hpcdist.data.images.samples import ImageSamples
+from hpcdist.job.spec import Data, TrainingJob
+from hpcdist.machine.memory import free_bytes
+from hpcdist.rank.context import RankContext
 
 
 class SharedMemory:
@@ -57,3 +66,170 @@ class SharedMemory:
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)  # the mapping lives as long as arrays of it do
+
+
+class Pinned:
+    """Locks memory that workers write to, so that the GPU copies from it by itself."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        """Lock all of it; the memory stays as it is where that is refused."""
+        self._bytes = memory.array((memory.num_bytes,), np.uint8)
+        self._copied: dict[int, Any] = {}
+        self._runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        address = self._bytes.ctypes.data
+        self.is_locked = int(self._runtime.cudaHostRegister(address, memory.num_bytes, 0)) == 0
+        if not self.is_locked:
+            with suppress(RuntimeError):  # CUDA tells the refusal to whoever asks next, and once
+                torch.ones(1, device="cuda")
+
+    def note_copy(self, place: int) -> None:
+        """A copy from this place has been queued."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        self._copied[place] = event
+
+    def wait(self, place: int) -> None:
+        """Until the last copy from this place is over: it is about to be written to."""
+        event = self._copied.pop(place, None)
+        if event is not None:
+            event.synchronize()
+
+    def close(self) -> None:
+        """Unlock the memory, when all copies are over."""
+        for place in list(self._copied):
+            self.wait(place)
+        if self.is_locked:
+            self._runtime.cudaHostUnregister(self._bytes.ctypes.data)
+            self.is_locked = False
+
+
+_SHARE = 4
+"""A cache may have one part in so many of the memory that is free."""
+
+
+class DecodedCache:
+    """Room for each picture of a part of a data set; filled by whoever decodes one first."""
+
+    def __init__(self, memory: SharedMemory, number: int, shape: tuple[int, int, int]) -> None:
+        """`shape`: (channels, height, width)"""
+        self.memory = memory
+        self._number = number
+        self._shape = shape
+        self._take_arrays()
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where another process of this node finds it, see `open_at`."""
+        return self.memory.place
+
+    @classmethod
+    def open_at(
+        cls, place: tuple[int, int, int], number: int, shape: tuple[int, int, int]
+    ) -> DecodedCache:
+        """That of another process of this user; OSError where it cannot be reached."""
+        return cls(SharedMemory.of_process(*place), number, shape)
+
+    @classmethod
+    def make(cls, number: int, shape: tuple[int, int, int]) -> DecodedCache:
+        """An empty one, which takes up memory only as it is filled."""
+        return cls(SharedMemory(needed_bytes(number, shape)), number, shape)
+
+    def get(self, index: int) -> NDArray[np.uint8] | None:
+        """A picture [height, width, channels]; None where it is still to be decoded."""
+        if not self._is_there[index]:
+            return None
+        pixels: NDArray[np.uint8] = self._pixels[index]
+        return pixels
+
+    def put(self, index: int, pixels: NDArray[np.uint8]) -> None:
+        """Keep a picture."""
+        self._pixels[index] = pixels
+        self._is_there[index] = 1  # last, for those who read it meanwhile
+
+    def _take_arrays(self) -> None:
+        channels, height, width = self._shape
+        size = self._number * channels * height * width
+        whole = self.memory.array((size + self._number,), np.uint8)
+        self._pixels = whole[:size].reshape(self._number, height, width, channels)
+        self._is_there = whole[size:]
+
+    def __getstate__(self) -> tuple[SharedMemory, int, tuple[int, int, int]]:
+        """For a process that is started, not forked."""
+        return self.memory, self._number, self._shape
+
+    def __setstate__(self, state: tuple[SharedMemory, int, tuple[int, int, int]]) -> None:
+        self.memory, self._number, self._shape = state
+        self._take_arrays()
+
+
+def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
+    """Memory for so many pictures, when all are decoded."""
+    return number * (int(np.prod(shape)) + 1)
+
+
+def affordable_bytes(limit_bytes: float | None = None) -> int:
+    """What a cache may take of this node's memory; `limit_bytes`: what the job may use of it."""
+    free = free_bytes()
+    return (free if limit_bytes is None else min(free, int(limit_bytes))) // _SHARE
+
+
+Place = tuple[int, int, int]
+
+
+def share_decoded(
+    data: DataSet, context: RankContext, job: TrainingJob, *, has_group: bool
+) -> None:
+    """Give the image files of a data set their cache where the job asks for it and it fits.
+
+    Every rank calls this, once. One rank of each node makes the memory, and the others take it from
+    there: each picture is decoded once per node.
+    """
+    parts = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
+    share_parts(parts, context, job.data, mem_gb=job.resources.mem_gb, has_group=has_group)
+
+
+def share_parts(
+    parts: list[ImageSamples],
+    context: RankContext,
+    data: Data,
+    *,
+    mem_gb: float | None,
+    has_group: bool,
+) -> None:
+    """The same for parts of a data set; `mem_gb`: resources.mem_gb."""
+    if not parts or data.cache is False:
+        return
+    made = _make(parts, data, mem_gb) if context.local_rank == 0 else []
+    everybodys: list[tuple[int, list[Place]] | None] = [None] * context.world_size
+    own = (context.node_rank, [cache.place for cache in made])
+    if has_group:
+        dist.all_gather_object(everybodys, own)
+    else:
+        everybodys = [own]
+    places = [here for node, here in filter(None, everybodys) if node == context.node_rank and here]
+    if not places:
+        return
+    for part, place in zip(parts, places[0], strict=False):  # fewer, where not all fit
+        part.cache = made.pop(0) if made else _open(place, part, context)
+
+
+def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[DecodedCache]:
+    """Caches for as many parts as fit."""
+    left = affordable_bytes(None if mem_gb is None else mem_gb * 1e9)
+    made: list[DecodedCache] = []
+    for part in parts:
+        left -= needed_bytes(len(part), part.decoded_shape)
+        if left < 0 and data.cache == "auto":
+            break
+        made.append(DecodedCache.make(len(part), part.decoded_shape))
+    return made
+
+
+def _open(place: Place, part: ImageSamples, context: RankContext) -> DecodedCache | None:
+    """What the first rank of this node has made; a rank that cannot reach it does without."""
+    try:
+        return DecodedCache.open_at(place, len(part), part.decoded_shape)
+    except OSError as error:
+        message = f"decoded photographs are not shared with this rank: {error.strerror or error}"
+        context.events.write("note", message=message)
+        return None

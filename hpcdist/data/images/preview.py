@@ -1,9 +1,15 @@
-"""The first batch of a training as the model will see it: each image before and after."""
+"""The first batch of a training as the model will see it, and a picture of it.
+
+The picture is a grid of images with their labels, each before and after data.transform.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +23,12 @@ if TYPE_CHECKING:
     from hpcdist.data.images.samples import ImageSamples
 
     Pixels = NDArray[np.uint8]
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+    from PIL.ImageFont import FreeTypeFont
+    from PIL.ImageFont import ImageFont as BitmapFont
+
+    Font = FreeTypeFont | BitmapFont
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +71,7 @@ def _first(num_samples: int, seed: int, number: int) -> list[int]:
 
 
 def _from_file(plain: ImageSamples, samples: ImageSamples, index: int) -> Shown:
-    from hpcdist.data.images.contents import explain_unread, no_warnings
-    from hpcdist.data.images.decoding import UnreadableImageError
+    from hpcdist.data.images.decoding import UnreadableImageError, explain_unread, no_warnings
 
     label = samples.files.classes[samples.files.labels[index]]
     try:
@@ -102,3 +113,129 @@ def _from_memory(data: Data, seed: int, number: int) -> Iterator[Shown]:
             before=np.rint(before[position] * brighter).astype(np.uint8),
             after=np.rint(after[position] * brighter).clip(0, 255).astype(np.uint8),
         )
+
+
+_LEAST_SIDE, _MOST_SIDE = 96, 176
+_GAP = 12
+_INNER_GAP = 2
+_TEXT = 12
+_LINE = 18
+_BACKGROUND, _INK, _FAINT = "#ffffff", "#202020", "#d8d8d8"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where things are, in pixels."""
+
+    tile: tuple[int, int]
+    """Width and height of one image."""
+    per_sample: int
+    """2: before and after; 1: where they are the same."""
+    columns: int
+    rows: int
+
+    @property
+    def cell(self) -> tuple[int, int]:
+        width, height = self.tile
+        inner = (self.per_sample - 1) * _INNER_GAP
+        return width * self.per_sample + inner + _GAP, height + _LINE + _GAP
+
+    @property
+    def size(self) -> tuple[int, int]:
+        width, height = self.cell
+        return self.columns * width + _GAP, self.rows * height + _LINE + 2 * _GAP
+
+    def corner(self, number: int) -> tuple[int, int]:
+        """Of a sample's cell."""
+        width, height = self.cell
+        row, column = divmod(number, self.columns)
+        return _GAP + column * width, _LINE + 2 * _GAP + row * height
+
+
+def draw_grid(shown: Sequence[Shown], *, title: str, both: bool) -> Image:
+    """The samples beneath a title; `both`: before on the left and after on the right of each."""
+    from PIL import Image, ImageDraw
+
+    layout = _lay_out(shown, per_sample=2 if both else 1)
+    font = _font()
+    page = Image.new("RGB", layout.size, _BACKGROUND)
+    pen = ImageDraw.Draw(page)
+    pen.text((_GAP, _GAP), _fitted(pen, title, layout.size[0] - 2 * _GAP, font), _INK, font)
+    for number, sample in enumerate(shown):
+        left, top = layout.corner(number)
+        pictures = (sample.before, sample.after) if both else (sample.after,)
+        for place, pixels in enumerate(pictures):
+            corner = (left + place * (layout.tile[0] + _INNER_GAP), top)
+            if pixels is None:
+                _cross(pen, corner, layout.tile)
+            else:
+                page.paste(_tile(pixels, layout.tile), corner)
+        text = _fitted(pen, sample.label, layout.cell[0] - _GAP, font)
+        pen.text((left, top + layout.tile[1] + 2), text, _INK, font)
+    return page
+
+
+def _lay_out(shown: Sequence[Shown], *, per_sample: int) -> _Layout:
+    pixels = next((sample.after for sample in shown if sample.after is not None), None)
+    height, width = (_LEAST_SIDE, _LEAST_SIDE) if pixels is None else pixels.shape[:2]
+    tile = _scaled(width, height)
+    even = math.sqrt(len(shown) * (tile[1] + _LINE) / (tile[0] * per_sample))
+    columns = _columns(len(shown), even)
+    rows = math.ceil(len(shown) / columns)
+    return _Layout(tile=tile, per_sample=per_sample, columns=columns, rows=rows)
+
+
+def _columns(number: int, even: float) -> int:
+    """Near to what makes the page square, with the last row as full as can be."""
+    choices = {max(1, min(math.floor(even) + step, number)) for step in (-1, 0, 1, 2)}
+    return min(choices, key=lambda columns: (-number % columns, abs(columns - even)))
+
+
+def _scaled(width: int, height: int) -> tuple[int, int]:
+    """The size at which images are shown: small ones whole times larger."""
+    longest = max(width, height)
+    if longest < _LEAST_SIDE:
+        times = math.ceil(_LEAST_SIDE / longest)
+        return width * times, height * times
+    share = min(1.0, _MOST_SIDE / longest)
+    return max(1, round(width * share)), max(1, round(height * share))
+
+
+def _tile(pixels: Pixels, size: tuple[int, int]) -> Image:
+    from PIL import Image
+
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    larger = size[0] > image.width
+    method = Image.Resampling.NEAREST if larger else Image.Resampling.LANCZOS
+    return image.resize(size, method)
+
+
+def _cross(pen: ImageDraw, corner: tuple[int, int], size: tuple[int, int]) -> None:
+    """What stands for a file that is no image."""
+    left, top = corner
+    right, bottom = left + size[0] - 1, top + size[1] - 1
+    pen.rectangle((left, top, right, bottom), outline=_FAINT)
+    pen.line((left, top, right, bottom), fill=_FAINT)
+    pen.line((left, bottom, right, top), fill=_FAINT)
+
+
+def _font() -> Font:
+    """The one that matplotlib brings, which has the letters of most languages."""
+    from PIL import ImageFont
+
+    found = find_spec("matplotlib")
+    if found is not None and found.origin is not None:
+        path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+        if path.is_file():
+            return ImageFont.truetype(str(path), _TEXT)
+    return ImageFont.load_default()
+
+
+def _fitted(pen: ImageDraw, text: str, width: int, font: Font) -> str:
+    """As much of the text as fits; bytes that are no text are replaced."""
+    text = text.encode(errors="replace").decode()
+    if pen.textlength(text, font) <= width:
+        return text
+    while text and pen.textlength(text + "…", font) > width:
+        text = text[:-1]
+    return text + "…"

@@ -15,19 +15,24 @@ from torch import Tensor
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.text import one_line
 from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
-from hpcdist.data.images.cache import DecodedCache
-from hpcdist.data.images.contents import explain_unread, no_warnings
-from hpcdist.data.images.decoding import UnreadableImageError, make_decoder
-from hpcdist.data.images.files import ImageFiles
+from hpcdist.data.images.decoding import (
+    UnreadableImageError,
+    explain_unread,
+    make_decoder,
+    no_warnings,
+)
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
 from hpcdist.data.images.whole_batch.choice import Division, divide
 from hpcdist.data.images.whole_batch.transform import BatchTransform, make_batch_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
+from hpcdist.data.splits import ImageFiles
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from hpcdist.data.images.memory import DecodedCache
 
 _MASK = 2**64 - 1
 _CHANNELS = 3

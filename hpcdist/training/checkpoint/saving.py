@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from hpcdist.rank.context import RankContext
-from hpcdist.training.checkpoint import checkpoint, model_state, rng
+from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.checkpoint import Position
+from hpcdist.training.checkpoint.state import flatten, get_rng_state
 
 
 class Saver:
@@ -46,7 +47,7 @@ class Saver:
     def save(self, position: Position) -> None:
         """Save a checkpoint; called by all ranks."""
         begin_s = time.perf_counter()
-        rng_states = gather(self._context, rng.get_rng_state(torch.device(self._context.device)))
+        rng_states = gather(self._context, get_rng_state(torch.device(self._context.device)))
         self.saved = position
         folder = self._context.run.checkpoints_folder
         path = folder / checkpoint_files.file_name(
@@ -78,7 +79,7 @@ class Saver:
     def _write_part(self, path: Path, state: dict[str, Any]) -> int:
         from hpcdist.training.checkpoint import sharded
 
-        tensors = model_state.flatten(self._model, self._optimizer)
+        tensors = flatten(self._model, self._optimizer)
         return sharded.save(path, tensors, state, is_current=self._context.is_current)
 
     def _training_state(

@@ -27,8 +27,9 @@ from torch.distributed.checkpoint.state_dict_loader import load as read_parts
 from torch.distributed.checkpoint.state_dict_saver import save as write_parts
 
 from hpcdist.base import files
-from hpcdist.training.checkpoint import checkpoint, model_state
+from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint.files import COMPLETE, TRAINING, checksum
+from hpcdist.training.checkpoint.state import empty_like, unflatten
 
 _METADATA = ".metadata"
 
@@ -71,7 +72,7 @@ def save(
 
 
 def read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The tensors of a checkpoint as `model_state.take_over` wants them, cut up as the model's.
+    """The tensors of a checkpoint as `take_over` wants them, cut up as the model's.
 
     Every rank reads what it needs, however many wrote it. HpcdistError where it is none of ours.
     """
@@ -82,13 +83,13 @@ def read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
             for name, entry in reader.read_metadata().state_dict_metadata.items()
             if isinstance(entry, TensorStorageMetadata)
         }
-        flat = model_state.empty_like(model, optimizer, stored)
+        flat = empty_like(model, optimizer, stored)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
             read_parts(flat, storage_reader=reader, no_dist=True)
     except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
         raise checkpoint.foreign(path, str(error).partition("\n")[0]) from None
-    return model_state.unflatten(model, optimizer, flat)
+    return unflatten(model, optimizer, flat)
 
 
 class _Reader(FileSystemReader):

@@ -14,9 +14,9 @@ from hpcdist.job.spec import LightningJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.checkpoint import files as checkpoint_files
-from hpcdist.training.checkpoint import rng
 from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.checkpoint.saving import gather, note_saved
+from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
 from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.lightning.checkpoints import KEY
 from hpcdist.training.lightning.data import TrainBatch
@@ -81,11 +81,11 @@ class RunCallback(Callback):
     def _restore_rng(self) -> None:
         states = self._resumed_from["rng"] if self._resumed_from else []
         if len(states) == self._context.world_size:
-            rng.set_rng_state(states[self._context.rank], self._progress.device)
+            set_rng_state(states[self._context.rank], self._progress.device)
             return
         step = self._progress.position.step
         rank, seed = self._context.rank, self._job.train.seed
-        rng.seed_rank(seed, rank=rank, step=step, device=self._progress.device)
+        seed_rank(seed, rank=rank, step=step, device=self._progress.device)
 
     # Steps.
 
@@ -220,7 +220,7 @@ class RunCallback(Callback):
         """Add what Lightning does not know of; called by all ranks."""
         checkpoint[KEY] = {
             "position": asdict(self._progress.position),
-            "rng": gather(self._context, rng.get_rng_state(self._progress.device)),
+            "rng": gather(self._context, get_rng_state(self._progress.device)),
             "identity": self._identity,
         }
 

@@ -12,15 +12,19 @@ from pytorch_lightning import Trainer
 
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
+from hpcdist.data.images.memory import share_decoded
 from hpcdist.data.images.whole_batch.choice import device_note, transform_on
 from hpcdist.data.order import LEAST_BATCH, EpochPlan
 from hpcdist.job.spec import LightningJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import make_timer
 from hpcdist.training.bad_files import BadFileNotes
-from hpcdist.training.checkpoint import identity
-from hpcdist.training.checkpoint.resume import find_start
-from hpcdist.training.decoded import share_decoded
+from hpcdist.training.checkpoint.resume import (
+    describe_training,
+    differences,
+    find_start,
+    require_same_training,
+)
 from hpcdist.training.lightning.callback import RunCallback, Stopped
 from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
 from hpcdist.training.lightning.data import JobData
@@ -30,10 +34,9 @@ from hpcdist.training.lightning.options import make_precision, trainer_options
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.lightning.quiet import keep_quiet
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import build_noted
+from hpcdist.training.model.building import build_noted, pick_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
-from hpcdist.training.precision import PRECISIONS
-from hpcdist.training.threads import pick_num_threads
+from hpcdist.training.optimization import PRECISIONS
 
 
 def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:
@@ -107,7 +110,7 @@ class _Fitting:
     def tell_resume(self, path: Path, before: dict[str, Any]) -> None:
         """The event of a training that goes on, and what keeps it from being exact."""
         position, context = self.progress.position, self.context
-        differing = identity.differences(before, self.identity)
+        differing = differences(before, self.identity)
         context.events.write(
             "resume",
             checkpoint=path.name,
@@ -142,9 +145,9 @@ def _prepare(
     net = net.to(memory_format=memory_format)
     progress = Progress(plan=_plan(context, job, len(data.train)), device=device)
     _set_threads(context, job, net, data, memory_format)
-    own = identity.describe(job, context)
+    own = describe_training(job, context)
     if state is not None:
-        identity.require_same_training(state[KEY]["identity"], own, "the checkpoint")
+        require_same_training(state[KEY]["identity"], own, "the checkpoint")
         go_on_from(state, progress)
     timer = make_timer(context, first_step=progress.position.step)
     batches = JobData(

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from hpcdist.job.spec import LightningJob
 from hpcdist.rank.timing import GpuTimer, HostTimer
-from hpcdist.training.compilation import compile_module
 from hpcdist.training.evaluation import Score, Scoring
 from hpcdist.training.lightning.data import TestBatch, TrainBatch
 from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.blocks import recompute_blocks
+from hpcdist.training.model.building import compile_module, recompute_blocks
 from hpcdist.training.optimization import Schedule, build_optimizer, set_rate
 from hpcdist.training.strategies import cut_up
 

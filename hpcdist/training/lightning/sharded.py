@@ -13,7 +13,7 @@ from pytorch_lightning.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hpcdist.training.checkpoint import model_state
+from hpcdist.training.checkpoint.state import moments_like, weights_like, whole
 from hpcdist.training.strategies import unsynchronized
 
 
@@ -65,20 +65,20 @@ class ShardedStrategy(ModelParallelStrategy):
         """Each rank takes its part; called by all ranks."""
         module = self.lightning_module
         assert module is not None
-        weights = model_state.weights_like(module, checkpoint["state_dict"])
+        weights = weights_like(module, checkpoint["state_dict"])
         module.load_state_dict(weights, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Each rank takes its part; called by all ranks."""
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            moments = model_state.moments_like(optimizer, state["state"])
+            moments = moments_like(optimizer, state["state"])
             optimizer.load_state_dict({**state, "state": moments})
 
     def _whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Gathered one at a time, and kept by rank 0 alone."""
         found = {}
         for name, value in values.items():
-            gathered = model_state.whole(value)
+            gathered = whole(value)
             if self.is_global_zero:
                 found[name] = gathered.cpu() if isinstance(gathered, Tensor) else gathered
         return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import os
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -12,8 +16,7 @@ from torch import Tensor, nn
 
 from hpcdist.base.errors import JobError
 from hpcdist.job.spec import Model
-from hpcdist.training.model.names import BUILT_IN_CLASSES, is_torchvision
-from hpcdist.training.model.own_model import build_own_model, is_own
+from hpcdist.training.model.checks import BUILT_IN_CLASSES, GIVEN, is_own, is_torchvision
 
 Shape = tuple[int, int, int]
 """(channels, height, width) of an image."""
@@ -150,7 +153,7 @@ def _build_own(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
 def _build_users(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
     side = model.image_size
     shape = (image_shape[0], side, side) if side else image_shape
-    net = build_own_model(model.name, model.args, shape, num_classes)
+    net = _build_own_model(model.name, model.args, shape, num_classes)
     return Scaled(net, side=side, rgb=False) if side else net
 
 
@@ -169,6 +172,25 @@ def _least_side(model: Model) -> int:
     if model.name.startswith("vit_"):  # its position embedding is made for one size
         return int(model.args.get("image_size", 224))
     return _LEAST_SIDES.get(model.name, _LEAST_SIDE)
+
+
+def _build_own_model(
+    name: str, args: dict[str, Any], image_shape: tuple[int, int, int], num_classes: int
+) -> nn.Module:
+    """An object of the class, with `image_shape` and `num_classes` where its signature has them."""
+    module, _, class_name = name.partition(":")
+    if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
+        sys.path.insert(0, os.getcwd())
+    cls = getattr(importlib.import_module(module), class_name)
+    known = dict(zip(GIVEN, (image_shape, num_classes), strict=True))
+    taken = inspect.signature(cls).parameters
+    model = cls(**{key: value for key, value in known.items() if key in taken} | args)
+    if not isinstance(model, nn.Module):
+        raise JobError(
+            f"model.name is {name!r}, which gives a {type(model).__name__}, not a torch.nn.Module",
+            hint="name a class derived from torch.nn.Module, or a function that returns one",
+        )
+    return model
 
 
 def is_convolutional(module: nn.Module) -> bool:

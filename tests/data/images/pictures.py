@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional, v2
 
-from hpcdist.data.images.files import ImageFiles
 from hpcdist.data.images.samples import sample_seed
 from hpcdist.data.images.transforms import PRESETS
+from hpcdist.data.splits import ImageFiles
 
 
 def picture(number, size=(40, 32), mode="RGB"):

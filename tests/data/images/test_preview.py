@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 
 from hpcdist.data.catalog import find_images, load_data
-from hpcdist.data.images.grid import draw_grid
-from hpcdist.data.images.preview import Shown, load_preview
+from hpcdist.data.images.preview import Shown, draw_grid, load_preview
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import epoch_order
 from hpcdist.job.spec import Data
