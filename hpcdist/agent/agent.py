@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import workloads
 from hpcdist.agent.agreement import DisagreementError, NodeFacts
 from hpcdist.agent.channel import Channel, ChannelClosedError, Message
 from hpcdist.agent.coordinator import CANCEL_SIGNALS, Coordinator
@@ -57,6 +56,7 @@ from hpcdist.runs.spec import LaunchPlan, decode_launch
 from hpcdist.runs.verdict import Kind, Verdict
 from hpcdist.schedulers.notes import Notes
 from hpcdist.schedulers.requeue import Requeuer, load_requeuer
+from hpcdist.workloads import load_workload
 
 _LOOPBACK = "127.0.0.1"
 _TICK_S = 0.5
@@ -190,8 +190,9 @@ class Agent:
     def _find_device(self) -> None:
         try:
             self._choose_device()
-            workloads.check_device(self.job, self._device)
-            workloads.check_host(self.job, self._device)
+            workload = load_workload(self.job)
+            workload.check_device(self._device)
+            workload.check_host(self._device)
         except (DisagreementError, JobError) as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from hpcdist import workloads
 from hpcdist.agent.channel import Channel, ChannelClosedError, Message
 from hpcdist.agent.coordinator import HangReport
 from hpcdist.agent.forkserver import start_forkserver
@@ -22,6 +21,7 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.machine.process import exit_status, send_signal
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.runs.run import Run
+from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
 
@@ -60,7 +60,9 @@ class LocalRanks:
         self._ending_s: float | None = None
         self._was_silent = False
         self._selector: selectors.BaseSelector | None = None
-        self._pid, channel = start_forkserver(job, self._board, lambda: workloads.preload(job))
+        self._pid, channel = start_forkserver(
+            job, self._board, lambda: load_workload(job).preload()
+        )
         self._channel: Channel | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:

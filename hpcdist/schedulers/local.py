@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from hpcdist import workloads
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.text import number_of
@@ -44,6 +43,7 @@ from hpcdist.runs.verdict import State, cancelled_verdict
 from hpcdist.schedulers import Condition, Plan, Target, Task
 from hpcdist.schedulers.local_explanation import explanation
 from hpcdist.schedulers.script import comment, render
+from hpcdist.workloads import load_workload
 
 _AGENT_BYTES = 300e6
 _RANK_BYTES = 100e6
@@ -76,7 +76,7 @@ class LocalScheduler:
         gpus = [] if job.launch.device == "cpu" else list_gpus()
         left = [gpu for gpu in gpus if gpu.uuid not in without_gpus]
         launch = _on_gpus(job, left) if gpus else _on_cpus(job)
-        workloads.check_device(job, launch.device)
+        load_workload(job).check_device(launch.device)
         return Plan(notes=_notes(job, launch), launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:

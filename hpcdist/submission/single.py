@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcdist import workloads
 from hpcdist.agent.task import AgentTask
 from hpcdist.base import files
 from hpcdist.base.errors import JobError, SubmissionUnclearError
@@ -38,6 +37,7 @@ from hpcdist.schedulers import (
     load_scheduler,
 )
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
+from hpcdist.workloads import load_workload
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.allocation import Allocation
@@ -63,7 +63,7 @@ class PlannedSubmission:
     @property
     def notes(self) -> list[str]:
         """What the user should know, one sentence each."""
-        of_job = workloads.notes(self.loaded.job)
+        of_job = load_workload(self.loaded.job).notes()
         of_plan = [*self.plan.notes, *self.workspace.notes]
         return [*self.loaded.notes, *_notes(self.cluster), *of_plan, *of_job]
 
@@ -111,7 +111,7 @@ def plan_submission(
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
     with _located(loaded):
-        workloads.check(loaded.job)
+        load_workload(loaded.job).check()
         plan = chosen.plan(loaded.job, cluster.profile)
     workspace = plan_workspace(
         loaded.job, snapshot or SnapshotRequest(), by_default=chosen.name != "local"
@@ -140,7 +140,7 @@ def plan_step(
     launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
     loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
     with _located(loaded):
-        workloads.check(loaded.job)
+        load_workload(loaded.job).check()
         check_allocation(loaded.job, cluster.profile, allocation)
         plan = scheduler.lay_out(loaded.job, cluster.profile)
     # It starts while its user looks on: as on this machine, there is no queue to wait in.
@@ -162,7 +162,7 @@ def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmissi
     """
     job = loaded.job
     with _located(loaded):
-        workloads.check(job)
+        load_workload(job).check()
         is_same = shape_of(job) == shape_of(planned.loaded.job)
         plan = planned.plan if is_same else planned.scheduler.plan(job, planned.cluster.profile)
     return replace(planned, loaded=loaded, plan=plan)
@@ -198,7 +198,7 @@ def placeholder_run(runs: Path) -> Run:
 def prepare(planned: PlannedSubmission) -> None:
     """Do what comes before any submission, such as a download, which may take long."""
     with _located(planned.loaded):
-        workloads.prepare(planned.loaded.job)
+        load_workload(planned.loaded.job).prepare()
 
 
 @dataclass(frozen=True, kw_only=True)

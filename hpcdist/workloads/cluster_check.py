@@ -1,7 +1,7 @@
-"""The check job: every rank says what it sees, and all of them meet in one collective.
+"""The check job: every rank records what it sees, and all of them meet in one collective.
 
-It needs no data and no model, so that it ends in seconds, and what it records names the part of a
-cluster that does not work: `hpcdist doctor` reads it.
+It needs no data and no model, so that it ends in seconds, and its events name the part of a cluster
+that does not work: `hpcdist doctor` reads them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import time
 from typing import Any
 
 from hpcdist.base.text import show_bytes
-from hpcdist.job.spec import CheckJob, JobSpec
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import CheckJob
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
 from hpcdist.runs.spec import RunSpec
 
 _SHOWN_VARIABLES = (
@@ -22,37 +24,31 @@ _SHOWN_VARIABLES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
 )
 _NUMBERS = 1 << 18  # 1 MiB of float32: enough to use the connections
-_ITERATIONS = 10  # a few, since all of it is to end in seconds: the job allreduce measures well
+_ITERATIONS = 10  # few: the check ends in seconds, and the job allreduce measures well
 _MAX_TIME_S = 1.0
 
 
-def check(job: JobSpec) -> None:
-    """Nothing: its keys are all there is to it."""
+class CheckWorkload(Workload[CheckJob]):
+    """Every rank records where it is, and all of them measure one all-reduce."""
 
+    def preload(self) -> Preload:
+        """Return torch, and what measures the all-reduce."""
+        return Preload(
+            steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"],
+        )
 
-def prepare(job: JobSpec) -> None:
-    """Nothing."""
+    def run(self, context: RankContext) -> None:
+        """Record this rank's place, meet the others, and measure an all-reduce of all ranks.
 
-
-def preload(job: JobSpec) -> list[str]:  # noqa: ARG001 - all workloads are asked so
-    """torch, once per node."""
-    return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
-
-
-def run(context: RankContext) -> None:
-    """Record this rank's place, meet the others, and measure an all-reduce of all ranks.
-
-    Raises WrongSumError where the sum is wrong.
-    """
-    job = context.job
-    assert isinstance(job, CheckJob)
-    place = _place(context)
-    context.events.write("place", **place)
-    times = _meet(context, job.timeout_s)
-    context.events.write("collective", **times)
-    context.say(_sentence(context, place))
-    if context.rank == 0:
-        context.say(_last_sentence(context, times))
+        Raises WrongSumError where the sum is wrong.
+        """
+        place = _place(context)
+        context.events.write("place", **place)
+        times = _meet(context, self.job.timeout_s)
+        context.events.write("collective", **times)
+        context.say(_place_sentence(context, place))
+        if context.rank == 0:
+            context.say(_times_sentence(context, times))
 
 
 def _place(context: RankContext) -> dict[str, Any]:
@@ -85,7 +81,7 @@ def _gpu(context: RankContext) -> str | None:
 
 
 def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
-    """Make the process group, add up all ranks, wait for all; what each took."""
+    """Make the process group, add up all ranks, wait for all; return the time of each."""
     from datetime import timedelta
 
     import torch
@@ -123,7 +119,7 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     }
 
 
-def _sentence(context: RankContext, place: dict[str, Any]) -> str:
+def _place_sentence(context: RankContext, place: dict[str, Any]) -> str:
     environment = place["environment"]
     device = f"{context.device} {place['gpu']}" if place["gpu"] else context.device
     way = f" by {place['interface']}" if place["interface"] else ""
@@ -135,7 +131,7 @@ def _sentence(context: RankContext, place: dict[str, Any]) -> str:
     )
 
 
-def _last_sentence(context: RankContext, times: dict[str, Any]) -> str:
+def _times_sentence(context: RankContext, times: dict[str, Any]) -> str:
     ranks = "1 rank" if context.world_size == 1 else f"{context.world_size} ranks"
     bus = times["bus_bytes_per_s"]  # one rank sends nothing
     bandwidth = f" (bus bandwidth {show_bytes(bus)}/s)" if bus else ""

@@ -1,14 +1,18 @@
-"""The trainer: what every rank of a training job runs, and what is checked beforehand."""
+"""The trainers: the torch loop and PyTorch Lightning, in every rank of a training job."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
-from hpcdist.job.spec import JobSpec, TrainJob
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.group import process_group
 from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
@@ -17,69 +21,91 @@ if TYPE_CHECKING:
     from hpcdist.data.arrays import DataSet
     from hpcdist.training.loop import Trainer
 
-
-def check(job: JobSpec) -> None:
-    """Raise JobError for all that can be known to be wrong without importing torch."""
-    assert isinstance(job, TrainJob)
-    check_settings(job)
-    check_training(job)
+TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
 
 
-def check_device(job: JobSpec, device: str) -> None:
-    """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
-    assert isinstance(job, TrainJob)
-    check_kind_of_device(job, device)
+class _Training(Workload[TrainingJobT]):
+    """What both trainers have in common. Ranks that were asked to stop leave with EXIT_STOPPED."""
+
+    def check(self) -> None:
+        """Raise JobError for all that can be known to be wrong without importing torch."""
+        check_settings(self.job)
+        check_training(self.job)
+
+    def check_device(self, device: str) -> None:
+        """Raise JobError for what ranks on CPUs, or on GPUs, cannot do."""
+        check_kind_of_device(self.job, device)
+
+    def check_host(self, device: str) -> None:
+        """Raise JobError where the job compiles its model and this host has no compiler."""
+        if self.job.train.compile:
+            require_compiler(device)
+
+    def notes(self) -> list[str]:
+        """Return what the user should know of the data."""
+        return data_notes(self.job.data)
+
+    def prepare(self) -> None:
+        """Download the data set where the job asks for it."""
+        prepare_data(self.job)
+
+    @contextmanager
+    def _group(self, context: RankContext, *, needed: bool) -> Iterator[bool]:
+        """Set threads and device, and join the process group; yields whether there is one."""
+        import torch
+
+        torch.set_num_threads(self.job.train.num_threads or context.num_threads)
+        if context.device.startswith("cuda"):
+            torch.cuda.set_device(context.device)
+        with process_group(context, needed=needed) as has_group:
+            yield has_group
 
 
-def check_host(job: JobSpec, device: str) -> None:
-    """Raise JobError for what the job needs and this host lacks."""
-    assert isinstance(job, TrainJob)
-    if job.train.compile:
-        require_compiler(device)
+class LightningWorkload(_Training[LightningJob]):
+    """Training by PyTorch Lightning's Trainer."""
+
+    def preload(self) -> Preload:
+        """Return Lightning, which takes longer to import than torch itself, and what it needs."""
+        fsdp = ["torch.distributed.fsdp"] if self.job.strategy == "fsdp" else []
+        modules = ["hpcdist.training.lightning.fit", *fsdp, *training_modules(self.job)]
+        return Preload(steps=[*modules])
+
+    def run(self, context: RankContext) -> None:
+        """Train, in this rank."""
+        from hpcdist.training.lightning.fit import fit
+
+        begin_s = time.perf_counter()
+        needs_group = context.world_size > 1 or self.job.strategy != "auto"
+        with self._group(context, needed=needs_group) as has_group:
+            is_done = fit(context, self.job, has_group=has_group, begin_s=begin_s)
+        if not is_done:
+            raise SystemExit(EXIT_STOPPED)
 
 
-def notes(job: JobSpec) -> list[str]:
-    """What the user should know of the data."""
-    assert isinstance(job, TrainJob)
-    return data_notes(job.data)
+class TrainWorkload(_Training[TrainJob]):
+    """Training by the torch loop of this package."""
 
+    def preload(self) -> Preload:
+        """Return the loop, which imports torch, and what the strategy and the data need."""
+        fsdp = (
+            ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
+            if self.job.strategy == "fsdp"
+            else []
+        )
+        return Preload(steps=["hpcdist.training.loop", *fsdp, *training_modules(self.job)])
 
-def prepare(job: JobSpec) -> None:
-    """Download the data set where the job asks for it, once, before any rank starts."""
-    assert isinstance(job, TrainJob)
-    prepare_data(job)
+    def run(self, context: RankContext) -> None:
+        """Train, in this rank."""
+        from hpcdist.training.strategies import STRATEGIES
 
-
-def preload(job: JobSpec) -> list[str]:
-    """Modules to import once per node: this package's loop brings torch along."""
-    assert isinstance(job, TrainJob)
-    fsdp = (
-        ["torch.distributed.fsdp", "hpcdist.training.checkpoint.sharded"]
-        if job.strategy == "fsdp"
-        else []
-    )
-    return ["hpcdist.training.loop", *fsdp, *training_modules(job)]
-
-
-def run(context: RankContext) -> None:
-    """Train, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
-    import torch
-
-    from hpcdist.training.strategies import STRATEGIES
-
-    job = context.job
-    assert isinstance(job, TrainJob)
-    begin_s = time.perf_counter()
-    torch.set_num_threads(job.train.num_threads or context.num_threads)
-    if context.device.startswith("cuda"):
-        torch.cuda.set_device(context.device)
-    needs_group = STRATEGIES[job.strategy].uses_group
-    with process_group(context, needed=needs_group) as has_group:
-        trainer = _make_trainer(context, job, begin_s, has_group=has_group)
-        _resume(trainer, has_group=has_group)
-        is_done = trainer.train()
-    if not is_done:
-        raise SystemExit(EXIT_STOPPED)
+        begin_s = time.perf_counter()
+        needs_group = STRATEGIES[self.job.strategy].uses_group
+        with self._group(context, needed=needs_group) as has_group:
+            trainer = _make_trainer(context, self.job, begin_s, has_group=has_group)
+            _resume(trainer, has_group=has_group)
+            is_done = trainer.train()
+        if not is_done:
+            raise SystemExit(EXIT_STOPPED)
 
 
 def _make_trainer(
@@ -118,7 +144,7 @@ def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s:
 
 
 def _resume(trainer: Trainer, *, has_group: bool) -> None:
-    """Take over the checkpoint to go on from, if there is one, and say so."""
+    """Continue from the job's checkpoint, if there is one, and say so."""
     from hpcdist.training.checkpoint.resume import load_start
 
     context = trainer.context

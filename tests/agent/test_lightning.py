@@ -214,9 +214,9 @@ def test_the_import_of_lightning_leaves_no_thread_and_no_cuda_before_the_fork():
     """In a process like the forkserver; the ranks are forked from it."""
     code = (
         "import importlib, os, sys\n"
-        "from hpcdist import workloads\n"
+        "from hpcdist.workloads import load_workload\n"
         "from hpcdist.job.spec import LightningJob\n"
-        "names = workloads.preload(LightningJob(name='x')).modules\n"
+        "names = load_workload(LightningJob(name='x')).preload().modules\n"
         "for name in names: importlib.import_module(name)\n"
         "import torch\n"
         "print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized())\n"

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from hpcdist import workloads
 from hpcdist.cli.main import main
 from hpcdist.runs.run import Run
+from hpcdist.workloads.own_code import ScriptWorkload
 
 HELLO = """
 import os, sys
@@ -164,7 +164,7 @@ def test_a_debug_run_that_is_interrupted_is_cancelled(hpcdist):
 
 def test_a_job_is_prepared_once(hpcdist, monkeypatch, capfd):
     prepared = []
-    monkeypatch.setattr(workloads, "prepare", prepared.append)
+    monkeypatch.setattr(ScriptWorkload, "prepare", lambda self: prepared.append(self.job))
     script = hpcdist.write("hello.py", HELLO)
     assert main(["submit", str(script), "--local", "--runs", str(hpcdist.folder / "runs")]) == 0
     assert len(prepared) == 1

@@ -9,12 +9,12 @@ import attributed
 import pytest
 from forked_agents import start_run, zygote
 
-from hpcdist import workloads
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.compare.why import NAMES
 from hpcdist.summary.report.table import make_console
+from hpcdist.workloads import load_workload
 
 FOLDER = Path(attributed.__file__).parent
 SHORT = ("train.batch_size=16", "train.evaluate_every_epochs=0", "record.window_s=0.05")
@@ -69,7 +69,7 @@ def train(run_job, monkeypatch):
             flags={key: Flag(name=key, value=value) for key, value in flags.items()},
             overrides=[*model, *SHORT, *settings],
         )
-        workloads.check(loaded.job)
+        load_workload(loaded.job).check()
         return run_job(loaded)
 
     return start

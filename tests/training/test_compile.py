@@ -4,9 +4,9 @@ import pytest
 import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 
-from hpcdist import workloads
 from hpcdist.base.errors import JobError
 from hpcdist.training import rules
+from hpcdist.workloads import load_workload
 
 COMPILING_LIMIT_S = 300
 
@@ -63,15 +63,15 @@ def test_a_host_without_a_compiler_is_told_before_its_ranks_start(
     monkeypatch.delenv("CC", raising=False)
     for workload in ("train", "lightning"):
         with pytest.raises(JobError, match=said) as error:
-            workloads.check_host(make_job("ddp", workload, train={"compile": True}), device)
+            load_workload(make_job("ddp", workload, train={"compile": True})).check_host(device)
         assert "leave train.compile out" in error.value.hint
-        workloads.check_host(make_job("ddp", workload), device)
+        load_workload(make_job("ddp", workload)).check_host(device)
 
 
 def test_a_compiler_that_a_variable_names_is_the_one_that_counts(make_job, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     with pytest.raises(JobError, match=r"compiler: no-such-compiler \(variable CXX\)"):
-        workloads.check_host(make_job(train={"compile": True}), "cpu")
+        load_workload(make_job(train={"compile": True})).check_host("cpu")
 
 
 def test_a_python_without_headers_is_told_with_the_path(make_job, tmp_path, monkeypatch):
@@ -81,4 +81,4 @@ def test_a_python_without_headers_is_told_with_the_path(make_job, tmp_path, monk
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(rules.sysconfig, "get_path", lambda _name: str(tmp_path))
     with pytest.raises(JobError, match=f"no headers of its Python: {tmp_path}/Python.h"):
-        workloads.check_host(make_job(train={"compile": True}), "cpu")
+        load_workload(make_job(train={"compile": True})).check_host("cpu")

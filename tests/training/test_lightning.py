@@ -14,7 +14,7 @@ LIGHTNING = (
     "torchvision.models",
     "hpcdist.training.lightning.fit",
     "hpcdist.training.lightning.sharded",
-    "hpcdist.workloads.lightning",
+    "hpcdist.workloads.train",
 )
 
 

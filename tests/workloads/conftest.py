@@ -3,9 +3,9 @@
 import pytest
 from forked_agents import start_run, zygote
 
-from hpcdist import workloads
 from hpcdist.job import load_job
 from hpcdist.job.load import Flag
+from hpcdist.workloads import load_workload
 
 _OF_THE_JOBS = (
     "torchvision.transforms.v2",
@@ -34,7 +34,7 @@ def submit_job(tmp_path, launched_run, forking):
             flags={key: Flag(name=key, value=value) for key, value in flags.items()},
             overrides=list(overrides),
         )
-        workloads.check(loaded.job)
+        load_workload(loaded.job).check()
         started.append(launched_run(*start_run(forking, loaded, tmp_path / "runs", change=change)))
         return started[-1]
 

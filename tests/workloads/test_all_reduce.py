@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from hpcdist.base.errors import JobError
-from hpcdist.bench.allreduce import workload as all_reduce
 from hpcdist.job.spec import AllreduceJob
 from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.workloads import load_workload
 
 SMALL = ("allreduce.iterations=4", "allreduce.warmup=1")
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_measured_is_refused_with_key_and_value(setting, resource
         "launch": {"device": "cpu"},
     }
     with pytest.raises(JobError) as error:
-        all_reduce.check(msgspec.convert(values, AllreduceJob))
+        load_workload(msgspec.convert(values, AllreduceJob)).check()
     assert said in error.value.message
     assert error.value.hint
     assert error.value.exit_code == 2

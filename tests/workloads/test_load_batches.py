@@ -12,10 +12,10 @@ from PIL import Image
 from rich.console import Console
 
 from hpcdist.base.errors import JobError
-from hpcdist.bench.dataload import workload as load_batches
 from hpcdist.job import load_job
 from hpcdist.job.spec import DataloadJob
 from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.workloads import load_workload
 
 LIMIT_S = 120.0
 """Ranks and their workers, on machines that do other things too."""
@@ -263,7 +263,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
 def test_what_cannot_be_measured_is_refused_with_key_and_value(sections, said):
     values = {"name": "test", **sections}
     with pytest.raises(JobError) as error:
-        load_batches.check(msgspec.convert(values, DataloadJob))
+        load_workload(msgspec.convert(values, DataloadJob)).check()
     assert said in error.value.message
     assert error.value.hint
 

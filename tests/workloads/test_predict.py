@@ -15,10 +15,10 @@ from rich.console import Console
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError, JobError
-from hpcdist.bench.inference import workload as predict
 from hpcdist.bench.inference.forms import FORMS
 from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
+from hpcdist.workloads import load_workload
 
 
 def cells_of(launched):
@@ -115,7 +115,7 @@ def test_random_images_of_a_shape_and_another_precision(submit_job):
 def test_what_cannot_be_timed_is_refused_with_key_and_value(sections, said):
     values = {"name": "test", "resources": {"nodes": 2, "gpus": 2}, **sections}
     with pytest.raises(JobError) as error:
-        predict.check(msgspec.convert(values, InferenceJob))
+        load_workload(msgspec.convert(values, InferenceJob)).check()
     assert said in error.value.message
     assert error.value.hint
 
@@ -137,4 +137,4 @@ def test_random_images_need_no_data_set():
         "data": {"name": "mnist"},
         "inference": {"image_shape": [1, 28, 28]},
     }
-    predict.check(msgspec.convert(values, InferenceJob))
+    load_workload(msgspec.convert(values, InferenceJob)).check()

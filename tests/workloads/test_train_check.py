@@ -4,22 +4,23 @@ import sys
 import msgspec
 import pytest
 
-from hpcdist import workloads
 from hpcdist.base.errors import JobError
 from hpcdist.job.spec import InferenceJob, LightningJob, TrainJob
 from hpcdist.training.model.checks import torchvision_models
-from hpcdist.workloads import train
+from hpcdist.workloads import load_workload
 
 
 def test_the_default_job_is_right():
-    train.check(_job())
+    load_workload(_job()).check()
 
 
 def test_checking_a_job_imports_no_heavy_library():
     code = (
-        "import sys; from hpcdist import workloads; from hpcdist.job.spec import Model, TrainJob\n"
+        "import sys; from hpcdist.workloads import load_workload\n"
+        "from hpcdist.job.spec import Model, TrainJob\n"
         "job = TrainJob(name='x', model=Model(name='resnet50'))\n"
-        "workloads.check(job); workloads.prepare(job); workloads.preload(job)\n"
+        "workload = load_workload(job)\n"
+        "workload.check(); workload.prepare(); workload.preload()\n"
         "print({'torch', 'numpy', 'torchvision', 'sklearn', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -37,13 +38,13 @@ def test_the_models_read_from_the_sources_are_those_that_torchvision_lists():
 )
 def test_an_unknown_model_is_answered_with_the_nearest(name, nearest):
     with pytest.raises(JobError, match=f"model.name is '{name}'") as error:
-        train.check(_job(model={"name": name}))
+        load_workload(_job(model={"name": name})).check()
     assert f"are: {nearest}," in error.value.hint
 
 
 def test_single_with_more_than_one_rank_is_refused():
     with pytest.raises(JobError, match="strategy is single, but resources ask for 4 ranks"):
-        train.check(_job(strategy="single", resources={"nodes": 2, "gpus": 2}))
+        load_workload(_job(strategy="single", resources={"nodes": 2, "gpus": 2})).check()
 
 
 @pytest.mark.parametrize(
@@ -113,29 +114,29 @@ def test_single_with_more_than_one_rank_is_refused():
 )
 def test_settings_that_do_not_go_together_are_refused_with_the_reason(sections, said):
     with pytest.raises(JobError, match=said) as error:
-        train.check(_job(**sections))
+        load_workload(_job(**sections)).check()
     assert error.value.hint
 
 
 def test_tf32_is_left_to_the_nodes_where_the_device_is_not_known_and_refused_on_cpus():
     job = _job(train={"precision": "tf32"})
-    train.check(job)
-    train.check_device(job, "cuda")
+    load_workload(job).check()
+    load_workload(job).check_device("cuda")
     with pytest.raises(JobError, match="the ranks run on CPUs"):
-        train.check_device(job, "cpu")
+        load_workload(job).check_device("cpu")
 
 
 def test_graphs_are_left_to_the_nodes_where_the_device_is_not_known():
     for mode in ("reduce-overhead", "max-autotune"):
-        train.check(_job(train={"compile": mode}))
-        train.check_device(_job(train={"compile": mode}), "cuda")
+        load_workload(_job(train={"compile": mode})).check()
+        load_workload(_job(train={"compile": mode})).check_device("cuda")
     with pytest.raises(JobError, match="the ranks run on CPUs"):
-        train.check_device(_job(train={"compile": "reduce-overhead"}), "cpu")
+        load_workload(_job(train={"compile": "reduce-overhead"})).check_device("cpu")
     job = _job(train={"compile": "max-autotune", "accumulate": 2})  # graphs on GPUs only
-    train.check(job)
-    train.check_device(job, "cpu")
+    load_workload(job).check()
+    load_workload(job).check_device("cpu")
     with pytest.raises(JobError, match=r"train\.accumulate is 2"):
-        train.check_device(job, "cuda")
+        load_workload(job).check_device("cuda")
 
 
 def test_data_parallel_is_one_rank_with_all_gpus_of_its_node():
@@ -168,10 +169,10 @@ def test_a_model_of_the_users_is_looked_for_without_running_its_module(
     (package / "broken.py").write_text("class\n")
     monkeypatch.chdir(tmp_path)
     if said is None:
-        train.check(_job(model={"name": name}))
+        load_workload(_job(model={"name": name})).check()
         return
     with pytest.raises(JobError, match=said) as error:
-        train.check(_job(model={"name": name}))
+        load_workload(_job(model={"name": name})).check()
     assert error.value.hint
     assert said != "has no Nett" or error.value.hint.startswith("it has: Net, ")
 
@@ -264,37 +265,37 @@ def test_arguments_that_a_model_does_not_take_are_told_without_running_its_modul
     name, args = model
     job = msgspec.convert({"name": "x", "model": {"name": name, "args": args}}, workload)
     if expected is None:
-        workloads.check(job)
+        load_workload(job).check()
         return
     said, hint = expected
     with pytest.raises(JobError, match=said) as error:
-        workloads.check(job)
+        load_workload(job).check()
     assert hint in error.value.hint
 
 
 def test_fewer_samples_than_ranks_are_refused():
     with pytest.raises(JobError, match="with 4 ranks 4 samples per step, but digits trains on 3"):
-        train.check(
+        load_workload(
             _job(
                 resources={"nodes": 2, "gpus": 2},
                 data={"train_samples": 3},
                 train={"batch_size": 1},
             )
-        )
+        ).check()
 
 
 def test_the_lightning_job_is_refused_what_the_torch_loop_is_refused():
     sections = {"train": {"activation_checkpointing": True}}
     with pytest.raises(JobError, match="fashion_cnn has no blocks"):
-        workloads.check(_lightning(**sections))
+        load_workload(_lightning(**sections)).check()
     ddps = {"train": {"static_graph": True}}
-    workloads.check(_lightning(**ddps, resources={"gpus": 2}))
+    load_workload(_lightning(**ddps, resources={"gpus": 2})).check()
     with pytest.raises(JobError, match="which strategy single cannot have: only ddp has it"):
-        workloads.check(_lightning(**ddps))
+        load_workload(_lightning(**ddps)).check()
     with pytest.raises(JobError, match="which strategy fsdp cannot have: only ddp has it"):
-        workloads.check(_lightning(**ddps, strategy="fsdp", resources={"gpus": 2}))
+        load_workload(_lightning(**ddps, strategy="fsdp", resources={"gpus": 2})).check()
     with pytest.raises(JobError, match=r"train\.precision is tf32, which only"):
-        workloads.check(_lightning(train={"precision": "tf32"}, launch={"device": "cpu"}))
+        load_workload(_lightning(train={"precision": "tf32"}, launch={"device": "cpu"})).check()
 
 
 def _lightning(**sections):
@@ -303,11 +304,11 @@ def _lightning(**sections):
 
 def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_largest_possible():
     with pytest.raises(JobError, match="with 8 ranks 3,200 samples per step, but digits") as error:
-        train.check(_job(resources={"nodes": 2, "gpus": 4}, train={"batch_size": 400}))
+        load_workload(_job(resources={"nodes": 2, "gpus": 4}, train={"batch_size": 400})).check()
     assert "set train.batch_size to 179 or less" in error.value.hint
     assert "use fewer ranks: at most 3" in error.value.hint
     with pytest.raises(JobError, match="with 1 rank 2,000 samples per step, but digits") as alone:
-        train.check(_job(train={"batch_size": 2000}))
+        load_workload(_job(train={"batch_size": 2000})).check()
     assert alone.value.hint == "set train.batch_size to 1438 or less"
 
 
@@ -327,7 +328,7 @@ def test_a_batch_that_is_larger_than_the_training_set_is_refused_with_the_larges
 )
 def test_what_is_missing_is_named_with_its_key_and_value(sections, said):
     with pytest.raises(JobError) as error:
-        train.check(_job(**sections))
+        load_workload(_job(**sections)).check()
     assert said in error.value.message
     assert error.value.exit_code == 2
     assert error.value.hint

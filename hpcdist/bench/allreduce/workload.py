@@ -20,9 +20,11 @@ from hpcdist.bench.benchmark import (
     stop,
 )
 from hpcdist.job.check import check_each_once
-from hpcdist.job.spec import Allreduce, AllreduceJob, JobSpec
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine import memory as room
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
 
 if TYPE_CHECKING:
     from hpcdist.bench.allreduce.measure import Effort, Measured
@@ -32,60 +34,55 @@ _PAIR_BYTES = 16 << 20
 """Size that pairs of nodes exchange: enough to fill a link, also a fast one."""
 
 
-def check(job: JobSpec) -> None:
-    """Raise JobError for sizes that cannot be measured."""
-    assert isinstance(job, AllreduceJob)
-    setting = job.allreduce
-    if not setting.sizes:
-        raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
-    often = "allreduce.iterations says how often it is measured"
-    check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
-    number_bytes = NUMBER_BYTES[setting.dtype]
-    for size in setting.sizes:
-        if size % number_bytes:
+class AllreduceWorkload(Workload[AllreduceJob]):
+    """Measures all sizes, then all pairs of nodes; ranks that were asked to stop leave with
+    EXIT_STOPPED."""
+
+    def check(self) -> None:
+        """Raise JobError for sizes that cannot be measured."""
+        setting = self.job.allreduce
+        if not setting.sizes:
+            raise JobError("allreduce.sizes is empty", hint="list at least one size in bytes")
+        often = "allreduce.iterations says how often it is measured"
+        check_each_once("allreduce.sizes", setting.sizes, hint=often, show="{:,}".format)
+        number_bytes = NUMBER_BYTES[setting.dtype]
+        for size in setting.sizes:
+            if size % number_bytes:
+                raise JobError(
+                    f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} "
+                    f"bytes of a {setting.dtype}",
+                    hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
+                )
+        if setting.pairs and self.job.resources.nodes < 2:
             raise JobError(
-                f"allreduce.sizes has {size:,}, which is no multiple of the {number_bytes} bytes "
-                f"of a {setting.dtype}",
-                hint=f"take {max(1, size // number_bytes) * number_bytes:,}",
+                "allreduce.pairs is true, but resources.nodes is 1",
+                hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
             )
-    if setting.pairs and job.resources.nodes < 2:
-        raise JobError(
-            "allreduce.pairs is true, but resources.nodes is 1",
-            hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """On CPUs all ranks of a node certainly share resources.mem_gb."""
+        mem_gb = self.job.resources.mem_gb
+        if mem_gb is None or self.job.launch.device != "cpu":
+            return
+        largest, num_ranks = max(self.job.allreduce.sizes), self.job.resources.gpus
+        if largest * num_ranks > mem_gb * 1e9:
+            raise JobError(
+                f"allreduce.sizes has {largest:,} bytes, with {num_ranks} ranks per node "
+                f"{show_bytes(largest * num_ranks)}, but resources.mem_gb is {mem_gb:g}",
+                hint="leave out the largest sizes, or ask for more memory",
+            )
+
+    def preload(self) -> Preload:
+        """Return torch, and what measures."""
+        return Preload(
+            steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"],
         )
-    _check_room(job)
 
-
-def _check_room(job: AllreduceJob) -> None:
-    """What is certain here: on CPUs all ranks of a node have to share resources.mem_gb."""
-    mem_gb = job.resources.mem_gb
-    if mem_gb is None or job.launch.device != "cpu":
-        return
-    needed = max(job.allreduce.sizes) * job.resources.gpus
-    if needed > mem_gb * 1e9:
-        raise JobError(
-            f"allreduce.sizes has {max(job.allreduce.sizes):,} bytes, with "
-            f"{job.resources.gpus} ranks per node {show_bytes(needed)}, but resources.mem_gb is "
-            f"{mem_gb:g}",
-            hint="leave out the largest sizes, or ask for more memory",
-        )
-
-
-def prepare(job: JobSpec) -> None:
-    """Nothing."""
-
-
-def preload(job: JobSpec) -> list[str]:  # noqa: ARG001 - all workloads are asked so
-    """torch, once per node."""
-    return ["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"]
-
-
-def run(context: RankContext) -> None:
-    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
-    job = context.job
-    assert isinstance(job, AllreduceJob)
-    with process_group(context, context.backend):
-        _Benchmark(context, job.allreduce).run()
+    def run(self, context: RankContext) -> None:
+        """Measure, in this rank."""
+        with process_group(context, context.backend):
+            _AllreduceBenchmark(context, self.job.allreduce).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +115,7 @@ def _bandwidth(fields: Mapping[str, Any]) -> float:
     return pairs.pair_bandwidth(fields["bytes"], fields["median_time_s"])
 
 
-class _Benchmark:
+class _AllreduceBenchmark:
     """One rank's part."""
 
     def __init__(self, context: RankContext, setting: Allreduce) -> None:

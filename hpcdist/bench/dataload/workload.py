@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,9 +28,11 @@ from hpcdist.bench.dataload.effort import Effort, turns
 from hpcdist.bench.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
 from hpcdist.bench.dataload.words import BRIEF, shortened, with_workers
 from hpcdist.data.catalog import download_data, find_data_set
-from hpcdist.job.spec import Data, DataloadJob, JobSpec
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
 from hpcdist.training.model.checks import is_torchvision
 
 if TYPE_CHECKING:
@@ -41,57 +43,55 @@ if TYPE_CHECKING:
 PLOT_NAME = "dataload.png"
 
 
-def check(job: JobSpec) -> None:
-    """Raise JobError for all that can be known to be wrong without importing torch."""
-    assert isinstance(job, DataloadJob)
-    check_dataload(job)
+class DataloadWorkload(Workload[DataloadJob]):
+    """Measures every way of loading, and what follows from it; ranks that were asked to stop leave
+    with EXIT_STOPPED."""
+
+    def check(self) -> None:
+        """Raise JobError for all that can be known to be wrong without importing torch."""
+        check_dataload(self.job)
+
+    def notes(self) -> list[str]:
+        """Return which data sets are made first; how images are split changes nothing here."""
+        unmade = (find_data_set(data).unmade(data) for data in self._data_sets())
+        return [note for note in unmade if note]
+
+    def prepare(self) -> None:
+        """Download or make the data sets where the job asks for it."""
+        for data in self._data_sets():
+            if not find_data_set(data).is_complete(data):
+                download_data(data)
+
+    def _data_sets(self) -> Iterable[Data]:
+        """One way of loading for each folder that is loaded from."""
+        return {each.data.root: each.data for each in combine_job(self.job)}.values()
+
+    def preload(self) -> Preload:
+        """Return what measures, and torchvision where model, data or transforms need it."""
+        from hpcdist.data.images.transforms import is_unchanged
+
+        modules = ["hpcdist.bench.dataload.way"]
+        model, entry = self.job.model.name, find_data_set(any_data(self.job))
+        heavy_model = model is not None and is_torchvision(model)
+        transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
+        if heavy_model or transformed or "torchvision" in entry.modules:
+            modules.append("torchvision")
+        if model is not None:  # optimizers import torch._dynamo
+            modules += ["hpcdist.bench.dataload.model_step", "torch._dynamo"]
+        return Preload(steps=[*modules])
+
+    def run(self, context: RankContext) -> None:
+        """Measure, in this rank."""
+        import torch
+
+        torch.set_num_threads(context.num_threads)
+        # More workers than CPUs are what is tried here, and our own note says so once.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        with process_group(context, "gloo"):
+            _DataloadBenchmark(context, self.job).run()
 
 
-def notes(job: JobSpec) -> list[str]:
-    """What is made first; how images are split changes nothing here."""
-    assert isinstance(job, DataloadJob)
-    roots = {each.data.root: each.data for each in combine_job(job)}
-    found = (find_data_set(data).unmade(data) for data in roots.values())
-    return [note for note in found if note]
-
-
-def prepare(job: JobSpec) -> None:
-    """Download or make the data set where that is asked for, once, before any rank starts."""
-    assert isinstance(job, DataloadJob)
-    for data in {each.data.root: each.data for each in combine_job(job)}.values():
-        if not find_data_set(data).is_complete(data):
-            download_data(data)
-
-
-def preload(job: JobSpec) -> list[str]:
-    """Modules to import once per node."""
-    from hpcdist.data.images.transforms import is_unchanged
-
-    assert isinstance(job, DataloadJob)
-    modules = ["hpcdist.bench.dataload.way"]
-    entry = find_data_set(any_data(job))
-    heavy_model = job.model.name is not None and is_torchvision(job.model.name)
-    transformed = not all(map(is_unchanged, several(job.data, "transform")))
-    if heavy_model or transformed or "torchvision" in entry.modules:
-        modules.append("torchvision")
-    if job.model.name is not None:
-        modules += ["hpcdist.bench.dataload.model_step", "torch._dynamo"]  # optimizers import it
-    return modules
-
-
-def run(context: RankContext) -> None:
-    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
-    import torch
-
-    assert isinstance(context.job, DataloadJob)
-    torch.set_num_threads(context.num_threads)
-    # More workers than CPUs are what is tried here, and our own note says so once.
-    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-    with process_group(context, "gloo"):
-        _Benchmark(context, context.job).run()
-
-
-class _Benchmark:
+class _DataloadBenchmark:
     """One rank's part."""
 
     def __init__(self, context: RankContext, job: DataloadJob) -> None:

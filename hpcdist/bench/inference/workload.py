@@ -23,8 +23,10 @@ from hpcdist.bench.inference.conclusion import conclude
 from hpcdist.bench.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
-from hpcdist.job.spec import Inference, InferenceJob, JobSpec
+from hpcdist.job.preload import Preload
+from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
@@ -37,62 +39,64 @@ if TYPE_CHECKING:
 PLOT_NAME = "inference.png"
 
 
-def check(job: JobSpec) -> None:
-    """Raise JobError for all that can be known to be wrong without importing torch."""
-    assert isinstance(job, InferenceJob)
-    check_model_name(job.model.name)
-    check_model_args(job.model)
-    _check_lists(job.inference)
-    num_ranks = job.resources.nodes * job.resources.gpus
-    largest = max(job.inference.batch_sizes)
-    if PROCESS_PER_GPU in job.inference.strategies and largest < num_ranks:
-        raise JobError(
-            f"inference.batch_sizes are at most {largest}, but process_per_gpu shares a batch out "
-            f"to {num_ranks} ranks",
-            hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
-        )
-    if job.inference.image_shape is None:
-        check_data(job.data)
+class InferenceWorkload(Workload[InferenceJob]):
+    """Measures every strategy with every batch size; ranks that were asked to stop leave with
+    EXIT_STOPPED."""
+
+    def check(self) -> None:
+        """Raise JobError for all that can be known to be wrong without importing torch."""
+        check_model_name(self.job.model.name)
+        check_model_args(self.job.model)
+        self._check_lists()
+        num_ranks = self.job.resources.nodes * self.job.resources.gpus
+        largest = max(self.job.inference.batch_sizes)
+        if PROCESS_PER_GPU in self.job.inference.strategies and largest < num_ranks:
+            raise JobError(
+                f"inference.batch_sizes are at most {largest}, but process_per_gpu shares a batch "
+                f"out to {num_ranks} ranks",
+                hint=f"add a batch size of {num_ranks} or more, or use fewer ranks",
+            )
+        if self._needs_data:
+            check_data(self.job.data)
+
+    def _check_lists(self) -> None:
+        for key in ("batch_sizes", "strategies"):
+            values = getattr(self.job.inference, key)
+            if not values:
+                raise JobError(f"inference.{key} is empty", hint="list at least one")
+            often = "inference.repeats says how often it is timed"
+            check_each_once(f"inference.{key}", values, hint=often)
+
+    @property
+    def _needs_data(self) -> bool:
+        """Without a shape of random images, they are those of the data set."""
+        return self.job.inference.image_shape is None
+
+    def prepare(self) -> None:
+        """Download the data set where the job asks for it."""
+        data = self.job.data
+        if self._needs_data and not find_data_set(data).is_complete(data):
+            download_data(data)
+
+    def preload(self) -> Preload:
+        """Return what measures, and torchvision where model or data need it."""
+        modules = ["hpcdist.bench.inference.measure", "hpcdist.bench.inference.images"]
+        entry = find_data_set(self.job.data)
+        if is_torchvision(self.job.model.name) or "torchvision" in entry.modules:
+            modules.append("torchvision")
+        return Preload(steps=[*modules])
+
+    def run(self, context: RankContext) -> None:
+        """Measure, in this rank."""
+        import torch
+
+        torch.set_num_threads(context.num_threads)
+        # gloo also on GPUs: a rank that waits in NCCL would keep its GPU busy, which is measured.
+        with process_group(context, "gloo"), torch.no_grad():
+            _InferenceBenchmark(context, self.job).run()
 
 
-def _check_lists(setting: Inference) -> None:
-    for key in ("batch_sizes", "strategies"):
-        values = getattr(setting, key)
-        if not values:
-            raise JobError(f"inference.{key} is empty", hint="list at least one")
-        often = "inference.repeats says how often it is timed"
-        check_each_once(f"inference.{key}", values, hint=often)
-
-
-def prepare(job: JobSpec) -> None:
-    """Download the data set where the job asks for it, once, before any rank starts."""
-    assert isinstance(job, InferenceJob)
-    if job.inference.image_shape is None and not find_data_set(job.data).is_complete(job.data):
-        download_data(job.data)
-
-
-def preload(job: JobSpec) -> list[str]:
-    """Modules to import once per node."""
-    assert isinstance(job, InferenceJob)
-    modules = ["hpcdist.bench.inference.measure", "hpcdist.bench.inference.images"]
-    if is_torchvision(job.model.name) or "torchvision" in find_data_set(job.data).modules:
-        modules.append("torchvision")
-    return modules
-
-
-def run(context: RankContext) -> None:
-    """Measure, in this rank; leaves with EXIT_STOPPED where the agent asked to stop."""
-    import torch
-
-    job = context.job
-    assert isinstance(job, InferenceJob)
-    torch.set_num_threads(context.num_threads)
-    # gloo also on GPUs: a rank that waits in NCCL would keep its GPU busy, which is measured.
-    with process_group(context, "gloo"), torch.no_grad():
-        _Benchmark(context, job).run()
-
-
-class _Benchmark:
+class _InferenceBenchmark:
     """One rank's part."""
 
     def __init__(self, context: RankContext, job: InferenceJob) -> None:

@@ -1,0 +1,206 @@
+"""The user's own code: a script, a module, a program in any language, or a Python function."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+
+from hpcdist.base.errors import JobError
+from hpcdist.job.function import load_call
+from hpcdist.job.imports import heavy_imports, notes_on_imports
+from hpcdist.job.preload import Preload
+from hpcdist.job.source import find_main, unpacked
+from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
+from hpcdist.rank import own_loop
+from hpcdist.rank.context import RankContext
+from hpcdist.rank.workload import Workload
+from hpcdist.runs.function_outcome import Kind, write_outcome
+from hpcdist.workloads.main_module import put_first, run_as_main, run_module
+
+_SIGNAL_BASE = 128
+"""What a shell adds to the number of the signal that ended a program."""
+
+
+class ScriptWorkload(Workload[ScriptJob]):
+    """A Python script, run as `python script.py args` would run it.
+
+    A folder or a zip file with a `__main__.py` is a script too: `python folder args`.
+    """
+
+    def notes(self) -> list[str]:
+        """Return what keeps a heavy module from being imported once per node."""
+        with self._source() as path:
+            return notes_on_imports(path)
+
+    def preload(self) -> Preload:
+        """Return the heavy modules that the script imports, found without running it."""
+        with self._source() as path:
+            return heavy_imports(path)
+
+    @contextlib.contextmanager
+    def _source(self) -> Iterator[Path]:
+        """The file that is run; of a folder or a zip file, its main program."""
+        main = find_main(self.job.script)
+        if main is None:
+            yield Path(self.job.script)
+            return
+        assert main.origin is not None
+        with unpacked(Path(main.origin)) as (source, _):
+            yield source
+
+    def run(self, context: RankContext) -> None:  # noqa: ARG002
+        """Run the script as `__main__`, with sys.argv and sys.path as python would give them."""
+        path = str(Path(self.job.script))
+        sys.argv = [path, *self.job.args]
+        main = find_main(path)
+        if main is not None:
+            put_first(path)
+            run_module(main)
+            return
+        if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
+            put_first(os.path.dirname(os.path.realpath(path)))
+        run_as_main(
+            compile(Path(path).read_bytes(), path, "exec", dont_inherit=True),
+            __file__=path,
+            __loader__=SourceFileLoader("__main__", path),
+            __cached__=None,
+        )
+
+
+class ModuleWorkload(Workload[ModuleJob]):
+    """A module, run as `python -m package.module args` would run it."""
+
+    def notes(self) -> list[str]:
+        """Return what keeps a heavy module from being imported once per node."""
+        with unpacked(Path(self.job.script)) as (source, root):
+            return notes_on_imports(source, first_on_path=root or Path.cwd())
+
+    def preload(self) -> Preload:
+        """Return the heavy modules that the module imports, found without running it."""
+        with unpacked(Path(self.job.script)) as (source, root):
+            return heavy_imports(source, first_on_path=root or Path.cwd())
+
+    def run(self, context: RankContext) -> None:  # noqa: ARG002
+        """Run the module as `__main__`; its packages are imported before, as python does."""
+        if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
+            put_first(os.getcwd())
+        sys.argv = ["-m", *self.job.args]  # as python has it while it looks for the module
+        spec = _find_module(self.job.module)
+        assert spec.origin is not None
+        sys.argv[0] = spec.origin
+        run_module(spec)
+
+
+def _find_module(name: str) -> ModuleSpec:
+    """Raises ImportError where the module is no longer there."""
+    spec = find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{name}.__main__")
+    if spec is None or spec.origin is None:
+        message = f"there is no module {name} in {os.getcwd()}, nor where Python looks for packages"
+        raise ModuleNotFoundError(message, name=name)
+    return spec
+
+
+class ProgramWorkload(Workload[ProgramJob]):
+    """A program, executed as `torchrun --no-python program args` would.
+
+    Nothing is preloaded: no import outlives the rank's process image.
+    """
+
+    def run(self, context: RankContext) -> None:
+        """Become the program; its exit code, or the signal that ends it, says how the rank ended.
+
+        Raises JobError where it cannot be executed.
+        """
+        command = [self._path(), *self.job.args]
+        # The log shows what a program prints at once, as it does for other ranks.
+        os.environ.setdefault("PYTHONUNBUFFERED", "1")
+        if not context.has_agent:
+            sys.exit(_run_below(command))
+        _restore_signals()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if context.progress is not None:
+            context.progress.finish()  # from now on only the program can say that it has failed
+        try:
+            os.execve(command[0], command, os.environ)  # noqa: S606 - it is what the user asked for
+        except OSError as error:
+            raise JobError(
+                f"{self.job.program} cannot be executed: {error.strerror}",
+                hint=f"look at {self.job.script}",
+            ) from None
+
+    def _path(self) -> str:
+        """The program that was found at the submission; in a container, or on a node with other
+        software, a name is looked up again."""
+        if not self.job.is_given_by_path and not os.path.exists(self.job.script):
+            return shutil.which(self.job.program) or self.job.script
+        return self.job.script
+
+
+def _run_below(command: list[str]) -> int:
+    """In debug mode this process is that of the command, which goes on."""
+    done = subprocess.run(command, check=False)
+    return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
+
+
+def _restore_signals() -> None:
+    """Undo what Python ignores at its start and a fresh program does not. The request for stacks
+    means nothing to a program, and must not end it."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+
+
+class FunctionWorkload(Workload[FunctionJob]):
+    """A function that was submitted from Python; the call was pickled before its job was made."""
+
+    def notes(self) -> list[str]:
+        """Return what keeps a heavy module from being imported once per node."""
+        if self.job.source is None:
+            return []
+        return notes_on_imports(Path(self.job.source), function=self.job.function)
+
+    def preload(self) -> Preload:
+        """Return the heavy modules that the function's file imports; where it names none, those
+        that were imported where the function was submitted."""
+        in_file = Preload()
+        if self.job.source is not None:
+            with contextlib.suppress(OSError, SyntaxError, ValueError):  # a notebook's may be gone
+                in_file = heavy_imports(Path(self.job.source), function=self.job.function)
+        has_any = in_file.steps or in_file.left_out
+        return in_file if has_any else Preload(steps=[*self.job.modules])
+
+    def run(self, context: RankContext) -> None:
+        """Call the function, and keep what it returns or raises."""
+        # Import as the submitting process did; what is there already keeps its place.
+        sys.path[:0] = [folder for folder in self.job.python_path if folder not in sys.path]
+        sys.argv = [self.job.source or self.job.function]  # without the arguments of the agent
+        try:
+            function, args, kwargs = load_call(context.run.function_file)
+            value = function(*args, **kwargs)
+        except SystemExit as leaving:
+            if leaving.code in {None, 0}:
+                _keep(context, "returned", None)
+            raise
+        except Exception as error:
+            with contextlib.suppress(OSError, MemoryError):  # the verdict and the log have it too
+                _keep(context, "raised", error)
+            raise
+        else:
+            _keep(context, "returned", value)
+        finally:
+            own_loop.finish()
+
+
+def _keep(context: RankContext, kind: Kind, value: object) -> None:
+    write_outcome(context.run, context.rank, context.attempt, kind, value)
