@@ -10,7 +10,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
-    from hpcdist.summary.compare.change import Comparison
+    from hpcdist.summary.compare.against import Comparison
     from hpcdist.summary.read.cache import SummaryCache
     from hpcdist.summary.values import RunSummary
 
@@ -28,8 +28,7 @@ def compare(
 
     Without names, runs of the baseline are not compared with themselves.
     """
-    from hpcdist.summary.compare.baseline import check_comparable, nothing_in_common
-    from hpcdist.summary.compare.change import compare_with
+    from hpcdist.summary.compare.against import check_comparable, compare_with, nothing_in_common
 
     baseline = _baseline(runs, against, cache)
     own = {run.run for run in baseline}
@@ -57,7 +56,7 @@ def _print(comparison: Comparison, *, as_json: bool) -> None:
 
 
 def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.summary.compare.baseline import is_saved, no_baseline, read_saved
+    from hpcdist.summary.compare.against import is_saved, no_baseline, read_saved
 
     if is_saved(name):
         return read_saved(Path(name))

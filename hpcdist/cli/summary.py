@@ -233,7 +233,7 @@ def _write_pictures(result: Summary, folder: Path) -> None:
 
 def _need_packages(options: Mapping[str, str | None]) -> None:
     """Before anything is read: that may take long."""
-    from hpcdist.summary.export.packages import need_package
+    from hpcdist.summary.export.series import need_package
 
     for name, value in options.items():
         if value is not None:

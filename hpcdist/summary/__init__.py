@@ -18,14 +18,12 @@ import msgspec
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.summary.compare import scaling
-from hpcdist.summary.compare.configuration import configurations
 from hpcdist.summary.compare.forecast import with_forecasts
-from hpcdist.summary.compare.repeats import with_repeats
-from hpcdist.summary.compare.sizes import with_sizes
+from hpcdist.summary.compare.groups import compare_runs, configurations, groups_within
+from hpcdist.summary.compare.sizes import with_repeats, with_sizes
 from hpcdist.summary.figures import metrics
-from hpcdist.summary.figures.reaching import with_times_to_accuracy
-from hpcdist.summary.found import find_measurements
+from hpcdist.summary.figures.attempts import with_times_to_accuracy
+from hpcdist.summary.measuring import find_measurements
 from hpcdist.summary.read import collect
 from hpcdist.summary.read.cache import SummaryCache
 from hpcdist.summary.read.search import search_runs
@@ -78,9 +76,9 @@ def summarize(
                     accounting=(accounting or {}).get(run.id),
                 )
             )
-    summaries, groups, comparisons = scaling.compare(measured)
+    summaries, groups, comparisons = compare_runs(measured)
     summaries = with_times_to_accuracy(summaries, measured, target=target_accuracy)
-    sized = [*groups, *scaling.groups_within(measured, comparisons)]
+    sized = [*groups, *groups_within(measured, comparisons)]
     summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), sized), sized)
     digests = configurations([run.conditions for run in measured])
     summaries = [

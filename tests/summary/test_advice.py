@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.summary.compare.advice import Case, advise
-from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.values import AttemptSummary, Losses, RunSummary, Straggler
 
 PHOTOS = {

@@ -12,7 +12,7 @@ from forked_agents import start_run, zygote
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.why import NAMES
+from hpcdist.summary.compare.conclusions import NAMES
 from hpcdist.summary.report.table import make_console
 from hpcdist.workloads import load_workload
 

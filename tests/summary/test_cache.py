@@ -11,7 +11,7 @@ import pytest
 
 from hpcdist.base import files
 from hpcdist.summary import SummaryCache, summarize, to_json
-from hpcdist.summary.read.fingerprint import take_fingerprint
+from hpcdist.summary.read.cache import take_fingerprint
 
 _LONG_AGO_S = 1.6e9
 
@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
     def move(seconds):
         now_s = time.time() + seconds
-        monkeypatch.setattr("hpcdist.summary.found.time.time", lambda: now_s)
+        monkeypatch.setattr("hpcdist.summary.measuring.time.time", lambda: now_s)
 
     return move
 

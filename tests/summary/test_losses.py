@@ -8,7 +8,8 @@ import pytest
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.figures.parts import PARTS, Pauses, divide
+from hpcdist.summary.figures.shares import SHARES as PARTS
+from hpcdist.summary.figures.shares import Pauses, divide
 from hpcdist.summary.figures.timing import StepTotals
 from hpcdist.summary.report.pictures.losses import draw
 from hpcdist.summary.report.table import make_console

@@ -13,9 +13,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.export.history import read_history
-from hpcdist.summary.export.packages import need_package
-from hpcdist.summary.export.settings import settings_of
+from hpcdist.summary.export.series import need_package, read_history, settings_of
 from hpcdist.summary.export.tensorboard import write_event_files
 
 BEGUN_S = 1.7e9

@@ -12,7 +12,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.figures.cost import AttemptSpan, cost_by_events
+from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
 from hpcdist.summary.report.as_csv import to_csv
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.style import drawing, save

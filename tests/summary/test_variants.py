@@ -9,8 +9,9 @@ from msgspec import structs
 
 from hpcdist.base import files
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.compare.why import conclusion, conclusions
-from hpcdist.summary.figures.parts import PARTS, lost_parts
+from hpcdist.summary.compare.conclusions import conclusion, conclusions
+from hpcdist.summary.figures.shares import SHARES as PARTS
+from hpcdist.summary.figures.shares import lost_shares
 from hpcdist.summary.report.pictures.style import drawing
 from hpcdist.summary.report.plot import make_figure
 from hpcdist.summary.report.table import make_console
@@ -153,7 +154,7 @@ def test_losses_add_up_whatever_the_times_are():
     mine = dict(zip(PARTS, (0.3, 0.01, 0.1, 0.05, 0.7, 0.02, 0.2, 0.4, 0.0), strict=True))
     theirs = dict(zip(PARTS, (0.1, 0.0, 0.0, 0.0, 0.9, 0.01, 0.3, 0.0, 0.0), strict=True))
     for efficiency in (0.1, 0.5, 1.0, 1.3):
-        assert sum(lost_parts(mine, theirs, efficiency).values()) == pytest.approx(1 - efficiency)
+        assert sum(lost_shares(mine, theirs, efficiency).values()) == pytest.approx(1 - efficiency)
 
 
 def test_the_answer_names_what_costs_most_and_what_was_not_there(add_run):

@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.warm_up import warm_up_length
+from hpcdist.summary.figures.timing import warm_up_length
 
 
 def noisy(times_s, *, noise, seed):

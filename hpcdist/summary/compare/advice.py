@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.text import format_time, number_of, shown, whole_percents
-from hpcdist.summary.figures import parts
+from hpcdist.summary.figures.shares import (
+    CHECKPOINTS,
+    COMMUNICATION,
+    DATA,
+    DEVICE,
+    FIXED,
+    RESTARTS,
+    STRAGGLERS,
+    UNDIVIDED,
+)
 from hpcdist.summary.values import Losses, RunSummary, Straggler
 
 MOST = 2
@@ -248,12 +257,12 @@ def _round_up(value: int) -> int:
 
 
 _ADVISERS: dict[str, Callable[[Case, float], str | None]] = {
-    parts.DATA: _data,
-    parts.DEVICE: _device,
-    parts.COMMUNICATION: _communication,
-    parts.STRAGGLERS: _stragglers,
-    parts.FIXED: _fixed,
-    parts.CHECKPOINTS: _checkpoints,
-    parts.RESTARTS: _restarts,
-    parts.UNDIVIDED: _undivided,
+    DATA: _data,
+    DEVICE: _device,
+    COMMUNICATION: _communication,
+    STRAGGLERS: _stragglers,
+    FIXED: _fixed,
+    CHECKPOINTS: _checkpoints,
+    RESTARTS: _restarts,
+    UNDIVIDED: _undivided,
 }

@@ -13,8 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from hpcdist.base.statistics import Measure, measure, ratio
-from hpcdist.summary.compare import losses
-from hpcdist.summary.compare.group_losses import with_advice
+from hpcdist.summary.compare.lost_shares import (
+    Size,
+    against,
+    can_divide,
+    common_straggler,
+    size_of,
+    with_advice,
+)
 from hpcdist.summary.compare.sizes import measured_rate
 from hpcdist.summary.figures.metrics import MeasuredRun
 from hpcdist.summary.values import Comparison, RunSummary, VariantSummary
@@ -31,10 +37,10 @@ class _Variant(NamedTuple):
         return measured_rate([run.summary for run in self.measured])
 
     @property
-    def size(self) -> losses.Size:
+    def size(self) -> Size:
         """Of those that count, of which there are some."""
         runs = [run.summary for run in self.measured]
-        return losses.size_of(runs, self.summary.num_devices)
+        return size_of(runs, self.summary.num_devices)
 
 
 def compare_variants(runs: Sequence[MeasuredRun]) -> Comparison:
@@ -76,13 +82,13 @@ def _describe(name: str, runs: Sequence[MeasuredRun]) -> _Variant:
         num_cpus=runs[0].summary.num_cpus,
         samples_per_s=rate,
         interval=rate.interval if rate else None,
-        straggler=losses.common_straggler(summaries),
+        straggler=common_straggler(summaries),
     )
     return _Variant(summary, measured)
 
 
 def _counts(run: MeasuredRun) -> bool:
-    return run.summary.state == "done" and losses.can_divide(run.summary)
+    return run.summary.state == "done" and can_divide(run.summary)
 
 
 def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
@@ -96,7 +102,7 @@ def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
     times_devices = summary.num_devices / baseline.summary.num_devices
     if summary.is_without_its_gpus:
         return msgspec.structs.replace(summary, speedup=speedup, ideal=times_devices)
-    lost = with_advice(losses.against(variant.size, baseline.size), variant.measured)
+    lost = with_advice(against(variant.size, baseline.size), variant.measured)
     return msgspec.structs.replace(
         summary,
         speedup=speedup,

@@ -22,8 +22,13 @@ from hpcdist.base.secrets import without_passwords
 from hpcdist.base.text import shown
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.export.history import History, final_figures, whole_history
-from hpcdist.summary.export.settings import created_s, settings_of
+from hpcdist.summary.export.series import (
+    History,
+    created_s,
+    final_figures,
+    settings_of,
+    whole_history,
+)
 from hpcdist.summary.values import RunSummary, Summary, to_json
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import Any
 from hpcdist.base import files
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.export.history import History, whole_history
-from hpcdist.summary.export.settings import Setting, created_s, settings_of
+from hpcdist.summary.export.series import History, Setting, created_s, settings_of, whole_history
 from hpcdist.summary.report.outputs import cannot_write_output
 from hpcdist.summary.values import RunSummary, Summary
 

@@ -1,15 +1,27 @@
-"""A run's attempts: how each ended, and what was lost from one to the next."""
+"""A run's attempts: how each ended, what was lost from one to the next, what the run cost, and when
+it came to an accuracy.
+
+Times to an accuracy are those of the lowest rank, from its first step on. Its attempts are put
+behind each other by its clock, and none begins before the last one ended: after a restart the rank
+may be on another host, whose clock is behind. What was done again after a restart counts as it was
+done again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
-from hpcdist.summary.values import AttemptSummary
+from hpcdist.summary.values import AttemptSummary, Cost, RunSummary, TimeToAccuracy
 
 if TYPE_CHECKING:
-    from hpcdist.summary.figures.metrics import RankFigures
+    from hpcdist.summary.figures.metrics import MeasuredRun, RankFigures
 
 
 def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
@@ -93,3 +105,202 @@ def list_attempts(
 def _largest_step(ranks: Iterable[RankFigures]) -> int | None:
     steps = (figures.last_step for figures in ranks)
     return max((step for step in steps if step is not None), default=None)
+
+
+_HOUR_S = 3600.0
+
+
+class AttemptSpan(NamedTuple):
+    """One attempt by the clock of one host."""
+
+    life: int
+    begin_s: float
+    stepping_s: float | None
+    """When its first step began."""
+    worked_until_s: float | None
+    """Its last step, by the events of the ranks on that host; None where they never stepped."""
+    end_s: float
+    """When the job had an end or a verdict on it: a lost node is noticed late."""
+
+
+def cost_by_events(
+    spans: Sequence[AttemptSpan],
+    *,
+    again_s: float,
+    num_gpus: int | None,
+    num_cpus: float | None,
+) -> Cost | None:
+    """The cost as the run's own files tell it; None where they hold no time.
+
+    `spans` are in order, `again_s` is what steps took that were done again.
+    """
+    held_s = _held_s(spans)
+    if held_s <= 0:
+        return None
+    lost_s = _lost_s(spans, again_s)
+    cost = Cost(
+        held_s=held_s,
+        source="events",
+        num_gpus=num_gpus,
+        num_cpus=None if num_gpus else num_cpus,
+        lost_s=None if lost_s is None else min(lost_s, held_s),
+    )
+    return _with_shares(cost, queue_wait_s=None)
+
+
+def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | None:
+    """The scheduler's word on the time overrules."""
+    if cost is None or accounting is None:
+        return cost
+    if accounting.elapsed_s:
+        held_s = accounting.elapsed_s
+        cost = msgspec.structs.replace(cost, held_s=held_s, source="accounting")
+    return _with_shares(cost, queue_wait_s=accounting.queue_wait_s)
+
+
+def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
+    hours = cost.held_s / _HOUR_S
+    whole_s = cost.held_s + (queue_wait_s or 0.0)
+    return msgspec.structs.replace(
+        cost,
+        gpu_hours=cost.num_gpus * hours if cost.num_gpus else None,
+        cpu_hours=cost.num_cpus * hours if cost.num_cpus else None,
+        lost_share=None if cost.lost_s is None else min(1.0, cost.lost_s / cost.held_s),
+        waiting_share=None if queue_wait_s is None else queue_wait_s / whole_s,
+    )
+
+
+def _held_s(spans: Sequence[AttemptSpan]) -> float:
+    """From the begin of the first attempt of each life to the end of its last."""
+    held_s = 0.0
+    for life in dict.fromkeys(span.life for span in spans):
+        own = [span for span in spans if span.life == life]
+        held_s += max(0.0, max(span.end_s for span in own) - own[0].begin_s)
+    return held_s
+
+
+def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
+    """Of what attempts after the first took before they stepped, and from the last step of the
+    ones before until their end was noticed; all of one that never stepped."""
+    if len(spans) < 2 or all(span.stepping_s is None for span in spans):
+        return None
+    lost_s = again_s
+    for before, span in itertools.pairwise(spans):
+        until_s = span.end_s if span.stepping_s is None else span.stepping_s
+        since_s = before.end_s if before.worked_until_s is None else before.worked_until_s
+        if before.life != span.life:  # in between nothing is held
+            lost_s += max(0.0, before.end_s - since_s)
+            since_s = span.begin_s
+        lost_s += max(0.0, until_s - since_s)
+    return lost_s
+
+
+_STEPS_OF_TARGET = 1_000
+"""A target that nobody gave is rounded down to a tenth of a percent."""
+
+
+class Tested(NamedTuple):
+    """An evaluation on the test data."""
+
+    time_s: float
+    step: int | None
+    epoch: int | None
+    accuracy: float
+
+
+def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
+    """Each test of a run that was better than all before it, its time from the first step on."""
+    bests: list[Tested] = []
+    for test in _in_order(_of_lowest_rank(attempts)):
+        if not bests or test.accuracy > bests[-1].accuracy:
+            bests.append(test)
+    return bests
+
+
+def with_times_to_accuracy(
+    runs: Sequence[RunSummary], measured: Sequence[MeasuredRun], *, target: float | None
+) -> list[RunSummary]:
+    """The runs, which are those measured, with when each reached the target; without one, the most
+    that all done runs of its job, or of its comparison, came to."""
+    targets = _targets(measured) if target is None else {}
+    found = []
+    for run, one in zip(runs, measured, strict=True):
+        own = target if target is not None else targets.get(_part(one))
+        reached = reach(one.bests, own) if own is not None else None
+        found.append(msgspec.structs.replace(run, time_to_accuracy=reached))
+    return found
+
+
+def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
+    """When the target was reached first; None where nothing was tested."""
+    if not bests:
+        return None
+    best = bests[-1].accuracy
+    found = next((test for test in bests if test.accuracy >= target), None)
+    if found is None:
+        return TimeToAccuracy(target=target, is_reached=False, best=best)
+    return TimeToAccuracy(
+        target=target,
+        is_reached=True,
+        best=best,
+        time_s=found.time_s,
+        step=found.step,
+        epoch=found.epoch,
+    )
+
+
+def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
+    bests: dict[str, list[float]] = {}
+    for run in measured:
+        if run.bests and run.summary.state == "done":
+            bests.setdefault(_part(run), []).append(run.bests[-1].accuracy)
+    return {part: _rounded(min(found)) for part, found in bests.items()}
+
+
+def _part(run: MeasuredRun) -> str:
+    return run.comparison or run.summary.job
+
+
+def _rounded(accuracy: float) -> float:
+    """Down, so that all still reach it."""
+    rounded = math.floor(accuracy * _STEPS_OF_TARGET) / _STEPS_OF_TARGET
+    return rounded if rounded > 0 else accuracy
+
+
+def offsets_s(attempts: Iterable[tuple[float, float]]) -> list[float]:
+    """When each attempt began, after the first one's beginning, from when each began and ended by
+    the clock of its host."""
+    found: list[float] = []
+    zero_s: float | None = None
+    ended_s = 0.0
+    for begin_s, end_s in attempts:
+        zero_s = begin_s if zero_s is None else zero_s
+        found.append(max(begin_s - zero_s, ended_s))
+        ended_s = found[-1] + max(0.0, end_s - begin_s)
+    return found
+
+
+def _of_lowest_rank(attempts: Mapping[int, Sequence[RankFigures]]) -> list[RankFigures]:
+    """The attempts in which it stepped."""
+    tested = [figures.rank for ranks in attempts.values() for figures in ranks if figures.tests]
+    lowest = min(tested, default=-1)
+    of_rank = [
+        figures for ranks in attempts.values() for figures in ranks if figures.rank == lowest
+    ]
+    stepped = [figures for figures in of_rank if figures.stepping_s is not None]
+    return sorted(stepped, key=lambda figures: figures.attempt)
+
+
+def _in_order(attempts: Sequence[RankFigures]) -> list[Tested]:
+    spans = [(one.stepping_s or 0.0, one.ended_s or one.stepping_s or 0.0) for one in attempts]
+    tests: list[Tested] = []
+    for figures, offset_s in zip(attempts, offsets_s(spans), strict=True):
+        first_step = figures.first_step or 0
+        while tests and (tests[-1].step or 0) > first_step:  # lost, and done again
+            tests.pop()
+        begin_s = figures.stepping_s or 0.0
+        tests += [
+            test._replace(time_s=offset_s + max(0.0, test.time_s - begin_s))
+            for test in figures.tests
+        ]
+    return tests

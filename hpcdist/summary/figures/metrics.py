@@ -16,7 +16,16 @@ from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.accounting import Accounting
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.attempts import list_attempts, lost_steps, lost_time_s
+from hpcdist.summary.figures.attempts import (
+    AttemptSpan,
+    Tested,
+    cost_by_events,
+    list_attempts,
+    list_bests,
+    lost_steps,
+    lost_time_s,
+    with_accounting,
+)
 from hpcdist.summary.figures.benchmark_values import (
     AllReduceSummary,
     InferenceSummary,
@@ -27,9 +36,7 @@ from hpcdist.summary.figures.benchmarks import (
     inference_summary,
     loading_summary,
 )
-from hpcdist.summary.figures.cost import AttemptSpan, cost_by_events, with_accounting
-from hpcdist.summary.figures.reaching import Tested, list_bests
-from hpcdist.summary.figures.run_parts import held_up_by, parts_of_run
+from hpcdist.summary.figures.shares import held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.read.records import (

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.agent.usage import GpuFacts, GpuWindow, NodeBegin, Spread
-from hpcdist.summary.figures.usage_values import GpuUsage, NodeUsage, UsageSummary
 from hpcdist.summary.read.records import NodeRecord
+from hpcdist.summary.values import GpuUsage, NodeUsage, UsageSummary
 
 
 class Total(Struct, kw_only=True):

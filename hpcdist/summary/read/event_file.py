@@ -18,11 +18,42 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hpcdist.runs.events import decode_event
-from hpcdist.summary.read.first_schema import FirstWindow, to_window
-from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS, Window
+from hpcdist.summary.read.records import (
+    EVENT_TYPES,
+    OTHER_KINDS,
+    AnyWindow,
+    Bucket,
+    Count,
+    Seconds,
+    Window,
+)
+
+
+class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
+    """Time of a window's steps that went into one phase; what else stood there nothing read."""
+
+    sum: Seconds
+
+
+class FirstWindow(AnyWindow, frozen=True, kw_only=True, gc=False):
+    """A window of steps as events of schema 1 have it: hpcdist wrote these at first."""
+
+    phases_s: dict[str, PhaseTime] = field(default_factory=dict)
+    histogram: dict[Bucket, Count] = field(default_factory=dict)
+
+
+def to_window(first: FirstWindow) -> Window:
+    """The same, as it is written today."""
+    same = {name: getattr(first, name) for name in AnyWindow.__struct_fields__}
+    return Window(
+        **same,
+        phases_s={phase: time.sum for phase, time in first.phases_s.items()},
+        histogram={bucket: [count] for bucket, count in first.histogram.items()},
+    )
+
 
 _STRETCH_BYTES = 1 << 20
 _OTHERS = [msgspec.defstruct(kind, [], tag_field="event", tag=kind) for kind in OTHER_KINDS]

@@ -14,7 +14,7 @@ from typing import Any
 from hpcdist.base.text import shown
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.metrics import OTHER
-from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.values import Summary, to_json
 
 _BEFORE_PHASES = (
@@ -28,8 +28,8 @@ _BEFORE_PHASES = (
     *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
 )
 _AFTER_PHASES = (
-    *(f"parts_s.{part}" for part in PARTS),
-    *("losses.efficiency", *(f"losses.lost.{part}" for part in PARTS), "losses.largest"),
+    *(f"parts_s.{part}" for part in SHARES),
+    *("losses.efficiency", *(f"losses.lost.{part}" for part in SHARES), "losses.largest"),
     *("straggler.rank", "straggler.node", "straggler.host", "straggler.longer_s"),
     *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
     *("time_to_accuracy.target", "time_to_accuracy.is_reached", "time_to_accuracy.time_s"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
-from hpcdist.summary.compare.change import REGRESSIONS, Change, Comparison, Side
+from hpcdist.summary.compare.against import REGRESSIONS, Change, Comparison, Side
 from hpcdist.summary.report.table import Column, make_table, say, say_each
 
 _SHOWN = 5

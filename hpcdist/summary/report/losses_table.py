@@ -6,23 +6,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.text import UNDEFINED, format_percent, format_ranges, shown, whole_percents
-from hpcdist.summary.figures import parts
-from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.figures.shares import (
+    CHECKPOINTS,
+    COMMUNICATION,
+    COMPUTING,
+    DATA,
+    DEVICE,
+    FIXED,
+    RESTARTS,
+    SHARES,
+    STRAGGLERS,
+    UNDIVIDED,
+)
 from hpcdist.summary.report.table import Column, Row, Titled
 from hpcdist.summary.values import Group, Losses
 
 _HEADERS = {
-    parts.DATA: "data\nwait",
-    parts.DEVICE: "to\ndev.",
-    parts.COMMUNICATION: "exposed\ncomm.",
-    parts.STRAGGLERS: "strag-\nglers",
-    parts.COMPUTING: "slower\ncomp.",
-    parts.FIXED: "fixed\ncost",
-    parts.CHECKPOINTS: "check-\npoint",
-    parts.RESTARTS: "re-\nstarts",
-    parts.UNDIVIDED: "in no\nphase",
+    DATA: "data\nwait",
+    DEVICE: "to\ndev.",
+    COMMUNICATION: "exposed\ncomm.",
+    STRAGGLERS: "strag-\nglers",
+    COMPUTING: "slower\ncomp.",
+    FIXED: "fixed\ncost",
+    CHECKPOINTS: "check-\npoint",
+    RESTARTS: "re-\nstarts",
+    UNDIVIDED: "in no\nphase",
 }
-_ALWAYS = {parts.DATA, parts.COMMUNICATION, parts.STRAGGLERS, parts.COMPUTING, parts.FIXED}
+_ALWAYS = {DATA, COMMUNICATION, STRAGGLERS, COMPUTING, FIXED}
 """Others have a column where some row has them."""
 
 _AGAINST = "Where the time goes: lost against the ideal, in % of all the time"
@@ -53,7 +63,7 @@ def losses_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Titl
 def losses_alone(groups: Sequence[Group]) -> list[Losses]:
     """Of groups of one size, as far as there is more than time in no phase."""
     found = [one for group in groups if not group.baseline for one in group.losses]
-    return [one for one in found if one.shares[parts.UNDIVIDED] < 1 - _SEEN]
+    return [one for one in found if one.shares[UNDIVIDED] < 1 - _SEEN]
 
 
 def _name(group: Group, groups: Sequence[Group]) -> str:
@@ -66,7 +76,7 @@ def _name(group: Group, groups: Sequence[Group]) -> str:
 
 def _has_pauses(sizes: Sequence[Losses]) -> bool:
     """Whether the whole is another than that of steps."""
-    pauses = (parts.CHECKPOINTS, parts.RESTARTS)
+    pauses = (CHECKPOINTS, RESTARTS)
     return any(abs(one.lost[part]) >= _SEEN for one in sizes for part in pauses)
 
 
@@ -80,7 +90,7 @@ def part_columns(
     known = [shares for row in rows if (shares := shares_of(row))]
     told = [
         part
-        for part in PARTS
+        for part in SHARES
         if part in _ALWAYS or any(abs(shares[part]) >= _SEEN for shares in known)
     ]
 
@@ -123,7 +133,7 @@ def _lost_columns(sizes: Sequence[Losses]) -> list[Column]:
 
 
 def _share_columns(sizes: Sequence[Losses]) -> list[Column]:
-    headers = _HEADERS | {parts.COMPUTING: "forward\nbackward"}
+    headers = _HEADERS | {COMPUTING: "forward\nbackward"}
     return part_columns(lambda row: row.shares, sizes, headers=headers)
 
 

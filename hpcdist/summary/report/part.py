@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from hpcdist.summary.compare.why import conclusions, headline, run_conclusions
+from hpcdist.summary.compare.conclusions import conclusions, headline, run_conclusions
 from hpcdist.summary.report.remarks import conclusion, run_told_of
 from hpcdist.summary.report.table import Row
 from hpcdist.summary.values import Comparison, Group, RunSummary, Summary

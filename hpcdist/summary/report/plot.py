@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.text import shown
-from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.report.pictures.parts_style import LABELS, STYLES, USED
 from hpcdist.summary.values import Comparison, VariantSummary
 
@@ -100,7 +100,7 @@ def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
         return [("used", 1.0)]
     if variant.lost is None:
         return []
-    lost = {part: max(0.0, variant.lost[part]) for part in PARTS}
+    lost = {part: max(0.0, variant.lost[part]) for part in SHARES}
     used = min(1.0, variant.overall or 0.0)
     in_all = sum(lost.values())
     scale = (1 - used) / in_all if in_all else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpcdist.base.text import decimals_for, format_number
-from hpcdist.summary.compare.repeats import one_of_each
+from hpcdist.summary.compare.sizes import one_of_each
 from hpcdist.summary.report.table import Column, Row, Titled
 from hpcdist.summary.values import Repeats, RunSummary
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcdist.base.text import format_percent
-from hpcdist.summary.figures.usage_values import UsageSummary
-from hpcdist.summary.values import RunSummary
+from hpcdist.summary.values import RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
 _LITTLE = 0.3

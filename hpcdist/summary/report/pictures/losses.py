@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcdist.base.text import format_percent
-from hpcdist.summary.figures.parts import COMPUTING, PARTS
+from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.report.pictures.parts_style import LABELS, STYLES, USED
 from hpcdist.summary.report.pictures.style import finish, new_figure, shared_legend
 from hpcdist.summary.values import Losses
@@ -63,7 +63,7 @@ def _draw_bar(axes: Axes, place: int, size: Losses, labelled: set[str]) -> None:
             va="center",
             color="white",
         )
-    for part in PARTS:
+    for part in SHARES:
         share = 100 * lost[part]
         if abs(share) < 100 * _VISIBLE:
             continue

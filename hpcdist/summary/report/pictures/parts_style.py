@@ -4,33 +4,43 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.summary.figures import parts
+from hpcdist.summary.figures.shares import (
+    CHECKPOINTS,
+    COMMUNICATION,
+    COMPUTING,
+    DATA,
+    DEVICE,
+    FIXED,
+    RESTARTS,
+    STRAGGLERS,
+    UNDIVIDED,
+)
 
 USED: dict[str, Any] = {"color": "#009E73"}
 """What was not lost."""
 
 STYLES: dict[str, dict[str, Any]] = {
-    parts.DATA: {"color": "#E69F00", "hatch": "//"},
-    parts.DEVICE: {"color": "#F0E442", "hatch": "--"},
-    parts.COMMUNICATION: {"color": "#0072B2", "hatch": ".."},
-    parts.STRAGGLERS: {"color": "#56B4E9", "hatch": "xx"},
-    parts.COMPUTING: {"color": "#CC79A7", "hatch": "\\\\"},
-    parts.FIXED: {"color": "#999999"},
-    parts.CHECKPOINTS: {"color": "#D55E00", "hatch": "oo"},
-    parts.RESTARTS: {"color": "#5D3A9B", "hatch": "++"},
-    parts.UNDIVIDED: {"color": "#DDDDDD", "hatch": "**"},
+    DATA: {"color": "#E69F00", "hatch": "//"},
+    DEVICE: {"color": "#F0E442", "hatch": "--"},
+    COMMUNICATION: {"color": "#0072B2", "hatch": ".."},
+    STRAGGLERS: {"color": "#56B4E9", "hatch": "xx"},
+    COMPUTING: {"color": "#CC79A7", "hatch": "\\\\"},
+    FIXED: {"color": "#999999"},
+    CHECKPOINTS: {"color": "#D55E00", "hatch": "oo"},
+    RESTARTS: {"color": "#5D3A9B", "hatch": "++"},
+    UNDIVIDED: {"color": "#DDDDDD", "hatch": "**"},
 }
 """Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which
 a dark page hides; hatches for print."""
 
 LABELS = {
-    parts.DATA: "data wait",
-    parts.DEVICE: "to device",
-    parts.COMMUNICATION: "exposed communication",
-    parts.STRAGGLERS: "stragglers",
-    parts.COMPUTING: "slower computing",
-    parts.FIXED: "fixed cost",
-    parts.CHECKPOINTS: "checkpoints",
-    parts.RESTARTS: "restarts",
-    parts.UNDIVIDED: "in no phase",
+    DATA: "data wait",
+    DEVICE: "to device",
+    COMMUNICATION: "exposed communication",
+    STRAGGLERS: "stragglers",
+    COMPUTING: "slower computing",
+    FIXED: "fixed cost",
+    CHECKPOINTS: "checkpoints",
+    RESTARTS: "restarts",
+    UNDIVIDED: "in no phase",
 }

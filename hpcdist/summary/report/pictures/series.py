@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from hpcdist.runs.run import Run
-from hpcdist.summary.figures.reaching import offsets_s
+from hpcdist.summary.figures.attempts import offsets_s
 from hpcdist.summary.read.collect import read_rank
 from hpcdist.summary.read.records import RankRecord, Window
 

@@ -8,24 +8,34 @@ from collections.abc import Iterator, Mapping
 from hpcdist.base.statistics import differs
 from hpcdist.base.text import format_percent, number_of, shown, whole_percents
 from hpcdist.summary.compare.advice import straggler_named
-from hpcdist.summary.compare.losses import WORTH_SAYING
-from hpcdist.summary.figures import parts
-from hpcdist.summary.figures.parts import PARTS
+from hpcdist.summary.compare.lost_shares import WORTH_SAYING
+from hpcdist.summary.figures.shares import (
+    CHECKPOINTS,
+    COMMUNICATION,
+    COMPUTING,
+    DATA,
+    DEVICE,
+    FIXED,
+    RESTARTS,
+    SHARES,
+    STRAGGLERS,
+    UNDIVIDED,
+)
 from hpcdist.summary.values import Comparison, Losses, RunSummary, Straggler, VariantSummary
 
 NAMES = {
-    parts.DATA: "waiting for data",
-    parts.DEVICE: "bringing batches to the device",
-    parts.COMMUNICATION: "exposed communication",
-    parts.STRAGGLERS: "waiting for the slowest rank",
-    parts.COMPUTING: "slower computing",
-    parts.FIXED: "the fixed cost of a step",
-    parts.CHECKPOINTS: "saving checkpoints",
-    parts.RESTARTS: "restarts",
-    parts.UNDIVIDED: "in no phase that was recorded",
+    DATA: "waiting for data",
+    DEVICE: "bringing batches to the device",
+    COMMUNICATION: "exposed communication",
+    STRAGGLERS: "waiting for the slowest rank",
+    COMPUTING: "slower computing",
+    FIXED: "the fixed cost of a step",
+    CHECKPOINTS: "saving checkpoints",
+    RESTARTS: "restarts",
+    UNDIVIDED: "in no phase that was recorded",
 }
 
-_KEPT = (parts.COMPUTING, parts.UNDIVIDED)
+_KEPT = (COMPUTING, UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "One run of each cannot say how sure that is: --repeat 3."
 _NO_GPU = "There is no GPU here:"
@@ -108,7 +118,7 @@ def _where(lost: Losses) -> str:
         if lost.largest is None:
             return ""
         percents = _percents(lost.shares)
-        known = {part: percents[part] for part in PARTS if part not in _KEPT}
+        known = {part: percents[part] for part in SHARES if part not in _KEPT}
         return f"of its time {_told(lost.lost, known, 'is not computing')}."
     whole = 1 - lost.efficiency
     if whole < WORTH_SAYING or lost.largest is None:
@@ -166,7 +176,7 @@ def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> 
 
 
 def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
-    if straggler is None or lost[parts.STRAGGLERS] < WORTH_SAYING:
+    if straggler is None or lost[STRAGGLERS] < WORTH_SAYING:
         return ""
     share = format_percent(straggler.slowest_in / straggler.stretches)
     return f" The slowest is {straggler_named(straggler)}, in {share} % of the run."
@@ -175,7 +185,7 @@ def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
 def _computing(variant: VariantSummary) -> str:
     """What slower computing comes from, where it is the largest loss."""
     assert variant.lost is not None
-    if max(variant.lost, key=variant.lost.__getitem__) != parts.COMPUTING:
+    if max(variant.lost, key=variant.lost.__getitem__) != COMPUTING:
         return ""
     if variant.world_size < variant.num_devices:
         return " One process drives all GPUs: copying model and batch to them is in its computing."

@@ -12,14 +12,26 @@ runs differ from one to the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from hpcdist.base.statistics import Interval, Measure, Ratio, differs, measure, ratio
-from hpcdist.summary.compare.quantities import quantities
-from hpcdist.summary.values import RunSummary
+from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.statistics import (
+    Interval,
+    Measure,
+    Ratio,
+    differs,
+    measure,
+    ratio,
+    spread_measure,
+)
+from hpcdist.base.text import show_binary
+from hpcdist.bench.dataload.figures import LoadingCell, Setting
+from hpcdist.summary.values import SCHEMA, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
 """Failed: no run is done. Not distinguishable: the difference may be chance."""
@@ -227,3 +239,122 @@ def _outcome(found: Ratio, threshold: float) -> Outcome:
     if abs(found.mean - 1) <= threshold:
         return "within threshold"
     return "slower" if found.mean < 1 else "faster"
+
+
+_HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
+_SHOWN = 5
+
+
+def is_saved(name: str) -> bool:
+    """Whether a name is that of a file, and so of a saved summary: runs are folders."""
+    return Path(name).is_file()
+
+
+def read_saved(path: Path) -> list[RunSummary]:
+    """The runs of a saved summary; raises UserError where it is none.
+
+    Keys that a newer version added are left out; what it means by the others is not known where its
+    schema is newer, too.
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not JSON: {error}", hint=_HINT) from None
+    runs = _runs(content)
+    if isinstance(runs, list) and any(map(_is_newer, runs)):
+        raise UserError(
+            f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
+            hint="use that version, or save the baseline again with this one",
+        )
+    try:
+        return msgspec.convert(runs, list[RunSummary])
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
+
+
+def _is_newer(run: Any) -> bool:
+    schema = run.get("schema") if isinstance(run, dict) else None
+    return isinstance(schema, int) and schema > SCHEMA
+
+
+def no_baseline(name: str, error: HpcdistError) -> UserError:
+    """The error for a name that is neither a file nor that of runs."""
+    return UserError(f"there is no baseline {name}: {error.message}", hint=_HINT)
+
+
+def check_comparable(
+    baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
+) -> None:
+    """Raise UserError where there is nothing to compare on one of the sides."""
+    if not any(run.state == "done" for run in baseline):
+        raise UserError(f"the baseline {name} has no run that is done", hint=_HINT)
+    if not runs:
+        raise UserError(
+            f"there is no run to compare with {name}: all that are there are its own",
+            hint="submit the jobs again, or name the runs",
+        )
+
+
+def nothing_in_common(
+    baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
+) -> UserError:
+    """The error where no job of one size is on both sides."""
+    return UserError(
+        f"{name} has nothing in common with the runs: it has {_sizes(baseline)}, and they are "
+        f"{_sizes(runs)}",
+        hint="compare runs of one job, on as many nodes and GPUs, and with equal settings",
+    )
+
+
+def _sizes(runs: Sequence[RunSummary]) -> str:
+    sizes = list(dict.fromkeys(f"{run.job} on {run.nodes} x {run.gpus_per_node}" for run in runs))
+    more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
+    return ", ".join(sizes[:_SHOWN]) + more
+
+
+def _runs(content: Any) -> Any:
+    """The list of the runs, by itself or as a key of the whole."""
+    return content["runs"] if isinstance(content, dict) and "runs" in content else content
+
+
+SPEED = "samples/s"
+
+
+def quantities(run: RunSummary) -> dict[str, Measure]:
+    """Return what one run measured, by name with unit."""
+    return dict(_quantities(run))
+
+
+def _quantities(run: RunSummary) -> Iterator[tuple[str, Measure]]:
+    rate = run.samples_per_s
+    if rate is not None:
+        yield SPEED, spread_measure(rate.mean, rate.sd, rate.count, over="windows")
+    for size in run.all_reduce.sizes if run.all_reduce else []:
+        yield f"bus GB/s, {show_binary(size.bytes)}", Measure(mean=size.bus_bytes_per_s / 1e9)
+    for cell in run.inference.cells if run.inference else []:
+        if cell.images_per_s is not None:
+            sd = _relative(cell.images_per_s, cell.sd_time_s, cell.mean_time_s)
+            name = f"images/s, {cell.strategy}, batch {cell.batch_size}"
+            yield name, spread_measure(cell.images_per_s, sd, cell.repeats, over="windows")
+    for way in run.loading.cells if run.loading else []:
+        sd = _relative(way.images_per_s, way.sd_time_s, way.mean_time_s)
+        measured = spread_measure(way.images_per_s, sd, way.repeats, over="windows")
+        yield f"images/s, {_words(way)}", measured
+
+
+def _words(way: LoadingCell) -> str:
+    """A way of loading: its workers and batches, what else is not the default, and the node."""
+    setting = msgspec.to_builtins(way.setting)
+    usual = msgspec.to_builtins(
+        Setting(batch_size=way.setting.batch_size, workers=way.setting.workers)
+    )
+    others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
+    workers = f"{way.setting.workers} workers, batch {way.setting.batch_size}"
+    return ", ".join([workers, *others, *([f"node {way.node}"] if way.node else [])])
+
+
+def _relative(rate: float, sd_s: float | None, mean_s: float | None) -> float | None:
+    """The sd of a rate from that of the time."""
+    return None if sd_s is None or not mean_s else rate * sd_s / mean_s

@@ -11,20 +11,26 @@ lost, which is the most that could be won.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from hpcdist.base.statistics import mean
-from hpcdist.summary.figures.parts import (
+from hpcdist.summary.compare.advice import Case, advise
+from hpcdist.summary.compare.sizes import num_gpus
+from hpcdist.summary.figures.metrics import MeasuredRun
+from hpcdist.summary.figures.shares import (
     COMMUNICATION,
     COMPUTING,
     FIXED,
-    PARTS,
+    SHARES,
     UNDIVIDED,
-    lost_parts,
+    lost_shares,
     shares,
 )
-from hpcdist.summary.values import Losses, RunSummary, Straggler
+from hpcdist.summary.values import Group, Losses, RunSummary, Straggler
 
 WORTH_SAYING = 0.02
 """Smaller losses are within the noise of most machines."""
@@ -43,7 +49,7 @@ class Size(NamedTuple):
 def size_of(runs: Sequence[RunSummary], num_devices: int) -> Size:
     """Means over the repeats."""
     found = [run.parts_s for run in runs if run.parts_s]
-    parts_s = {part: mean(one[part] for one in found) for part in PARTS}
+    parts_s = {part: mean(one[part] for one in found) for part in SHARES}
     return Size(runs, num_devices, parts_s, mean(map(overall_rate, runs)))
 
 
@@ -58,7 +64,7 @@ def overall_rate(run: RunSummary) -> float:
 def against(size: Size, baseline: Size) -> Losses:
     """What a size lost against the ideal of the smallest; nothing where it is that."""
     efficiency = size.rate / baseline.rate * baseline.num_devices / size.num_devices
-    lost = lost_parts(size.parts_s, baseline.parts_s, efficiency)
+    lost = lost_shares(size.parts_s, baseline.parts_s, efficiency)
     return _losses(size, lost, efficiency, [run.run for run in baseline.runs])
 
 
@@ -102,7 +108,7 @@ def can_divide(run: RunSummary) -> bool:
 def _losses(
     size: Size, lost: Mapping[str, float], efficiency: float, baseline: list[str]
 ) -> Losses:
-    largest = max(PARTS, key=lambda part: lost[part])
+    largest = max(SHARES, key=lambda part: lost[part])
     return Losses(
         runs=[run.run for run in size.runs],
         nodes=size.runs[0].nodes,
@@ -114,3 +120,51 @@ def _losses(
         largest=largest if lost[largest] >= WORTH_SAYING else None,
         straggler=common_straggler(size.runs),
     )
+
+
+def with_losses(
+    group: Group, runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]
+) -> Group:
+    """The group with what each of its sizes lost; `runs` are its own, smallest first, and those of
+    its baseline may be lent by another group."""
+    by_size: dict[tuple[int, int], list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        if can_divide(run.summary):
+            by_size[run.summary.nodes, run.summary.gpus_per_node].append(run)
+    sizes = {key: _size(found) for key, found in by_size.items()}
+    whole = [run for run in baseline_runs if can_divide(run.summary)]
+    baseline = _size(whole) if whole else None
+    return msgspec.structs.replace(
+        group,
+        losses=[
+            with_advice(
+                alone(size) if baseline is None else against(size, baseline),
+                by_size[key],
+            )
+            for key, size in sizes.items()
+        ],
+    )
+
+
+def losses_by_run(runs: Sequence[RunSummary], groups: Iterable[Group]) -> list[RunSummary]:
+    """The runs with the losses of their size."""
+    found = {run: one for group in groups for one in group.losses for run in one.runs}
+    return [
+        msgspec.structs.replace(run, losses=found[run.run]) if run.run in found else run
+        for run in runs
+    ]
+
+
+def with_advice(found: Losses, runs: Sequence[MeasuredRun]) -> Losses:
+    """The losses with what would be worth most to change; `runs` are those of the size."""
+    case = Case(
+        job=runs[0].conditions,
+        losses=found,
+        runs=[run.summary for run in runs],
+        cpus_per_rank=runs[0].cpus_per_rank,
+    )
+    return msgspec.structs.replace(found, advice=advise(case))
+
+
+def _size(runs: Sequence[MeasuredRun]) -> Size:
+    return size_of([run.summary for run in runs], num_gpus(runs[0].summary))

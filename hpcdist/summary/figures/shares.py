@@ -9,10 +9,18 @@ the wait of all others. What the slowest rank itself waits is communication.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from hpcdist.summary.figures.attempts import lost_steps, lost_time_s
+from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
 from hpcdist.summary.figures.timing import StepTotals
+from hpcdist.summary.values import Straggler
+
+if TYPE_CHECKING:
+    from hpcdist.summary.figures.metrics import RankFigures
+
 
 DATA = "data"
 DEVICE = "device"
@@ -24,7 +32,7 @@ CHECKPOINTS = "checkpoints"
 RESTARTS = "restarts"
 UNDIVIDED = "undivided"
 
-PARTS = (
+SHARES = (
     DATA,
     DEVICE,
     COMMUNICATION,
@@ -78,7 +86,7 @@ def divide(
     steps = [totals.steps for totals in ranks]
     parts = {
         part: sum(own[part] * num for own, num in zip(parts_of, steps, strict=True)) / sum(steps)
-        for part in PARTS
+        for part in SHARES
     }
     if len(ranks) > 1:
         _take_out_straggling(parts, parts_of)
@@ -98,7 +106,7 @@ def alike(
     return _coarse(parts_s), _coarse(baseline_s)
 
 
-def lost_parts(
+def lost_shares(
     parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
 ) -> dict[str, float]:
     """Share of the time that each part lost; together 1 - efficiency, which is that of all the
@@ -107,18 +115,18 @@ def lost_parts(
     whole_s, baseline_whole_s = sum(parts_s.values()), sum(baseline_s.values())
     # So much of the baseline's time for a step is as many samples per GPU as a step here has.
     scale = efficiency * whole_s / baseline_whole_s
-    return {part: (parts_s[part] - scale * baseline_s[part]) / whole_s for part in PARTS}
+    return {part: (parts_s[part] - scale * baseline_s[part]) / whole_s for part in SHARES}
 
 
 def shares(parts_s: Mapping[str, float]) -> dict[str, float]:
     """Of the whole."""
     whole_s = sum(parts_s.values())
-    return {part: parts_s[part] / whole_s for part in PARTS}
+    return {part: parts_s[part] / whole_s for part in SHARES}
 
 
 def _own_parts(totals: StepTotals) -> dict[str, float]:
     """Of one rank, seconds per step, just as it recorded them."""
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts = dict.fromkeys(SHARES, 0.0)
     for phase, time_s in totals.phases_s.items():
         parts[_PHASES.get(phase, FIXED)] += time_s / totals.steps
     rest_s = max(0.0, totals.sum_s / totals.steps - sum(parts.values()))
@@ -179,3 +187,86 @@ def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
         coarse[UNDIVIDED] += coarse[part]
         coarse[part] = 0.0
     return coarse
+
+
+class HeldUp(NamedTuple):
+    """What waiting for slower ranks costs per step, and who is waited for."""
+
+    rotating_s: float = 0.0
+    straggler: Straggler | None = None
+
+
+def held_up_by(attempts: dict[int, list[RankFigures]], world_size: int) -> HeldUp:
+    """From the stretches of all attempts in which every rank recorded steps."""
+    if world_size < 2:
+        return HeldUp()
+    found: list[Stretch] = []
+    places: list[Place] = []
+    totals = StepTotals()
+    for number in sorted(attempts):
+        stepped = [figures for figures in attempts[number] if figures.spans]
+        if len(stepped) >= world_size:
+            stepped.sort(key=lambda figures: figures.rank)
+            found += cut([figures.spans for figures in stepped])
+            places = [_place(figures) for figures in stepped]
+            for figures in stepped:
+                totals.steps += figures.totals.steps
+                totals.sum_s += figures.totals.sum_s
+    if not found:
+        return HeldUp()
+    step_s = totals.sum_s / totals.steps
+    straggler = find_straggler(found, places, step_s)
+    return HeldUp(rotating_s=rotating_s(found), straggler=straggler)
+
+
+def parts_of_run(attempts: dict[int, list[RankFigures]], held_up: HeldUp) -> dict[str, float]:
+    """Mean seconds per step by part, as `SHARES` has them; some rank recorded steps."""
+    by_rank: dict[int, list[StepTotals]] = defaultdict(list)
+    saves_s: dict[int, float] = defaultdict(float)
+    for ranks in attempts.values():
+        for figures in ranks:
+            by_rank[figures.rank].append(figures.totals)
+            saves_s[figures.rank] += figures.saves_s
+    totals = {rank: _merged(found) for rank, found in by_rank.items()}
+    stepped = [rank for rank in sorted(totals) if totals[rank].steps]
+    saver = max(stepped, key=lambda rank: saves_s[rank])
+    num_steps = max(1, _num_steps(attempts))
+    step_s = _mean_step_s([totals[rank] for rank in stepped])
+    lost_s = lost_time_s(attempts, lost_steps(attempts), step_s) or 0.0
+    return divide(
+        [totals[rank] for rank in stepped],
+        rotating_s=held_up.rotating_s,
+        pauses=Pauses(
+            saves_s=saves_s[saver] / num_steps,
+            saver=stepped.index(saver),
+            restarts_s=lost_s / num_steps,
+        ),
+    )
+
+
+def _place(figures: RankFigures) -> Place:
+    return Place(figures.rank, figures.start.node, figures.start.host)
+
+
+def _merged(found: Sequence[StepTotals]) -> StepTotals:
+    if len(found) == 1:
+        return found[0]
+    totals = StepTotals()
+    for one in found:
+        totals.merge(one)
+    return totals
+
+
+def _num_steps(attempts: dict[int, list[RankFigures]]) -> int:
+    """Steps that this run did, those that were done again once."""
+    done = 0
+    for ranks in attempts.values():
+        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
+        ended = [figures.last_step for figures in ranks if figures.last_step is not None]
+        if begun and ended:
+            done += max(0, max(ended) - min(begun))
+    return done - lost_steps(attempts)
+
+
+def _mean_step_s(ranks: Sequence[StepTotals]) -> float:
+    return sum(totals.sum_s for totals in ranks) / sum(totals.steps for totals in ranks)

@@ -2,26 +2,35 @@
 
 Names are what both TensorBoard and MLflow take, grouped by what stands before the slash, with
 units. Points are those of the lowest rank but `speed/samples_per_s`, which is of all ranks, and
-`usage/*`, which are of all GPUs, or all nodes.
+`usage/*`, which are of all GPUs, or all nodes: at the windows of the lowest node, by its clock. Of
+each other node the window counts that is nearest to it, by the time since its ranks began, as
+clocks of nodes may differ by minutes.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import json
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from hpcdist.agent.usage import Spread, UsageWindow
+from hpcdist.base.errors import UserError
+from hpcdist.base.secrets import looks_secret
+from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
-from hpcdist.summary.export.usage_points import usage_moments
+from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.figures.timing import Spans
-from hpcdist.summary.read.collect import read_rank
-from hpcdist.summary.read.records import RankRecord, Window
+from hpcdist.summary.read.collect import read_node, read_rank
+from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
+from hpcdist.summary.report.page.again import HIDDEN, starred_args
 from hpcdist.summary.report.pictures.series import ends_s
 from hpcdist.summary.values import RunSummary
 
@@ -205,3 +214,124 @@ def _rates(attempt: _Attempt) -> dict[int, float]:
         if len(known) == len(of_ranks):
             rates[last_step] = math.fsum(known)
     return rates
+
+
+Setting = str | float | bool
+"""bool and int are among them."""
+
+_LEFT_OUT = frozenset({"name", "description"})
+
+
+def settings_of(spec: RunSpec) -> dict[str, Setting]:
+    """The job of a spec.json, by dotted key; what is not set is left out, secrets are starred out,
+    and lists are JSON."""
+    flat = dict(_flat(spec.job))
+    if (torch := spec.versions.get("torch")) is not None:
+        flat["torch"] = torch
+    if spec.scheduler is not None:
+        flat["scheduler"] = spec.scheduler
+    return {key: value for key, value in flat.items() if key not in _LEFT_OUT}
+
+
+def created_s(spec: RunSpec) -> float:
+    """Unix time at which the run was submitted; 0 where that is not known."""
+    created = spec.created_s
+    return created if created is not None and 0 < created < 1e12 else 0.0
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:
+    for name, value in section.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.")
+        elif isinstance(value, list):
+            texts = starred_args(value) if _is_of_texts(value) else value
+            yield key, json.dumps(texts, ensure_ascii=False, default=str)
+        elif isinstance(value, str):
+            yield key, HIDDEN if looks_secret(key, value) else value
+        elif isinstance(value, (bool, int, float)):
+            yield key, value
+
+
+def _is_of_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+class Moment(NamedTuple):
+    """What was used in one window, as the keys of the summary's `usage` call it."""
+
+    time_s: float
+    """Unix time of its end, by the clock of the lowest node."""
+    figures: dict[str, float]
+
+
+def usage_moments(path: Path, attempt: int) -> Iterator[Moment]:
+    """What an attempt of a run used, in its order; nothing where it was not sampled."""
+    nodes = [
+        _NodeWindows.of(record)
+        for node, of_attempt, file in Run(path).usage_files()
+        if of_attempt == attempt and (record := read_node(file, node=node, attempt=attempt)).windows
+    ]
+    if not nodes:
+        return
+    lowest, *others = nodes
+    for window, since_s in zip(lowest.windows, lowest.since_s, strict=True):
+        windows = [window, *(node.nearest(since_s) for node in others)]
+        if figures := dict(_figures(windows)):
+            yield Moment(window.time_s, figures)
+
+
+class _NodeWindows(NamedTuple):
+    windows: list[UsageWindow]
+    since_s: list[float]
+    """By window, its middle after the begin of the node's ranks."""
+
+    @classmethod
+    def of(cls, record: NodeRecord) -> _NodeWindows:
+        windows = sorted(record.windows, key=_middle_s)
+        begin_s = record.begins[0].begin_s if record.begins else windows[0].time_s
+        return cls(windows, [_middle_s(window) - begin_s for window in windows])
+
+    def nearest(self, since_s: float) -> UsageWindow:
+        after = bisect_left(self.since_s, since_s)
+        near = [place for place in (after - 1, after) if 0 <= place < len(self.windows)]
+        return self.windows[min(near, key=lambda place: abs(self.since_s[place] - since_s))]
+
+
+def _middle_s(window: UsageWindow) -> float:
+    return window.time_s - window.wall_s / 2
+
+
+def _figures(windows: Sequence[UsageWindow]) -> Iterator[tuple[str, float]]:
+    gpus = [gpu for window in windows for gpu in window.gpus]
+    yield from _known("gpu_utilization", mean, _means(gpu.utilization for gpu in gpus))
+    yield from _known("gpu_power_w", mean, _means(gpu.power_w for gpu in gpus))
+    yield from _known("max_gpu_memory_bytes", max, _most(gpu.memory_bytes for gpu in gpus))
+    cpus = _means(window.cpus_busy for window in windows)
+    if len(cpus) == len(windows):  # of a part of the nodes the sum is not that of the run
+        yield from _known("cpus_busy", math.fsum, cpus)
+    yield from _known("max_memory_bytes", max, _most(window.memory_bytes for window in windows))
+
+
+def _known(
+    name: str, joined: Callable[[Sequence[float]], float], values: Sequence[float]
+) -> Iterator[tuple[str, float]]:
+    if values:
+        yield name, joined(values)
+
+
+def _means(spreads: Iterable[Spread | None]) -> list[float]:
+    return [spread.mean for spread in spreads if spread]
+
+
+def _most(spreads: Iterable[Spread | None]) -> list[float]:
+    return [spread.max for spread in spreads if spread]
+
+
+def need_package(extra: str) -> None:
+    """Raise UserError where the package of an extra, which has its name, is not installed."""
+    if importlib.util.find_spec(extra) is None:
+        raise UserError(
+            f"--{extra} needs the package {extra}, which is not installed here",
+            hint=f"install it: pip install 'hpcdist[{extra}]'",
+        )
