@@ -22,11 +22,12 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.agent import messages
 from hpcdist.agent.agreement import DisagreementError, NodeFacts
-from hpcdist.agent.channel import Channel, ChannelClosedError, Message
 from hpcdist.agent.coordinator import CANCEL_SIGNALS, Coordinator
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import HostedMeeting, OnlyLoopbackError, join_meeting
+from hpcdist.agent.meeting import CannotJoinError, HostedMeeting, join_meeting
+from hpcdist.agent.messages import Channel, ChannelClosedError, ToAgent, ToCoordinator
 from hpcdist.agent.node import (
     JobPlace,
     Meeting,
@@ -91,9 +92,10 @@ class Agent:
         self.requeuer = requeuer
 
         self._num_ranks = job.ranks_per_node
-        self._inbox: deque[tuple[int, Message]] = deque()
+        self._told: deque[ToCoordinator] = deque()  # by node 0's agent to its coordinator
+        self._orders: deque[ToAgent] = deque()
         self._coordinator: Coordinator | None = None  # of node 0
-        self._leader: Channel | None = None  # of the others
+        self._leader: Channel[ToAgent] | None = None  # of the others
         self._closing = False
         self._signals: int | None = None
         self._attempt = 0
@@ -301,7 +303,7 @@ class Agent:
             master_addr=master_addr,
             interface=self._interface,
         )
-        self._tell({"type": "join", "facts": msgspec.to_builtins(facts)})
+        self._tell(messages.Join(facts=facts))
 
     def _host_meeting(self, coordinator: Coordinator, addresses: list[str]) -> None:
         try:
@@ -327,7 +329,7 @@ class Agent:
                 timeout_s=timeout_s,
                 give_up=self._is_over_while_joining,
             )
-        except OnlyLoopbackError as error:
+        except CannotJoinError as error:
             raise CannotLaunchError(f"node {self.node_rank} (host {self.host}): {error}") from None
         if joined is not None:
             self._check_interface()
@@ -389,12 +391,12 @@ class Agent:
         now = time.monotonic()
         if self._stacks_at is not None and now >= self._stacks_at:
             self._stacks_at = None
-            reports = [msgspec.to_builtins(report) for report in self._ranks.hang_reports()]
-            self._tell({"type": "stacks", "attempt": self._attempt, "ranks": reports})
+            reports = self._ranks.hang_reports()
+            self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
         if self._reached_at is not None and now >= self._reached_at:
             self._reached_at = None
             boundary = self._ranks.last_boundary()
-            self._tell({"type": "reached", "attempt": self._attempt, "boundary": boundary})
+            self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
         if now >= self._tick_at:
             self._tick_at = now + _TICK_S
             self._tick()
@@ -403,20 +405,19 @@ class Agent:
         self._deliver()
 
     def _deliver(self) -> None:
-        while self._inbox:
-            node, message = self._inbox.popleft()
-            if node == self.node_rank:
-                self._obey(message)
+        while self._told or self._orders:
+            if self._orders:
+                self._obey(self._orders.popleft())
             else:
                 assert self._coordinator is not None
-                self._coordinator.on_message(0, message)
+                self._coordinator.on_message(0, self._told.popleft())
 
     def _timeout_s(self) -> float:
         deadlines = [self._tick_at]
         deadlines += [at for at in (self._stacks_at, self._reached_at) if at is not None]
         if self._coordinator is not None and (due := self._coordinator.next_deadline()) is not None:
             deadlines.append(due)
-        return 0.0 if self._inbox else max(0.0, min(deadlines) - time.monotonic())
+        return 0.0 if self._told or self._orders else max(0.0, min(deadlines) - time.monotonic())
 
     def _tick(self) -> None:
         if self._is_over():
@@ -424,7 +425,7 @@ class Agent:
         self._watch_time()
         silent = self._ranks.look(enforces_limits=self.plan.enforces_limits)
         if silent is not None:
-            self._tell({"type": "silent", "attempt": self._attempt, "rank": silent})
+            self._tell(messages.Silent(attempt=self._attempt, rank=silent))
 
     def _note_standstill(self) -> None:
         """After a suspension the others' ranks, which had to wait, are no more to blame than its
@@ -442,7 +443,7 @@ class Agent:
         left_s = self._begin_s + limit_min * 60 - time.monotonic()
         warning_s = warning_before_s(self.job.launch, limit_min)
         if left_s <= 0 and enforced_min is not None:
-            self._tell({"type": "limit", "limit_min": limit_min})
+            self._tell(messages.LimitReached(limit_min=limit_min))
         elif left_s <= warning_s and not self._is_limit_near:
             self._is_limit_near = True
             self._warn(None)
@@ -476,11 +477,11 @@ class Agent:
         if self._coordinator is None and self._leader is None:
             self._early_warning = signal_name
         else:
-            self._tell({"type": "warn", "signal": signal_name})
+            self._tell(messages.Warned(signal=signal_name))
 
     def _cancel(self, signal_name: str) -> None:
         if self._coordinator is not None or self._leader is not None:
-            self._tell({"type": "cancel", "signal": signal_name})
+            self._tell(messages.Cancelled(signal=signal_name))
             return
         self._closing = True
         self.verdict = failure.cancelled(
@@ -489,10 +490,10 @@ class Agent:
 
     # Talking to the coordinator, and obeying it.
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: ToCoordinator) -> None:
         """To the coordinator."""
         if self._coordinator is not None:
-            self._inbox.append((-1, message))
+            self._told.append(message)
             return
         assert self._leader is not None
         try:
@@ -500,17 +501,16 @@ class Agent:
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
 
-    def _send_to_agent(self, node: int, message: Message) -> None:
+    def _send_to_agent(self, node: int, message: ToAgent) -> None:
         if node == 0:
-            self._inbox.append((0, message))
+            self._orders.append(message)
         else:
             self._meeting.send(node, message)
 
     def _on_leader(self) -> None:
         assert self._leader is not None
         try:
-            for message in self._leader.receive():
-                self._inbox.append((self.node_rank, message))
+            self._orders.extend(self._leader.receive())
         except ChannelClosedError as error:
             self._on_leader_lost(str(error))
 
@@ -527,27 +527,27 @@ class Agent:
             node=0,
         )
 
-    def _obey(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "begin":
-            self._attempt = self._newest_known = message["attempt"]
-            self._has_begun = True
-        elif kind == "start":
-            self._start(msgspec.convert(message["meeting"], Meeting))
-        elif kind == "end":
-            self._ranks.end(message["attempt"], message["grace_s"])
-        elif kind == "dump":
-            self._ranks.dump_stacks()
-            self._stacks_at = time.monotonic() + _STACKS_WAIT_S
-        elif kind == "pause":
-            self._ranks.pause()
-            self._reached_at = time.monotonic() + _PAUSE_SETTLES_S
-        elif kind == "forgive":
-            self._ranks.forgive()
-        elif kind == "stop_at":
-            self._ranks.stop_at(message["boundary"])
-        elif kind == "close":
-            self._closing = True
+    def _obey(self, order: ToAgent) -> None:
+        match order:
+            case messages.Begin():
+                self._attempt = self._newest_known = order.attempt
+                self._has_begun = True
+            case messages.Start():
+                self._start(order.meeting)
+            case messages.End():
+                self._ranks.end(order)
+            case messages.Dump():
+                self._ranks.dump_stacks()
+                self._stacks_at = time.monotonic() + _STACKS_WAIT_S
+            case messages.Pause():
+                self._ranks.pause()
+                self._reached_at = time.monotonic() + _PAUSE_SETTLES_S
+            case messages.Forgive():
+                self._ranks.forgive()
+            case messages.StopAt():
+                self._ranks.stop_at(order.boundary)
+            case messages.Close():
+                self._closing = True
 
     def _start(self, meeting: Meeting) -> None:
         if self.node_rank == 0:

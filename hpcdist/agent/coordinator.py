@@ -1,14 +1,8 @@
 """The coordinator: leads the agents of a run through its attempts, and decides the verdict.
 
-It lives in the agent of node 0 and is pure state: messages and the passing of time go in, messages
-to the agents come out through `send`, the verdict through `finish`. Node 0's own agent is a member
-like the others.
-
-From an agent:  join {facts}, checked {attempt, check}, ended {attempt, end}, gone {attempt},
-                silent {attempt, rank}, stacks {attempt, ranks}, failed {sentence},
-                limit {limit_min}, warn {signal}, reached {attempt, boundary}, cancel {signal}
-To an agent:    begin {attempt}, start {meeting}, end {attempt, grace_s},
-                dump {attempt}, pause, stop_at {boundary}, forgive, close
+It lives in the agent of node 0 and is pure state: messages (agent/messages.py) and the passing of
+time go in, messages to the agents come out through `send`, the verdict through `finish`. Node 0's
+own agent is a member like the others.
 """
 
 from __future__ import annotations
@@ -21,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hpcdist.agent import messages
 from hpcdist.agent.agreement import (
     Agreement,
     DisagreementError,
@@ -29,7 +24,7 @@ from hpcdist.agent.agreement import (
     RankChecks,
     agree,
 )
-from hpcdist.agent.channel import Message
+from hpcdist.agent.messages import HangReport, ToAgent, ToCoordinator
 from hpcdist.agent.node import Meeting
 from hpcdist.agent.outcome import failure
 from hpcdist.base.errors import EXIT_STOPPED
@@ -72,20 +67,6 @@ class Stage(enum.Enum):
 _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 
-class HangReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent saw of one rank when the run hung."""
-
-    end: RankEnd
-    silent_s: float
-    """Since its last step."""
-    where: str | None = None
-    """Innermost line of its main thread; None where it did not answer."""
-    is_waiting: bool = False
-    """It waits for other ranks, in a collective or in the backward pass."""
-    state: str = "?"
-    """State letter of the process: T is stopped."""
-
-
 @dataclass
 class Coordinator:
     """See the module."""
@@ -97,7 +78,7 @@ class Coordinator:
     join_timeout_s: float
     backend: str
     """gloo, nccl, or auto: as the nodes' device wants it."""
-    send: Callable[[int, Message], None]
+    send: Callable[[int, ToAgent], None]
     """(node, message); must not fail: a lost agent is told by `on_lost`."""
     open_store: Callable[[], None]
     """Ask for a fresh store; `on_store` is the answer."""
@@ -141,10 +122,33 @@ class Coordinator:
         """When `on_time` must be called next; None: only messages matter."""
         return self._deadline
 
-    def on_message(self, node: int, message: Message) -> None:
-        """A message from a node's agent."""
-        handler = getattr(self, f"_on_{message['type']}")
-        handler(node, message)
+    def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
+        """Take a message of a node's agent."""
+        match message:
+            case messages.Join():
+                self._on_join(node, message.facts)
+            case messages.Failed():
+                self._on_failed(node, message.sentence)
+            case messages.LimitReached():
+                self._on_limit(node, message.limit_min)
+            case messages.Warned():
+                self._on_warned(message.signal)
+            case messages.Cancelled():
+                self._on_cancelled(message.signal)
+            case _ if message.attempt != self.attempt:
+                pass  # of an attempt that is over
+            case messages.Checked():
+                self._on_checked(node, message.check)
+            case messages.Ended():
+                self._on_ended(message.end)
+            case messages.Gone():
+                self._on_gone(node)
+            case messages.Silent():
+                self._on_silent()
+            case messages.Stacks():
+                self._on_stacks(node, message.reports)
+            case messages.Reached():
+                self._on_reached(node, message.boundary)
 
     def on_store(self, port: int | None, error: str | None) -> None:
         """The store of the next attempt listens, or could not."""
@@ -164,7 +168,7 @@ class Coordinator:
         )
         self.stage = Stage.RUNNING
         self._deadline = None
-        self._broadcast({"type": "start", "meeting": msgspec.to_builtins(meeting)})
+        self._broadcast(messages.Start(meeting=meeting))
 
     def on_lost(self, node: int, reason: str) -> None:
         """A node's agent is gone; one that has not joined may come again."""
@@ -209,11 +213,11 @@ class Coordinator:
 
     # Messages.
 
-    def _on_join(self, node: int, message: Message) -> None:
+    def _on_join(self, node: int, facts: NodeFacts) -> None:
         if self.stage is not Stage.JOINING:  # the run was over before all were there
-            self.send(node, {"type": "close"})
+            self.send(node, messages.Close())
             return
-        self._facts[node] = msgspec.convert(message["facts"], NodeFacts)
+        self._facts[node] = facts
         if len(self._facts) < self.num_nodes:
             return
         try:
@@ -223,18 +227,15 @@ class Coordinator:
         else:
             self._start_attempt()
 
-    def _on_checked(self, node: int, message: Message) -> None:
-        """A rank says how it sees its place, before it meets the others."""
-        if self.stage is not Stage.RUNNING or message["attempt"] != self.attempt:
+    def _on_checked(self, node: int, check: RankCheck) -> None:
+        if self.stage is not Stage.RUNNING:
             return
-        check = msgspec.convert(message["check"], RankCheck)
         sentence = self._checks.add(check)
         if sentence is not None:
             self._decide_and_end(self._verdict_without_rank("launch", sentence, node))
 
-    def _on_ended(self, _node: int, message: Message) -> None:
-        end = msgspec.convert(message["end"], RankEnd)
-        if message["attempt"] != self.attempt or self.stage is Stage.FINISHED:
+    def _on_ended(self, end: RankEnd) -> None:
+        if self.stage is Stage.FINISHED:
             return
         self._ends[end.rank] = end
         if self.stage is not Stage.RUNNING:
@@ -247,62 +248,62 @@ class Coordinator:
         if len(self._ends) == self._world_size():
             self._end_ranks()
 
-    def _on_gone(self, node: int, message: Message) -> None:
-        if message["attempt"] == self.attempt and self.stage is Stage.ENDING:
+    def _on_gone(self, node: int) -> None:
+        if self.stage is Stage.ENDING:
             self._gone.add(node)
             self._check_gone()
 
     def on_standstill(self) -> None:
         """Node 0 was suspended for a while, and the others' ranks had to wait for its own."""
         self._resumed_s = self.now()
-        self._broadcast({"type": "forgive"})
+        self._broadcast(messages.Forgive())
 
-    def _on_silent(self, _node: int, message: Message) -> None:
+    def _on_silent(self) -> None:
         if self.now() - self._resumed_s < _RESUME_S:
             return  # said before, or before the word of it had come
-        if self.stage is Stage.RUNNING and message["attempt"] == self.attempt:
+        if self.stage is Stage.RUNNING:
             self.stage = Stage.DUMPING
             self._deadline = self.now() + _DUMP_S
-            self._broadcast({"type": "dump", "attempt": self.attempt})
+            self._broadcast(messages.Dump(attempt=self.attempt))
 
-    def _on_stacks(self, node: int, message: Message) -> None:
+    def _on_stacks(self, node: int, reports: list[HangReport]) -> None:
         if self.stage is not Stage.DUMPING:
             return
-        for report in msgspec.convert(message["ranks"], list[HangReport]):
+        for report in reports:
             self._hang_reports[report.end.rank] = report
         self._dumped.add(node)
         if self._dumped >= self._members():
             self._decide_hang()
 
-    def _on_failed(self, node: int, message: Message) -> None:
+    def _on_failed(self, node: int, reason: str) -> None:
         if self._decided is None:
             kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
-            sentence = f"node {node} (host {self._host(node)}): {message['sentence']}"
+            sentence = f"node {node} (host {self._host(node)}): {reason}"
             self._decide_and_end(self._verdict_without_rank(kind, sentence, node))
 
-    def _on_limit(self, node: int, message: Message) -> None:
+    def _on_limit(self, node: int, limit_min: float) -> None:
         if self.stage in _AFTER_RUNNING:
             return
-        sentence = f"the time limit of {message['limit_min']:g} minutes was reached"
+        sentence = f"the time limit of {limit_min:g} minutes was reached"
         if self._notice is not None:
             sentence += "; the ranks had been asked to stop, and did not"
         self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
 
-    def _on_warn(self, _node: int, message: Message) -> None:
+    def _on_warned(self, signal_name: str | None) -> None:
         """The job will be ended soon: stop the ranks at the next step, and start none any more."""
         if self._notice is not None:
-            self._heed_again(self._notice, message["signal"])
+            self._heed_again(self._notice, signal_name)
             return
-        self._notice = failure.Notice(signal=message["signal"])
+        self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
             self._decide_and_end(self._stopped_before(f"stopped {self._notice.before_what}"))
         elif self.stage is Stage.RUNNING:
-            self._broadcast({"type": "pause"})
+            self._broadcast(messages.Pause())
         elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._failures())):
             # Their agent's notice came sooner than this one.
             self.stage = Stage.RUNNING
             self._deadline = self.now() + STOP_TOGETHER_S
-            self._broadcast({"type": "pause"})
+            self._broadcast(messages.Pause())
 
     def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
         """SIGTERM after another warning leaves only the time until the scheduler's SIGKILL, which
@@ -319,17 +320,14 @@ class Coordinator:
             self._notice = msgspec.structs.replace(notice, is_over=True)
             self._end_ranks()
 
-    def _on_reached(self, node: int, message: Message) -> None:
-        if message["attempt"] != self.attempt:
-            return
-        self._reached[node] = message["boundary"]
+    def _on_reached(self, node: int, boundary: int) -> None:
+        self._reached[node] = boundary
         if self._reached.keys() >= self._members():
-            boundary = max(self._reached.values()) + 1
-            self._broadcast({"type": "stop_at", "boundary": boundary})
+            self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
 
-    def _on_cancel(self, _node: int, message: Message) -> None:
+    def _on_cancelled(self, signal_name: str) -> None:
         verdict = failure.cancelled(
-            message["signal"],
+            signal_name,
             attempt=self.attempt,
             restarts=self.restarts,
             time_s=self.unix_now(),
@@ -351,7 +349,7 @@ class Coordinator:
         self._dumped.clear()
         self._checks = RankChecks(self._world_size())
         self._decided = None
-        self._broadcast({"type": "begin", "attempt": self.attempt})
+        self._broadcast(messages.Begin(attempt=self.attempt))
         self.open_store()
 
     def _end_ranks(self) -> None:
@@ -360,7 +358,7 @@ class Coordinator:
             return
         self.stage = Stage.ENDING
         self._deadline = self.now() + self.grace_s + _GONE_S
-        self._broadcast({"type": "end", "attempt": self.attempt, "grace_s": self.grace_s})
+        self._broadcast(messages.End(attempt=self.attempt, grace_s=self.grace_s))
         self._check_gone()
 
     def _decide_and_end(self, verdict: Verdict) -> None:
@@ -403,7 +401,7 @@ class Coordinator:
             return
         self.stage = Stage.FINISHED
         self._deadline = None
-        self._broadcast({"type": "close"})
+        self._broadcast(messages.Close())
         self.finish(verdict)
 
     def _verdict_from_ends(self) -> Verdict:
@@ -469,7 +467,7 @@ class Coordinator:
     def _members(self) -> set[int]:
         return set(self._facts) - self._lost
 
-    def _broadcast(self, message: Message) -> None:
+    def _broadcast(self, message: ToAgent) -> None:
         for node in sorted(self._members()):
             self.send(node, message)
 

@@ -5,13 +5,6 @@ that imports torch before the ranks exist. It never touches CUDA, since CUDA can
 children of a process that has. It is one thread; threads that a library starts while it is imported
 are told in the agent's log, since a thread that holds a lock during a fork can block the child.
 What cannot be imported here is left to the ranks: a script may well do without it.
-
-Messages to it:      fork {orders}, store {bind_to, address, port_range}, end {grace_s},
-                     signal {signal}
-Messages from it:    ready {threads, not_imported}, store_opened {port} or {error},
-                     started {local_rank, pid}, failed {message}, gone, store_lost,
-                     checked {attempt, check},
-                     exited {local_rank, status, time_s, max_rss_bytes, teardown}
 """
 
 from __future__ import annotations
@@ -26,11 +19,18 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-import msgspec
-
-from hpcdist.agent.channel import Channel, ChannelClosedError, Message
+from hpcdist.agent import messages
+from hpcdist.agent.messages import (
+    FROM_FORKSERVER,
+    FROM_RANK,
+    TO_FORKSERVER,
+    Channel,
+    ChannelClosedError,
+    FromForkserver,
+    ToForkserver,
+)
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.rank_process import become_rank
 from hpcdist.job.preload import Preload
@@ -55,21 +55,21 @@ _BUSY_S = 0.01
 
 def start_forkserver(
     job: JobSpec, board: ProgressBoard, preload: Callable[[], Preload]
-) -> tuple[int, Channel]:
+) -> tuple[int, Channel[FromForkserver]]:
     """Fork the forkserver from the calling agent; returns its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
     agent_pid = os.getpid()
     pid = os.fork()
     if pid:
         server_end.close()
-        return pid, Channel(agent_end)
+        return pid, Channel(agent_end, FROM_FORKSERVER)
     agent_end.close()
     code = 1
     try:
         adopt_orphans()
         _ignore_signals()
         _outlive_agent_briefly(agent_pid)
-        Forkserver(job, board, Channel(server_end)).serve(preload)
+        Forkserver(job, board, Channel(server_end, TO_FORKSERVER)).serve(preload)
     except ChannelClosedError:
         code = 0
     except BaseException:  # noqa: BLE001 - the copy of the agent must not run on above this frame
@@ -91,7 +91,7 @@ class Leaving(NamedTuple):
 class Forkserver:
     """The state of the forkserver: which child is which rank, and what is being ended."""
 
-    def __init__(self, job: JobSpec, board: ProgressBoard, channel: Channel) -> None:
+    def __init__(self, job: JobSpec, board: ProgressBoard, channel: Channel[ToForkserver]) -> None:
         self._job = job
         self._board = board
         self._channel = channel
@@ -99,7 +99,7 @@ class Forkserver:
         self._store_pid: int | None = None
         self._kill_at: float | None = None  # when SIGTERM was not enough
         self._strays_at: float | None = None  # when what ranks left behind is killed
-        self._ending = False
+        self._ending: int | None = None  # the attempt
         self._leaving: dict[int, Leaving] = {}  # by pid
         self._reading, self._writing = os.pipe()  # what ranks say of their place and their end
         os.set_blocking(self._reading, False)
@@ -121,9 +121,9 @@ class Forkserver:
             self._kill_hung()
             if channel in ready:
                 for message in self._channel.receive():
-                    self._handle(message)
-            if self._ending:
-                self._go_on_ending()
+                    self._obey(message)
+            if self._ending is not None:
+                self._go_on_ending(self._ending)
 
     def _import(self, preload: Callable[[], Preload]) -> None:
         not_imported: list[str] = []
@@ -143,31 +143,27 @@ class Forkserver:
         gc.freeze()
         gc.enable()
         threads = len(os.listdir("/proc/self/task"))
-        self._channel.send({"type": "ready", "threads": threads, "not_imported": not_imported})
+        self._channel.send(messages.Ready(threads=threads, not_imported=not_imported))
 
-    def _handle(self, message: Message) -> None:
-        kind = message["type"]
-        if kind in {"fork", "store"}:
-            self._fork_as_asked(message)
-        elif kind == "end":
-            self._begin_ending(message["grace_s"])
-        elif kind == "signal":
-            for pid in self._ranks:
-                send_signal(pid, message["signal"])
-
-    def _fork_as_asked(self, message: Message) -> None:
+    def _obey(self, message: ToForkserver) -> None:
         try:
-            if message["type"] == "store":
-                self._fork_store(message["bind_to"], message["address"], message["port_range"])
-                return
-            for order in msgspec.convert(message["orders"], list[RankOrder]):
-                self._fork_rank(order)
+            match message:
+                case messages.Fork():
+                    for order in message.orders:
+                        self._fork_rank(order)
+                case messages.OpenStore():
+                    self._fork_store(message)
+                case messages.End():
+                    self._begin_ending(message)
+                case messages.SignalRanks():
+                    for pid in self._ranks:
+                        send_signal(pid, message.signal)
         except OSError as error:  # the limit of processes, or of memory
             sentence = f"a process cannot be forked: {error.strerror}"
-            self._channel.send({"type": "failed", "message": sentence})
+            self._channel.send(messages.Failed(sentence=sentence))
 
     def _timeout_s(self) -> float:
-        if self._ending:
+        if self._ending is not None:
             return _BUSY_S
         deadline_s = min((leaving.deadline_s for leaving in self._leaving.values()), default=None)
         return _IDLE_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
@@ -180,10 +176,10 @@ class Forkserver:
             return
         *lines, self._said = (self._said + said).split(b"\n")
         for line in lines:
-            message = msgspec.json.decode(line, type=dict[str, Any])
-            if message["type"] == "leaving":
-                deadline_s = time.monotonic() + message["limit_s"]
-                self._leaving[message["pid"]] = Leaving(message["code"], deadline_s)
+            message = FROM_RANK.decode(line)
+            if isinstance(message, messages.Leaving):
+                deadline_s = time.monotonic() + message.limit_s
+                self._leaving[message.pid] = Leaving(message.code, deadline_s)
             else:
                 self._channel.send(message)
 
@@ -204,19 +200,19 @@ class Forkserver:
 
         pid = self._fork(child)
         self._ranks[pid] = order.local_rank
-        self._channel.send({"type": "started", "local_rank": order.local_rank, "pid": pid})
+        self._channel.send(messages.Started(local_rank=order.local_rank, pid=pid))
 
-    def _fork_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
+    def _fork_store(self, wanted: messages.OpenStore) -> None:
         try:
-            listener = listen(bind_to, port_range)
+            listener = listen(wanted.bind_to, wanted.port_range)
         except NoFreePortError as error:
-            self._channel.send({"type": "store_opened", "error": str(error)})
+            self._channel.send(messages.StoreOpened(error=str(error)))
             return
         port = listener.getsockname()[1]
         parent = os.getpid()
-        self._store_pid = self._fork(lambda: _serve_store(listener, address, parent))
+        self._store_pid = self._fork(lambda: _serve_store(listener, wanted.address, parent))
         listener.close()
-        self._channel.send({"type": "store_opened", "port": port})
+        self._channel.send(messages.StoreOpened(port=port))
 
     def _fork(self, child: Callable[[], NoReturn]) -> int:
         sys.stdout.flush()
@@ -245,24 +241,23 @@ class Forkserver:
             status, teardown = _end_of_workload(status, self._leaving.pop(pid, None))
             if pid == self._store_pid:
                 self._store_pid = None
-                if not self._ending:
-                    self._channel.send({"type": "store_lost"})
+                if self._ending is None:
+                    self._channel.send(messages.StoreLost())
             local_rank = self._ranks.pop(pid, None)
             if local_rank is not None:
                 self._channel.send(
-                    {
-                        "type": "exited",
-                        "local_rank": local_rank,
-                        "status": status,
-                        "time_s": now_s,
-                        "max_rss_bytes": usage.ru_maxrss * 1024,
-                        "teardown": teardown,
-                    }
+                    messages.Exited(
+                        local_rank=local_rank,
+                        status=status,
+                        time_s=now_s,
+                        max_rss_bytes=usage.ru_maxrss * 1024,
+                        teardown=teardown,
+                    )
                 )
 
-    def _begin_ending(self, grace_s: float) -> None:
-        self._ending = True
-        self._kill_at = time.monotonic() + grace_s
+    def _begin_ending(self, wanted: messages.End) -> None:
+        self._ending = wanted.attempt
+        self._kill_at = time.monotonic() + wanted.grace_s
         self._strays_at = None
         # To the ranks alone: their DataLoader workers end with them, and must not end before.
         for pid, local_rank in self._ranks.items():
@@ -270,7 +265,7 @@ class Forkserver:
             send_signal(pid, signal.SIGKILL if deaf else signal.SIGTERM)
             send_signal(pid, signal.SIGCONT)
 
-    def _go_on_ending(self) -> None:
+    def _go_on_ending(self, attempt: int) -> None:
         now = time.monotonic()
         if self._ranks:
             if self._kill_at is not None and now >= self._kill_at:
@@ -282,8 +277,8 @@ class Forkserver:
             return
         kill_descendants()
         self._store_pid = None
-        self._ending = False
-        self._channel.send({"type": "gone"})
+        self._ending = None
+        self._channel.send(messages.Gone(attempt=attempt))
 
 
 def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoReturn:

@@ -8,11 +8,16 @@ import signal
 import time
 from collections.abc import Callable
 
-import msgspec
-
-from hpcdist.agent.channel import Channel, ChannelClosedError, Message
-from hpcdist.agent.coordinator import HangReport
+from hpcdist.agent import messages
 from hpcdist.agent.forkserver import start_forkserver
+from hpcdist.agent.messages import (
+    Channel,
+    ChannelClosedError,
+    FromForkserver,
+    HangReport,
+    ToCoordinator,
+    ToForkserver,
+)
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end, remove_if_empty
 from hpcdist.agent.rank_process import STACKS_SIGNAL
@@ -29,7 +34,7 @@ _EXIT_WAIT_S = 1.0
 class LocalRanks:
     """The agent's side of its forkserver.
 
-    What the coordinator must know is given to `tell`: ended, gone and failed messages.
+    What the coordinator must know is given to `tell`: Checked, Ended, Gone and Failed.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class LocalRanks:
         run: Run,
         job: JobSpec,
         *,
-        tell: Callable[[Message], None],
+        tell: Callable[[ToCoordinator], None],
         on_store: Callable[[int | None, str | None], None],
         log: Callable[[str], None],
     ) -> None:
@@ -63,7 +68,7 @@ class LocalRanks:
         self._pid, channel = start_forkserver(
             job, self._board, lambda: load_workload(job).preload()
         )
-        self._channel: Channel | None = channel
+        self._channel: Channel[FromForkserver] | None = channel
 
     def listen(self, selector: selectors.BaseSelector) -> None:
         """Have the agent's selector look for messages of the forkserver."""
@@ -78,31 +83,29 @@ class LocalRanks:
         self._ending_attempt = self._ending_s = None
         self._was_silent = False
         self._watch.begin(orders)
-        self._send({"type": "fork", "orders": msgspec.to_builtins(orders)})
+        self._send(messages.Fork(orders=orders))
 
-    def end(self, attempt: int, grace_s: float) -> None:
-        """End all ranks, and the store; `gone` is told when nothing is left."""
-        self._ending_attempt = attempt
+    def end(self, order: messages.End) -> None:
+        """End all ranks, and the store; Gone is told when nothing is left."""
+        self._ending_attempt = order.attempt
         self._ending_s = time.time()
         if self._is_ready:
-            self._send({"type": "end", "grace_s": grace_s})
+            self._send(order)
             return
         # It is still importing and would answer only when that is done; nothing depends on it yet.
         self._drop_forkserver()
-        self._tell({"type": "gone", "attempt": attempt})
+        self._tell(messages.Gone(attempt=order.attempt))
 
     def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
         """Ask for a fresh store that is known as `address`; `on_store` is the answer.
 
         It listens on `bind_to`, on all addresses where that is empty.
         """
-        self._send(
-            {"type": "store", "bind_to": bind_to, "address": address, "port_range": port_range}
-        )
+        self._send(messages.OpenStore(bind_to=bind_to, address=address, port_range=port_range))
 
     def dump_stacks(self) -> None:
         """Have every rank write its stacks."""
-        self._send({"type": "signal", "signal": int(STACKS_SIGNAL)})
+        self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
 
     def pause(self) -> None:
         """Have the ranks wait at their next step boundary for the one at which they stop.
@@ -111,7 +114,7 @@ class LocalRanks:
         """
         self._board.pause()
         if self._is_own_code:
-            self._send({"type": "signal", "signal": int(signal.SIGUSR2)})
+            self._send(messages.SignalRanks(signal=signal.SIGUSR2))
 
     def last_boundary(self) -> int:
         """The last step boundary that a rank has reached."""
@@ -148,7 +151,7 @@ class LocalRanks:
 
     # Messages of the forkserver.
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: ToForkserver) -> None:
         if self._channel is None:
             return
         try:
@@ -160,88 +163,67 @@ class LocalRanks:
         if self._channel is None:
             return  # dropped by an event of the same moment
         try:
-            messages = self._channel.receive()
+            received = self._channel.receive()
         except ChannelClosedError:
             self._on_lost()
             return
-        for message in messages:
-            handler = getattr(self, f"_on_{message['type']}")
-            handler(message)
+        for message in received:
+            self._on_message(message)
 
-    def _on_ready(self, message: Message) -> None:
+    def _on_message(self, message: FromForkserver) -> None:
+        match message:
+            case messages.Ready():
+                self._on_ready(message)
+            case messages.StoreOpened():
+                self._on_store(message.port, message.error)
+            case messages.StoreLost():
+                self._fail("the store where the ranks meet was lost")
+            case messages.Started():
+                self._watch.pids[message.local_rank] = message.pid
+            case messages.Exited():
+                self._close_rank(message)
+            case messages.Checked() | messages.Gone() | messages.Failed():
+                self._tell(message)
+
+    def _on_ready(self, message: messages.Ready) -> None:
         self._is_ready = True
-        if message["threads"] > 1:
-            self._log(f"{message['threads'] - 1} threads were started by imports, before the fork")
-        for what in message["not_imported"]:
+        if message.threads > 1:
+            self._log(f"{message.threads - 1} threads were started by imports, before the fork")
+        for what in message.not_imported:
             self._log(f"left to the ranks to import: {what}")
-
-    def _on_store_opened(self, message: Message) -> None:
-        self._on_store(message.get("port"), message.get("error"))
-
-    def _on_store_lost(self, _message: Message) -> None:
-        self._fail("the store where the ranks meet was lost")
-
-    def _on_started(self, message: Message) -> None:
-        self._watch.pids[message["local_rank"]] = message["pid"]
-
-    def _on_checked(self, message: Message) -> None:
-        self._tell(message)
-
-    def _on_exited(self, message: Message) -> None:
-        self._close_rank(
-            message["local_rank"],
-            message["status"],
-            message["time_s"],
-            message["max_rss_bytes"],
-            teardown=message["teardown"],
-        )
-
-    def _on_gone(self, _message: Message) -> None:
-        self._tell({"type": "gone", "attempt": self._ending_attempt})
-
-    def _on_failed(self, message: Message) -> None:
-        self._fail(message["message"])
 
     def _on_lost(self) -> None:
         how = self._drop_forkserver()
         self._fail(f"the process that forks the ranks was lost: {how}")
         if self._ending_attempt is not None:
-            self._tell({"type": "gone", "attempt": self._ending_attempt})
+            self._tell(messages.Gone(attempt=self._ending_attempt))
 
     def _fail(self, sentence: str) -> None:
-        self._tell({"type": "failed", "sentence": sentence})
+        self._tell(messages.Failed(sentence=sentence))
 
-    def _close_rank(
-        self,
-        local_rank: int,
-        status: int,
-        time_s: float,
-        max_rss_bytes: int | None,
-        *,
-        teardown: str | None = None,
-    ) -> None:
+    def _close_rank(self, exited: messages.Exited) -> None:
         """Put together how a rank ended, complete what it recorded, and tell."""
-        order = self._watch.remove(local_rank)
+        order = self._watch.remove(exited.local_rank)
         if order is None:
             return
         end = rank_end(
             self._run,
             self._job,
             order,
-            self._board.read(local_rank),
-            status=status,
-            time_s=time_s,
+            self._board.read(exited.local_rank),
+            status=exited.status,
+            time_s=exited.time_s,
             clock_offset_s=self.clock_offset_s,
             stopped_s=self._ending_s,
-            out_of_memory=self._watch.out_of_memory(local_rank, status),
-            teardown=teardown,
+            out_of_memory=self._watch.out_of_memory(exited.local_rank, exited.status),
+            teardown=exited.teardown,
         )
         try:
-            close_event_file(self._run, order, end, max_rss_bytes=max_rss_bytes)
+            close_event_file(self._run, order, end, max_rss_bytes=exited.max_rss_bytes)
             remove_if_empty(self._run.stacks_file(order.rank, order.attempt))
         except OSError as error:
             self._log(f"the events of rank {order.rank} could not be closed: {error}")
-        self._tell({"type": "ended", "attempt": order.attempt, "end": msgspec.to_builtins(end)})
+        self._tell(messages.Ended(attempt=order.attempt, end=end))
 
     def _drop_forkserver(self) -> str:
         """End the forkserver, and with it its ranks; returns how it ended."""
@@ -253,10 +235,13 @@ class LocalRanks:
         self._channel = None
         self._is_ready = False
         send_signal(self._pid, signal.SIGKILL)
-        status = exit_status(self._pid, _EXIT_WAIT_S)
+        own_status = exit_status(self._pid, _EXIT_WAIT_S)
         for local_rank, pid in list(self._watch.pids.items()):  # adopted by the agent now
             send_signal(pid, signal.SIGKILL)
-            self._close_rank(local_rank, exit_status(pid, _EXIT_WAIT_S), time.time(), None)
-        if os.WIFSIGNALED(status):
-            return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
-        return f"left with exit code {os.WEXITSTATUS(status)}"
+            status = exit_status(pid, _EXIT_WAIT_S)
+            self._close_rank(
+                messages.Exited(local_rank=local_rank, status=status, time_s=time.time())
+            )
+        if os.WIFSIGNALED(own_status):
+            return f"killed by {signal.Signals(os.WTERMSIG(own_status)).name}"
+        return f"left with exit code {os.WEXITSTATUS(own_status)}"

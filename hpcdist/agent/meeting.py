@@ -14,16 +14,42 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from hpcdist.agent.channel import Channel, ChannelClosedError, Message
+import msgspec
+
+from hpcdist.agent.messages import (
+    ANSWER,
+    HELLO,
+    TO_AGENT,
+    TO_COORDINATOR,
+    Channel,
+    ChannelClosedError,
+    Hello,
+    Refusal,
+    ToAgent,
+    ToCoordinator,
+    Welcome,
+)
 from hpcdist.base import files
+from hpcdist.base.version import __version__
 from hpcdist.machine.network import network_key
 from hpcdist.machine.ports import listen
 from hpcdist.runs.run import Run
 
 _POLL_S = 0.02
 _CONNECT_TIMEOUT_S = 3.0
+
+
+class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where node 0's agent listens, as it stands in launch/meeting.json."""
+
+    addresses: list[str]
+    """By which the others may reach its host, best first."""
+    network: str
+    """Tells hosts apart where addresses are loopback."""
+    port: int
+    token: str
 
 
 class HostedMeeting:
@@ -37,7 +63,7 @@ class HostedMeeting:
         bind_to: str,
         port_range: tuple[int, int] | None,
         selector: selectors.BaseSelector,
-        on_message: Callable[[int, Message], None],
+        on_message: Callable[[int, ToCoordinator], None],
         on_lost: Callable[[int, str], None],
     ) -> None:
         """Listen on a free port and tell the others of it.
@@ -49,21 +75,23 @@ class HostedMeeting:
         self._selector = selector
         self._on_message = on_message
         self._on_lost = on_lost
-        self._channels: dict[int, Channel] = {}
+        self._channels: dict[int, Channel[ToCoordinator]] = {}
         self._listener = listen(bind_to, port_range)
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
         files.write_json(
             run.meeting_file,
-            {
-                "addresses": list(addresses),
-                "network": network_key(),
-                "port": self._listener.getsockname()[1],
-                "token": self._token,
-            },
+            msgspec.to_builtins(
+                MeetingPlace(
+                    addresses=list(addresses),
+                    network=network_key(),
+                    port=self._listener.getsockname()[1],
+                    token=self._token,
+                )
+            ),
         )
 
-    def send(self, node: int, message: Message) -> None:
+    def send(self, node: int, message: ToAgent) -> None:
         """Send to a node's agent; where it is gone, `on_lost` is told."""
         channel = self._channels.get(node)
         if channel is None:
@@ -75,26 +103,31 @@ class HostedMeeting:
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # whoever called has gone already
-            channel = Channel(self._listener.accept()[0])
+            channel = Channel(self._listener.accept()[0], HELLO)
             self._selector.register(channel, selectors.EVENT_READ, lambda: self._welcome(channel))
 
-    def _welcome(self, channel: Channel) -> None:
-        self._selector.unregister(channel)
+    def _welcome(self, stranger: Channel[Hello]) -> None:
+        self._selector.unregister(stranger)
         try:
-            hello = next(iter(channel.receive()), {})
-            if not _knows(hello, self._token):
-                channel.close()
+            hello = next(iter(stranger.receive()), None)
+            if hello is None or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+                stranger.close()
                 return
-            channel.send({"type": "welcome", "time_s": time.time()})
-        except ChannelClosedError:
-            channel.close()
+            if hello.version != __version__:
+                stranger.send(Refusal(version=__version__))
+                stranger.close()
+                return
+            stranger.send(Welcome(time_s=time.time()))
+        except (ChannelClosedError, UnicodeEncodeError):
+            stranger.close()
             return
-        node = int(hello["node"])
+        node = hello.node
+        channel = stranger.expect(TO_COORDINATOR)
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive(node, channel))
 
-    def _receive(self, node: int, channel: Channel) -> None:
+    def _receive(self, node: int, channel: Channel[ToCoordinator]) -> None:
         if self._channels.get(node) is not channel:
             return  # closed by an event of the same moment
         try:
@@ -119,7 +152,7 @@ class HostedMeeting:
 class Joined(NamedTuple):
     """A connection to node 0's agent."""
 
-    channel: Channel
+    channel: Channel[ToAgent]
     clock_offset_s: float
     """Takes this host's clock to node 0's."""
     address: str
@@ -128,8 +161,8 @@ class Joined(NamedTuple):
     """This host's own address on the way there."""
 
 
-class OnlyLoopbackError(Exception):
-    """Node 0 offers addresses only that mean this host itself."""
+class CannotJoinError(Exception):
+    """Node 0's agent is there, and this one cannot take part with it; the message says why."""
 
 
 def join_meeting(
@@ -144,12 +177,11 @@ def join_meeting(
 
     None where `give_up` says that the run is over, or where nobody answered in time. An old file,
     of an agent that is gone, is read again until it names one that answers. Raises
-    OnlyLoopbackError.
+    CannotJoinError.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not give_up():
-        place = files.read_json(run.meeting_file)
-        if isinstance(place, dict):
+        if (place := _read_place(run)) is not None:
             for address in usable_addresses(place):
                 joined = _try_to_join(place, address, node_rank=node_rank, source=source)
                 if joined is not None:
@@ -158,51 +190,54 @@ def join_meeting(
     return None
 
 
-def usable_addresses(place: dict[str, Any]) -> list[str]:
+def _read_place(run: Run) -> MeetingPlace | None:
+    """Return None where the file is not there yet, or is damaged."""
+    try:
+        return msgspec.convert(files.read_json(run.meeting_file), MeetingPlace)
+    except msgspec.ValidationError:
+        return None
+
+
+def usable_addresses(place: MeetingPlace) -> list[str]:
     """Addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
 
-    Raises OnlyLoopbackError where none is left.
+    Raises CannotJoinError where none is left.
     """
-    addresses: list[str] = place["addresses"]
-    if place["network"] == network_key():
-        return addresses
-    usable = [one for one in addresses if not ipaddress.ip_address(one).is_loopback]
+    if place.network == network_key():
+        return place.addresses
+    usable = [ip for ip in place.addresses if not ipaddress.ip_address(ip).is_loopback]
     if not usable:
-        raise OnlyLoopbackError(
-            f"node 0 offers {', '.join(addresses)}, which other nodes cannot reach: its name "
+        raise CannotJoinError(
+            f"node 0 offers {', '.join(place.addresses)}, which other nodes cannot reach: its name "
             "resolves to loopback, and it has no other interface"
         )
     return usable
 
 
 def _try_to_join(
-    place: dict[str, Any], address: str, *, node_rank: int, source: str | None
+    place: MeetingPlace, address: str, *, node_rank: int, source: str | None
 ) -> Joined | None:
     try:
         connection = socket.create_connection(
-            (address, place["port"]),
+            (address, place.port),
             timeout=_CONNECT_TIMEOUT_S,
             source_address=(source, 0) if source else None,
         )
     except OSError:
         return None
     own_address = str(connection.getsockname()[0])
-    channel = Channel(connection)
+    channel = Channel(connection, ANSWER)
     sent_s = time.time()
     try:
-        channel.send({"type": "hello", "node": node_rank, "token": place["token"]})
-        welcome = channel.receive()[0]
-        offset_s = welcome["time_s"] - (sent_s + time.time()) / 2
+        channel.send(Hello(node=node_rank, token=place.token, version=__version__))
+        answer = channel.receive()[0]
     except (ChannelClosedError, IndexError):
         channel.close()
         return None
-    return Joined(channel, offset_s, address, own_address)
-
-
-def _knows(hello: Message, token: str) -> bool:
-    given = hello.get("token")
-    return (
-        isinstance(given, str)
-        and hmac.compare_digest(given.encode(), token.encode())
-        and isinstance(hello.get("node"), int)
-    )
+    if isinstance(answer, Refusal):
+        raise CannotJoinError(
+            f"this node has hpcdist {__version__}, node 0 has {answer.version}: all nodes of a run "
+            "must have the same"
+        )
+    offset_s = answer.time_s - (sent_s + time.time()) / 2
+    return Joined(channel.expect(TO_AGENT), offset_s, address, own_address)

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from hpcdist import workloads
+from hpcdist.agent import messages
 from hpcdist.agent.agreement import check_rank
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.shortage import tells_of_shortage
@@ -108,7 +109,7 @@ def become_rank(
 
     def tell(limit_s: float) -> None:
         if os.getpid() == pid:
-            _say({"type": "leaving", "pid": pid, "code": code, "limit_s": limit_s}, say_to)
+            _say(messages.Leaving(pid=pid, code=code, limit_s=limit_s), say_to)
 
     leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
 
@@ -129,13 +130,13 @@ def _be_no_rank(context: RankContext) -> None:
 
 def _say_place(order: RankOrder, say_to: int) -> None:
     check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
-    _say({"type": "checked", "attempt": order.attempt, "check": msgspec.to_builtins(check)}, say_to)
+    _say(messages.Checked(attempt=order.attempt, check=check), say_to)
 
 
-def _say(line: dict[str, Any], say_to: int) -> None:
+def _say(message: messages.FromRank, say_to: int) -> None:
     with contextlib.suppress(OSError):  # the forkserver has gone, and takes this rank along
         if stat.S_ISFIFO(os.fstat(say_to).st_mode):  # else the program has closed it
-            os.write(say_to, msgspec.json.encode(line) + b"\n")
+            os.write(say_to, messages.encode(message))
 
 
 def make_context(

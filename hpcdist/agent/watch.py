@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcdist.agent.coordinator import HangReport
+from hpcdist.agent.messages import HangReport
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import living_end
 from hpcdist.job.spec import JobSpec, OwnCodeJob

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
-from hpcdist.agent.meeting import OnlyLoopbackError, usable_addresses
+from hpcdist.agent.meeting import CannotJoinError, MeetingPlace, usable_addresses
 from hpcdist.agent.node import Meeting, find_device, find_place, rank_orders
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -180,11 +180,14 @@ def test_an_interface_by_name_is_the_only_one():
 
 
 def test_loopback_is_of_use_only_on_the_host_itself():
-    place = {"addresses": ["127.0.1.1", "10.0.0.1"], "network": network_key()}
-    assert usable_addresses(place) == ["127.0.1.1", "10.0.0.1"]
-    assert usable_addresses(place | {"network": "other"}) == ["10.0.0.1"]
-    with pytest.raises(OnlyLoopbackError, match=r"127\.0\.1\.1"):
-        usable_addresses({"addresses": ["127.0.1.1"], "network": "other"})
+    def usable(network, *addresses):
+        place = MeetingPlace(addresses=list(addresses), network=network, port=1, token="")
+        return usable_addresses(place)
+
+    assert usable(network_key(), "127.0.1.1", "10.0.0.1") == ["127.0.1.1", "10.0.0.1"]
+    assert usable("other", "127.0.1.1", "10.0.0.1") == ["10.0.0.1"]
+    with pytest.raises(CannotJoinError, match=r"127\.0\.1\.1"):
+        usable("other", "127.0.1.1")
 
 
 def test_a_place_is_read_from_the_scheduler_or_else_from_the_host():

@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 
+from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts, RankCheck
 from hpcdist.agent.coordinator import (
     SETTLE_S,
     STOP_TOGETHER_S,
     Coordinator,
-    HangReport,
     Stage,
     hang_verdict,
 )
+from hpcdist.agent.messages import HangReport
+from hpcdist.agent.node import Meeting
 from hpcdist.runs.verdict import RankEnd
 
 
@@ -40,6 +41,10 @@ def victim(rank, node=0, **fields):
         message="[gloo] Connection closed by peer",
         **fields,
     )
+
+
+def kind_of(message):
+    return message.__struct_config__.tag
 
 
 @dataclass
@@ -83,8 +88,8 @@ class Cluster:
     def open_store(self):
         self.stores += 1
 
-    def tell(self, node, kind, **fields):
-        self.coordinator.on_message(node, {"type": kind, **fields})
+    def tell(self, node, message):
+        self.coordinator.on_message(node, message)
 
     def join(self, *nodes):
         for node in nodes:
@@ -96,7 +101,7 @@ class Cluster:
                 device="cpu",
                 master_addr="10.0.0.1",
             )
-            self.tell(node, "join", facts=msgspec.to_builtins(facts))
+            self.tell(node, messages.Join(facts=facts))
 
     def run(self):
         self.join(*range(self.nodes))
@@ -105,19 +110,19 @@ class Cluster:
     def end(self, *ends, attempt=None):
         for one in ends:
             number = self.coordinator.attempt if attempt is None else attempt
-            self.tell(one.node, "ended", attempt=number, end=msgspec.to_builtins(one))
+            self.tell(one.node, messages.Ended(attempt=number, end=one))
 
     def gone(self, *nodes, attempt=None):
         for node in nodes:
             number = self.coordinator.attempt if attempt is None else attempt
-            self.tell(node, "gone", attempt=number)
+            self.tell(node, messages.Gone(attempt=number))
 
     def wait(self, seconds):
         self.now += seconds
         self.coordinator.on_time()
 
     def received(self, node):
-        return [message["type"] for to, message in self.sent if to == node]
+        return [kind_of(message) for to, message in self.sent if to == node]
 
     @property
     def stage(self):
@@ -137,16 +142,16 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.join(1)
     assert cluster.stage is Stage.STARTING
     cluster.coordinator.on_store(20001, None)
-    assert cluster.sent[:2] == [(node, {"type": "begin", "attempt": 0}) for node in (0, 1)]
+    assert cluster.sent[:2] == [(node, messages.Begin(attempt=0)) for node in (0, 1)]
     (start, _) = (message for _, message in cluster.sent[2:])
-    assert start["meeting"] == {
-        "attempt": 0,
-        "restart_count": 0,
-        "master_addr": "10.0.0.1",
-        "master_port": 20001,
-        "device": "cpu",
-        "backend": "gloo",
-    }
+    assert start.meeting == Meeting(
+        attempt=0,
+        restart_count=0,
+        master_addr="10.0.0.1",
+        master_port=20001,
+        device="cpu",
+        backend="gloo",
+    )
     cluster.end(well(0), well(1, 1))
     assert cluster.stage is Stage.ENDING
     cluster.gone(0)
@@ -247,7 +252,7 @@ def test_messages_of_an_old_attempt_do_not_count():
     cluster.coordinator.on_store(20002, None)
     cluster.end(killed(1, 1), attempt=0)
     cluster.gone(0, 1, attempt=0)
-    cluster.tell(1, "silent", attempt=0, rank=1)
+    cluster.tell(1, messages.Silent(attempt=0, rank=1))
     assert cluster.stage is Stage.RUNNING
     cluster.end(well(0), well(1, 1))
     cluster.gone(0, 1)
@@ -274,9 +279,9 @@ def test_cancel_wins_while_nothing_has_failed(stage):
     if stage in {"running", "dumping"}:
         cluster.coordinator.on_store(20001, None)
     if stage == "dumping":
-        cluster.tell(1, "silent", attempt=0, rank=1)
+        cluster.tell(1, messages.Silent(attempt=0, rank=1))
     assert cluster.stage.value == stage
-    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
     cluster.coordinator.on_store(20001, None)  # an answer that was on its way
     cluster.gone(0, 1)
     assert (cluster.verdict.state, cluster.verdict.signal) == ("cancelled", "SIGINT")
@@ -289,7 +294,7 @@ def test_cancel_after_a_failure_stops_the_restarts_but_does_not_hide_a_last_fail
         cluster.run()
         cluster.end(end(0, exit_code=3))
         cluster.wait(1)
-        cluster.tell(0, "cancel", signal="SIGTERM")
+        cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
         cluster.gone(0, 1)
         assert cluster.verdict.state == state
 
@@ -298,7 +303,7 @@ def test_a_signal_that_reached_the_ranks_before_the_agent_is_a_cancel():
     cluster = Cluster(restarts=1)
     cluster.run()
     cluster.end(end(1, 1, signal="SIGTERM"))
-    cluster.tell(0, "cancel", signal="SIGTERM")
+    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
     cluster.wait(1)
     cluster.gone(0, 1)
     assert cluster.verdict.state == "cancelled"
@@ -308,17 +313,17 @@ def test_cancel_after_all_ended_well_changes_nothing():
     cluster = Cluster()
     cluster.run()
     cluster.end(well(0), well(1, 1))
-    cluster.tell(0, "cancel", signal="SIGTERM")
+    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
     cluster.gone(0, 1)
-    cluster.tell(0, "cancel", signal="SIGTERM")
+    cluster.tell(0, messages.Cancelled(signal="SIGTERM"))
     assert cluster.verdict.kind == "done"
 
 
 def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster(restarts=1)
     cluster.run()
-    cluster.tell(0, "limit", limit_min=2.0)
-    cluster.tell(0, "limit", limit_min=2.0)
+    cluster.tell(0, messages.LimitReached(limit_min=2.0))
+    cluster.tell(0, messages.LimitReached(limit_min=2.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.received(0)) == (
         "time_limit",
@@ -327,7 +332,7 @@ def test_the_time_limit_does_not_hide_a_failure_and_is_told_once():
     cluster = Cluster()
     cluster.run()
     cluster.end(killed(0))
-    cluster.tell(0, "limit", limit_min=2.0)
+    cluster.tell(0, messages.LimitReached(limit_min=2.0))
     cluster.wait(1)
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "signal"
@@ -352,14 +357,14 @@ def report(rank, **fields):
 def test_a_hang_is_decided_when_all_agents_have_answered():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, "silent", attempt=0, rank=0)
-    cluster.tell(1, "silent", attempt=0, rank=1)
+    cluster.tell(0, messages.Silent(attempt=0, rank=0))
+    cluster.tell(1, messages.Silent(attempt=0, rank=1))
     assert cluster.received(0) == ["begin", "start", "dump"]
     waiting = report(0, is_waiting=True, where="train.py:3 (step)")
     asleep = report(1, where="train.py:9 (load)")
-    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(waiting)])
+    cluster.tell(0, messages.Stacks(attempt=0, reports=[waiting]))
     assert cluster.stage is Stage.DUMPING
-    cluster.tell(1, "stacks", attempt=0, ranks=[msgspec.to_builtins(asleep)])
+    cluster.tell(1, messages.Stacks(attempt=0, reports=[asleep]))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 1)
     assert cluster.verdict.message == (
@@ -371,8 +376,8 @@ def test_a_hang_is_decided_when_all_agents_have_answered():
 def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, "silent", attempt=0, rank=0)
-    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(report(0))])
+    cluster.tell(0, messages.Silent(attempt=0, rank=0))
+    cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
     cluster.wait(3)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("hang", 0)
@@ -381,7 +386,7 @@ def test_a_hang_is_decided_without_an_agent_that_does_not_answer():
 def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.tell(0, messages.Silent(attempt=0, rank=0))
     cluster.wait(3)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("hang", "failed")
@@ -391,10 +396,10 @@ def test_a_hang_of_which_no_agent_says_anything_is_a_hang_all_the_same():
 def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
     cluster = Cluster()
     cluster.run()
-    cluster.tell(0, "silent", attempt=0, rank=0)
+    cluster.tell(0, messages.Silent(attempt=0, rank=0))
     cluster.end(killed(1, 1))
-    cluster.tell(0, "stacks", attempt=0, ranks=[msgspec.to_builtins(report(0))])
-    cluster.tell(1, "stacks", attempt=0, ranks=[])
+    cluster.tell(0, messages.Stacks(attempt=0, reports=[report(0)]))
+    cluster.tell(1, messages.Stacks(attempt=0, reports=[]))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.rank) == ("signal", 1)
 
@@ -428,18 +433,18 @@ def stop(rank, node=0, **fields):
 def warned(signal="SIGUSR2", **options):
     cluster = Cluster(**options)
     cluster.run()
-    cluster.tell(0, "warn", signal=signal)
+    cluster.tell(0, messages.Warned(signal=signal))
     return cluster
 
 
 def test_a_warning_makes_all_nodes_stop_after_the_last_boundary_that_any_has_reached():
     cluster = warned()
-    cluster.tell(1, "warn", signal="SIGUSR2")
+    cluster.tell(1, messages.Warned(signal="SIGUSR2"))
     assert cluster.received(0) == cluster.received(1) == ["begin", "start", "pause"]
-    cluster.tell(0, "reached", attempt=0, boundary=11)
+    cluster.tell(0, messages.Reached(attempt=0, boundary=11))
     assert "stop_at" not in cluster.received(0)
-    cluster.tell(1, "reached", attempt=0, boundary=12)
-    assert cluster.sent[-2:] == [(node, {"type": "stop_at", "boundary": 13}) for node in (0, 1)]
+    cluster.tell(1, messages.Reached(attempt=0, boundary=12))
+    assert cluster.sent[-2:] == [(node, messages.StopAt(boundary=13)) for node in (0, 1)]
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     verdict = cluster.verdict
@@ -471,7 +476,7 @@ def test_a_warning_before_the_ranks_run_starts_none(stage):
     cluster = Cluster()
     cluster.join(*range(1 if stage is Stage.JOINING else 2))
     assert cluster.stage is stage
-    cluster.tell(0, "warn", signal="SIGTERM")
+    cluster.tell(0, messages.Warned(signal="SIGTERM"))
     cluster.coordinator.on_store(20001, None)
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.exit_code_of_run) == ("preempted", 75)
@@ -521,7 +526,7 @@ def test_a_warning_that_comes_after_the_first_stop_is_heard():
     cluster.run()
     cluster.end(stop(0))
     assert cluster.stage is Stage.SETTLING
-    cluster.tell(1, "warn", signal="SIGUSR2")
+    cluster.tell(1, messages.Warned(signal="SIGUSR2"))
     cluster.wait(SETTLE_S)
     assert cluster.stage is Stage.RUNNING
     cluster.end(stop(1, 1))
@@ -550,7 +555,7 @@ def test_a_warned_run_does_not_start_its_ranks_again():
 
 def test_a_warned_run_can_be_cancelled():
     cluster = warned()
-    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "cancelled"
 
@@ -558,14 +563,14 @@ def test_a_warned_run_can_be_cancelled():
 def test_a_run_whose_ranks_have_just_stopped_can_still_be_cancelled():
     cluster = warned()
     cluster.end(stop(0), stop(1, 1))
-    cluster.tell(0, "cancel", signal="SIGINT")
+    cluster.tell(0, messages.Cancelled(signal="SIGINT"))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "cancelled"
 
 
 def test_ranks_that_are_asked_to_stop_and_do_not_end_at_the_limit():
     cluster = warned(None)
-    cluster.tell(0, "limit", limit_min=5.0)
+    cluster.tell(0, messages.LimitReached(limit_min=5.0))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
     assert "had been asked to stop, and did not" in cluster.verdict.message
@@ -578,8 +583,8 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
     if first == "the agents":
         last = [killed(0, stopped=True), killed(1, 1, stopped=True)]
     cluster.end(*last[: {"the agents": 0, "a rank": 1}.get(first, 2)])
-    cluster.tell(0, "warn", signal="SIGTERM")
-    cluster.tell(1, "warn", signal="SIGTERM")
+    cluster.tell(0, messages.Warned(signal="SIGTERM"))
+    cluster.tell(1, messages.Warned(signal="SIGTERM"))
     assert cluster.stage is Stage.ENDING
     assert cluster.received(0).count("end") == 1
     cluster.end(*last)
@@ -593,7 +598,7 @@ def test_sigterm_after_a_warning_ends_the_ranks_at_once(first):
 @pytest.mark.parametrize("limit", [None, "SIGUSR2"], ids=["own-clock", "told"])
 def test_a_kill_while_the_ranks_stop_for_the_time_limit_is_not_taken_for_the_limit(limit):
     cluster = warned(limit)
-    cluster.tell(0, "warn", signal="SIGINT")
+    cluster.tell(0, messages.Warned(signal="SIGINT"))
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("preempted", "SIGINT")
@@ -610,8 +615,8 @@ def test_an_agent_that_is_lost_after_sigint_was_lost_to_the_kill():
 
 def test_the_limit_that_is_told_after_our_own_warning_is_the_same_limit():
     cluster = warned(None)
-    cluster.tell(0, "warn", signal="SIGUSR2")
-    cluster.tell(0, "warn", signal=None)
+    cluster.tell(0, messages.Warned(signal="SIGUSR2"))
+    cluster.tell(0, messages.Warned(signal=None))
     cluster.end(stop(0), stop(1, 1))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.signal) == ("time_limit", "SIGUSR2")
@@ -622,7 +627,7 @@ def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
     for own, kind in ((end(0, exit_code=3), "exit"), (stop(0), "time_limit")):
         cluster = warned()
         cluster.end(own)
-        cluster.tell(0, "warn", signal="SIGTERM")
+        cluster.tell(0, messages.Warned(signal="SIGTERM"))
         cluster.end(killed(1, 1, stopped=True))
         cluster.gone(0, 1)
         assert cluster.verdict.kind == kind
@@ -631,7 +636,7 @@ def test_sigterm_after_a_warning_hides_neither_a_failure_nor_a_stop():
 
 def test_sigterm_after_a_warning_has_a_verdict_where_no_rank_had_begun():
     cluster = warned()
-    cluster.tell(0, "warn", signal="SIGTERM")
+    cluster.tell(0, messages.Warned(signal="SIGTERM"))
     cluster.gone(0, 1)
     assert (cluster.verdict.kind, cluster.verdict.state) == ("time_limit", "failed")
 
@@ -640,7 +645,7 @@ def test_nodes_that_do_not_fit_together_end_the_run_before_any_rank_starts():
     cluster = Cluster()
     cluster.join(0)
     odd = NodeFacts(node=1, host="host1", num_nodes=5, ranks=1, device="cpu")
-    cluster.tell(1, "join", facts=msgspec.to_builtins(odd))
+    cluster.tell(1, messages.Join(facts=odd))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "launch"
     assert "node 1 (host host1) belongs to a job of 5 nodes" in cluster.verdict.message
@@ -653,7 +658,7 @@ def test_a_rank_that_sees_another_world_ends_the_run_with_what_differs():
     for rank, world_size in ((0, 2), (1, 4)):
         seen = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
         check = RankCheck(rank=rank, host=f"host{rank}", environment=seen)
-        cluster.tell(rank, "checked", attempt=0, check=msgspec.to_builtins(check))
+        cluster.tell(rank, messages.Checked(attempt=0, check=check))
     cluster.gone(0, 1)
     assert cluster.verdict.kind == "launch"
     assert cluster.verdict.message == "rank 1 on host1 sees WORLD_SIZE=4, must be 2"

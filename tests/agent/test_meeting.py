@@ -1,11 +1,16 @@
 """How agents meet."""
 
 import json
+import multiprocessing
 import selectors
 import socket
 
-from hpcdist.agent.channel import Channel
-from hpcdist.agent.meeting import HostedMeeting, join_meeting
+import pytest
+
+from hpcdist.agent import meeting, messages
+from hpcdist.agent.meeting import CannotJoinError, HostedMeeting, join_meeting
+from hpcdist.agent.messages import Channel
+from hpcdist.base.version import __version__
 from hpcdist.machine.network import network_key
 from hpcdist.runs.run import Run
 
@@ -34,13 +39,13 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(tmp_pa
     run = Run.create(tmp_path, "x")
     heard, lost = [], []
     with selectors.DefaultSelector() as selector:
-        meeting = HostedMeeting(
+        hosted = HostedMeeting(
             run,
             addresses=["127.0.0.1"],
             bind_to="127.0.0.1",
             port_range=None,
             selector=selector,
-            on_message=lambda node, message: heard.append((node, message["type"])),
+            on_message=lambda node, message: heard.append((node, message)),
             on_lost=lambda node, _reason: lost.append(node),
         )
         place = json.loads(run.meeting_file.read_text())
@@ -52,24 +57,55 @@ def test_a_node_that_comes_again_takes_the_place_of_its_former_connection(tmp_pa
 
         def come():
             connection = socket.create_connection((place["addresses"][0], place["port"]))
-            channel = Channel(connection)
-            channel.send({"type": "hello", "node": 1, "token": place["token"]})
+            channel = Channel(connection, messages.ANSWER)
+            hello = messages.Hello(node=1, token=place["token"], version=__version__)
+            channel.send(hello)
             turn()
             turn()
-            assert channel.receive()[0]["type"] == "welcome"
-            return channel
+            assert isinstance(channel.receive()[0], messages.Welcome)
+            return channel.expect(messages.TO_AGENT)
 
         first = come()
         second = come()
-        second.send({"type": "join", "host": "h"})
+        second.send(messages.Failed(sentence="no"))
         turn()
-        assert (heard, lost) == ([(1, "join")], [])
-        meeting.send(1, {"type": "start"})
-        assert second.receive() == [{"type": "start"}]
+        assert (heard, lost) == ([(1, messages.Failed(sentence="no"))], [])
+        hosted.send(1, messages.Pause())
+        assert second.receive() == [messages.Pause()]
         first.close()
         second.close()
         turn()
         assert lost == [1]
-        meeting.send(1, {"type": "end"})  # nobody is there, which on_lost has told
+        hosted.send(1, messages.Close())  # nobody is there, which on_lost has told
         for key in list(selector.get_map().values()):
             key.fileobj.close()
+
+
+def test_an_agent_of_another_version_is_refused_with_both_versions(tmp_path):
+    run = Run.create(tmp_path, "x")
+    with selectors.DefaultSelector() as selector:
+        HostedMeeting(
+            run,
+            addresses=["127.0.0.1"],
+            bind_to="127.0.0.1",
+            port_range=None,
+            selector=selector,
+            on_message=lambda *_: None,
+            on_lost=lambda *_: None,
+        )
+        process = multiprocessing.get_context("fork").Process(target=join_as_1, args=(run,))
+        process.start()
+        while process.is_alive():
+            for key, _ in selector.select(0.1):
+                key.data()
+        assert process.exitcode == 0
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()
+
+
+def join_as_1(run):
+    """In a process of its own: node 0's is busy with its selector."""
+    meeting.__version__ = "9.9"
+    versions = f"this node has hpcdist 9.9, node 0 has {__version__}: "
+    with pytest.raises(CannotJoinError, match=versions):
+        join_meeting(run, node_rank=1, source=None, timeout_s=30, give_up=lambda: False)

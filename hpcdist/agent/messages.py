@@ -1,0 +1,384 @@
+"""Messages between a run's agents, their forkservers and ranks, and the channel that they take.
+
+A message is one line of JSON, with its kind as `type`. What may come from where is a union of
+kinds, and nothing else is accepted: a channel closes where it receives another kind, a field of
+another type, a line without an end, or what is no JSON at all. All agents of a run must be of one
+version of hpcdist, which they make sure of as they meet.
+
+    agent -> node 0's agent        Hello, once; then ToCoordinator
+    node 0's agent -> agent        Welcome or Refusal, once; then ToAgent
+    agent -> its forkserver        ToForkserver
+    forkserver -> its agent        FromForkserver
+    rank -> its forkserver         FromRank, through a pipe
+
+Node 0's own agent gives its messages to the coordinator, and gets those for it, without a socket.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hpcdist.agent.agreement import NodeFacts, RankCheck
+from hpcdist.agent.node import Meeting, RankOrder
+from hpcdist.runs.verdict import RankEnd
+
+_Received = TypeVar("_Received")
+_Next = TypeVar("_Next")
+
+_SEND_TIMEOUT_S = 5.0
+_CHUNK_BYTES = 1 << 16
+_MOST_BYTES = 1 << 24
+"""Of one message: the largest bring a rank's traceback, or the environments of a node's ranks."""
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+"""A host that loses its power or its network says no goodbye: the kernel finds out in 20 s."""
+
+
+class HangReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent saw of one rank when the run hung."""
+
+    end: RankEnd
+    silent_s: float
+    """Since its last step."""
+    where: str | None = None
+    """Innermost line of its main thread; None where it did not answer."""
+    is_waiting: bool = False
+    """It waits for other ranks, in a collective or in the backward pass."""
+    state: str = "?"
+    """State letter of the process: T is stopped."""
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, tag_field="type"):
+    """The base of all messages."""
+
+
+# Between agents, as they meet.
+
+
+class Hello(Message, tag="hello", forbid_unknown_fields=False):
+    """An agent's first message to node 0's; a Welcome or a Refusal is the answer.
+
+    Where the token is not that of meeting.json, the connection is closed without an answer.
+    """
+
+    node: int
+    token: str
+    version: str
+    """Of the agent's hpcdist."""
+
+
+class Welcome(Message, tag="welcome"):
+    """Node 0's agent takes the connection for that node's; the agent's Join follows."""
+
+    time_s: float
+    """Node 0's clock."""
+
+
+class Refusal(Message, tag="refusal", forbid_unknown_fields=False):
+    """Node 0's agent is of another version than the caller, which ends the run for that."""
+
+    version: str
+
+
+# From an agent to the coordinator.
+
+
+class Join(Message, tag="join"):
+    """An agent has found its node fit; once all have, Begin and Start follow, or the verdict."""
+
+    facts: NodeFacts
+
+
+class Checked(Message, tag="checked"):
+    """A rank tells how it sees its place, through its forkserver and its agent; what does not fit
+    the other ranks' ends the run."""
+
+    attempt: int
+    check: RankCheck
+
+
+class Ended(Message, tag="ended"):
+    """An agent reaped a rank; a failure makes the coordinator end the attempt."""
+
+    attempt: int
+    end: RankEnd
+
+
+class Gone(Message, tag="gone"):
+    """Nothing of an attempt is left on a node: a forkserver's answer to End, which its agent passes
+    on; with the last node's comes the next attempt, or Close."""
+
+    attempt: int
+
+
+class Silent(Message, tag="silent"):
+    """A rank gave no sign of life for too long; Dump follows."""
+
+    attempt: int
+    rank: int
+
+
+class Stacks(Message, tag="stacks"):
+    """Where a node's ranks hang: an agent's answer to Dump; with the last node's the verdict is
+    made, and End follows."""
+
+    attempt: int
+    reports: list[HangReport]
+
+
+class Failed(Message, tag="failed"):
+    """A node cannot go on, as its agent or its forkserver found out; the run ends."""
+
+    sentence: str
+
+
+class LimitReached(Message, tag="limit"):
+    """The time limit that the agents keep has passed, by node 0's clock; End follows."""
+
+    limit_min: float
+
+
+class Warned(Message, tag="warn"):
+    """The job will be ended soon; Pause follows, and no other attempt."""
+
+    signal: str | None
+    """By which the scheduler said so; None: by the clock of node 0's agent."""
+
+
+class Reached(Message, tag="reached"):
+    """The last step boundary that a node's ranks had reached when they were paused; with the last
+    node's comes StopAt."""
+
+    attempt: int
+    boundary: int
+
+
+class Cancelled(Message, tag="cancel"):
+    """The user ended the run; End follows."""
+
+    signal: str
+
+
+# From the coordinator to an agent.
+
+
+class Begin(Message, tag="begin"):
+    """An attempt has its number; Start follows when its store listens."""
+
+    attempt: int
+
+
+class Start(Message, tag="start"):
+    """The ranks of an attempt are to start; Checked and Ended follow for each."""
+
+    meeting: Meeting
+
+
+class End(Message, tag="end"):
+    """What is left of an attempt is to end; Gone is the answer. Its agent passes it on to the
+    forkserver, which sends SIGTERM, and after the grace SIGKILL."""
+
+    attempt: int
+    grace_s: float
+
+
+class Dump(Message, tag="dump"):
+    """The ranks are to write their stacks; Stacks is the answer."""
+
+    attempt: int
+
+
+class Pause(Message, tag="pause"):
+    """The ranks are to wait at their next step boundary; Reached is the answer."""
+
+
+class StopAt(Message, tag="stop_at"):
+    """The ranks are to stop at this step boundary; they end, each in good order."""
+
+    boundary: int
+
+
+class Forgive(Message, tag="forgive"):
+    """Node 0 was suspended: the silence of the ranks until now counts no more."""
+
+
+class Close(Message, tag="close"):
+    """The run is over; the agent leaves."""
+
+
+# Between an agent and its forkserver.
+
+
+class Fork(Message, tag="fork"):
+    """The agent wants these ranks; Started follows for each, or Failed."""
+
+    orders: list[RankOrder]
+
+
+class OpenStore(Message, tag="store"):
+    """The agent of node 0 wants a fresh store that is known as `address`; StoreOpened follows."""
+
+    bind_to: str
+    """Address to listen on; all of them where it is empty."""
+    address: str
+    port_range: tuple[int, int] | None
+
+
+class SignalRanks(Message, tag="signal"):
+    """The agent wants this signal sent to all ranks; nothing follows."""
+
+    signal: int
+
+
+class Ready(Message, tag="ready"):
+    """The forkserver has imported what the ranks need, and can fork."""
+
+    threads: int
+    """Those of the forkserver, its main thread included."""
+    not_imported: list[str]
+    """What was left to the ranks to import, and why."""
+
+
+class StoreOpened(Message, tag="store_opened"):
+    """The forkserver's answer to OpenStore."""
+
+    port: int | None = None
+    """None where it could not be opened."""
+    error: str | None = None
+
+
+class StoreLost(Message, tag="store_lost"):
+    """The store's process ended before the attempt did; the run ends."""
+
+
+class Started(Message, tag="started"):
+    """The forkserver forked a rank."""
+
+    local_rank: int
+    pid: int
+
+
+class Exited(Message, tag="exited"):
+    """The forkserver reaped a rank; the agent puts together how it ended, and sends Ended."""
+
+    local_rank: int
+    status: int
+    """As waitpid gives it, of the workload."""
+    time_s: float
+    """Unix time, by this host's clock."""
+    max_rss_bytes: int | None = None
+    teardown: str | None = None
+    """Signal that ended the rank after its workload."""
+
+
+# From a rank to its forkserver.
+
+
+class Leaving(Message, tag="leaving"):
+    """A rank's workload is over, and the rank is killed where it has not left by the limit."""
+
+    pid: int
+    code: int
+    """The exit code that it goes for."""
+    limit_s: float
+
+
+ToCoordinator = (
+    Join
+    | Checked
+    | Ended
+    | Gone
+    | Silent
+    | Stacks
+    | Failed
+    | LimitReached
+    | Warned
+    | Reached
+    | Cancelled
+)
+ToAgent = Begin | Start | End | Dump | Pause | StopAt | Forgive | Close
+ToForkserver = Fork | OpenStore | End | SignalRanks
+FromForkserver = Ready | StoreOpened | StoreLost | Started | Checked | Exited | Gone | Failed
+FromRank = Checked | Leaving
+
+TO_COORDINATOR: msgspec.json.Decoder[ToCoordinator] = msgspec.json.Decoder(ToCoordinator)
+TO_AGENT: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
+TO_FORKSERVER: msgspec.json.Decoder[ToForkserver] = msgspec.json.Decoder(ToForkserver)
+FROM_FORKSERVER: msgspec.json.Decoder[FromForkserver] = msgspec.json.Decoder(FromForkserver)
+FROM_RANK: msgspec.json.Decoder[FromRank] = msgspec.json.Decoder(FromRank)
+HELLO = msgspec.json.Decoder(Hello)
+ANSWER: msgspec.json.Decoder[Welcome | Refusal] = msgspec.json.Decoder(Welcome | Refusal)
+
+_encoder = msgspec.json.Encoder()
+
+
+def encode(message: Message) -> bytes:
+    """Return the line that a message is."""
+    return _encoder.encode(message) + b"\n"
+
+
+class ChannelClosedError(Exception):
+    """The other side is gone."""
+
+
+class Channel(Generic[_Received]):
+    """One end of a connected stream socket."""
+
+    def __init__(self, connection: socket.socket, decoder: msgspec.json.Decoder[_Received]) -> None:
+        connection.settimeout(_SEND_TIMEOUT_S)
+        if connection.family != socket.AF_UNIX:
+            for option in _KEEP_ALIVE:
+                connection.setsockopt(*option)
+        self._connection = connection
+        self._decoder = decoder
+        self._buffer = b""
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send one message; ChannelClosedError where the other side is gone or reads nothing."""
+        try:
+            self._connection.sendall(encode(message))
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+
+    def receive(self) -> list[_Received]:
+        """Return the messages that have come; call it when select says that there is something.
+
+        Raises ChannelClosedError at the end of the stream, or where what comes is no message that
+        the decoder takes.
+        """
+        try:
+            chunk = self._connection.recv(_CHUNK_BYTES)
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from None
+        if not chunk:
+            raise ChannelClosedError("the other side closed the connection")
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        if len(self._buffer) > _MOST_BYTES:
+            raise ChannelClosedError(f"a message of more than {_MOST_BYTES} bytes")
+        try:
+            return [self._decoder.decode(line) for line in lines]
+        except (ValueError, RecursionError) as error:  # msgspec's, and those of what it calls
+            raise ChannelClosedError(f"not a message: {error}") from None
+
+    def expect(self, decoder: msgspec.json.Decoder[_Next]) -> Channel[_Next]:
+        """Return this connection as one from which other messages come from now on."""
+        after = Channel(self._connection, decoder)
+        after._buffer = self._buffer
+        return after
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()

@@ -1,0 +1,89 @@
+"""Messages between processes: whole and of a known kind, or the channel is closed."""
+
+import socket
+
+import pytest
+
+from hpcdist.agent import messages
+from hpcdist.agent.messages import Channel, ChannelClosedError
+
+
+@pytest.fixture
+def channels():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Channel(ours, messages.FROM_FORKSERVER), theirs
+
+
+def test_messages_arrive_whole_however_they_are_cut(channels):
+    channel, other = channels
+    text = b'{"type": "failed", "sentence": "\xc3\xbc"}\n{"type": "store_lost"}\n{"ty'
+    got = []
+    for byte in text:
+        other.send(bytes([byte]))
+        got += channel.receive()
+    other.send(b'pe": "gone", "attempt": 3}\n')
+    got += channel.receive()
+    assert got == [messages.Failed("ü"), messages.StoreLost(), messages.Gone(3)]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\n",
+        b"[1]\n",
+        b"\xff\xfe\n",
+        b'{"type": "failed", "sentence": "\xff"}\n',
+        b"\n",
+        b"{}x\n",
+        b'{"type": "failed", "sentence": ' + b"[" * 10_000 + b"\n",
+        b'{"type": "unheard_of"}\n',
+        b'{"type": "fork", "orders": []}\n',  # an agent's, not a forkserver's
+        b'{"type": "gone"}\n',
+        b'{"type": "gone", "attempt": "3"}\n',
+        b'{"type": "gone", "attempt": 3, "more": 1}\n',
+    ],
+)
+def test_what_is_no_message_of_that_side_closes_the_channel(channels, garbage):
+    channel, other = channels
+    other.send(garbage)
+    with pytest.raises(ChannelClosedError):
+        channel.receive()
+
+
+def test_a_message_without_an_end_closes_the_channel(channels, monkeypatch):
+    monkeypatch.setattr(messages, "_MOST_BYTES", 1000)
+    channel, other = channels
+    other.send(b"x" * 1001)
+    with pytest.raises(ChannelClosedError, match="more than 1000 bytes"):
+        channel.receive()
+
+
+def test_the_end_of_the_other_side_is_told(channels):
+    channel, other = channels
+    other.send(b'{"type": "last')
+    other.close()
+    assert channel.receive() == []
+    with pytest.raises(ChannelClosedError, match="closed the connection"):
+        channel.receive()
+    with pytest.raises(ChannelClosedError):
+        channel.send(messages.Close())
+
+
+def test_large_messages_pass(channels):
+    channel, other = channels
+    reader = Channel(other, messages.FROM_FORKSERVER)
+    channel.send(messages.Failed(sentence="y" * 100_000))
+    got = []
+    while not got:
+        got = reader.receive()
+    assert len(got[0].sentence) == 100_000
+
+
+def test_a_host_that_vanishes_is_noticed_by_the_kernel():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connection = socket.create_connection(server.getsockname())
+        channel = Channel(connection, messages.TO_AGENT)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 20_000
+        channel.close()
