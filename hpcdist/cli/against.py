@@ -49,8 +49,8 @@ def _print(comparison: Comparison, *, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(comparison))
         return
-    from hpcdist.summary.report.change_table import print_changes
-    from hpcdist.summary.report.table import make_console
+    from hpcdist.summary.report.changes import print_changes
+    from hpcdist.summary.report.text import make_console
 
     print_changes(make_console(), comparison)
 

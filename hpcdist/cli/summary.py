@@ -196,21 +196,26 @@ def _on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
 def _text(result: Summary, form: str) -> str:
     from hpcdist.base import files
     from hpcdist.summary import to_json
-    from hpcdist.summary.report.as_csv import to_csv
-    from hpcdist.summary.report.as_markdown import to_markdown
-    from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
 
     if form == "json":
         return files.to_json(to_json(result))
     if form == "csv":
+        from hpcdist.summary.report.csv import to_csv
+
         return to_csv(result)
     if form == "csv-benchmarks":
-        return to_benchmarks_csv(result)
-    if form == "markdown":
-        return to_markdown(result)
-    from hpcdist.summary.report.page.rendering import to_html
+        from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
 
-    return to_html(result)
+        return to_benchmarks_csv(result)
+    from hpcdist.summary.report.report import make_report
+
+    if form == "markdown":
+        from hpcdist.summary.report.markdown import to_markdown
+
+        return to_markdown(make_report(result))
+    from hpcdist.summary.report.page import to_html
+
+    return to_html(make_report(result))
 
 
 def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:

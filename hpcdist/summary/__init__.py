@@ -102,7 +102,8 @@ def print_summary(
     With `details` every table, else those that answer; `times_accuracy` has that of the time to an
     accuracy be one of them.
     """
-    from hpcdist.summary.report.table import make_console
-    from hpcdist.summary.report.terminal import print_tables
+    from hpcdist.summary.report.report import make_report
+    from hpcdist.summary.report.text import make_console, print_report
 
-    print_tables(summary, console or make_console(), details=details, times_accuracy=times_accuracy)
+    report = make_report(summary, is_brief=not details, times_accuracy=times_accuracy)
+    print_report(report, console or make_console())

@@ -18,7 +18,7 @@ PICTURE = "compare.png"
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
     """Write summary.txt and summary.json into `folder`; returns the text."""
-    from hpcdist.summary.report.table import make_console
+    from hpcdist.summary.report.text import make_console
 
     summary = summarize(runs, run_states(runs), accounting=run_accounting(runs))
     text = io.StringIO()

@@ -11,7 +11,7 @@ from hpcdist.cli.main import main
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.compare.against import compare_with
-from hpcdist.summary.report.change_table import conclusion
+from hpcdist.summary.report.changes import conclusion
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 

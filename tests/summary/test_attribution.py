@@ -13,7 +13,7 @@ from hpcdist.job import LoadedJob, load_job
 from hpcdist.job.load import Flag
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.compare.conclusions import NAMES
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 from hpcdist.workloads import load_workload
 
 FOLDER = Path(attributed.__file__).parent

@@ -9,8 +9,9 @@ import pytest
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.report.as_markdown import to_markdown
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.markdown import to_markdown
+from hpcdist.summary.report.report import make_report
+from hpcdist.summary.report.text import make_console
 
 FAILED = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
 
@@ -92,7 +93,7 @@ def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(a
         "`hpcdist summary --details` has all."
     )
     everything = printed(runs, details=True)
-    for text in (everything, to_markdown(summarize(runs, {}))):
+    for text in (everything, to_markdown(make_report(summarize(runs, {})))):
         assert "Share of step time by phase" in text
         assert "test accuracy, from the first step on" in text
         assert "Not shown" not in text

@@ -10,7 +10,8 @@ import pytest
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.report.page.rendering import to_html
+from hpcdist.summary.report.page import to_html
+from hpcdist.summary.report.report import make_report
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
 FAILED = Verdict(
@@ -71,7 +72,7 @@ def page(make_run, events, tmp_path):
     runs.append(make_run("ddp-bad", job=EVIL, verdict=FAILED))
     runs[-1].log_file(0).write_text(f"{EVIL}\nthe end\n")
     file = tmp_path / "report.html"
-    file.write_text(to_html(summarize(runs, {})))
+    file.write_text(to_html(make_report(summarize(runs, {}))))
     return file
 
 
@@ -218,7 +219,7 @@ def test_a_hostile_log_stays_text_and_long_lines_are_cut(browser, make_run, tmp_
     lines = [b"\x1b[31mred\x1b[0m \x00" + EVIL.encode(), b"x" * 20_000, b"\xff</pre></html>"]
     run.log_file(0).write_bytes(b"\n".join(lines))
     page = tmp_path / "report.html"
-    page.write_text(to_html(summarize([run], {})))
+    page.write_text(to_html(make_report(summarize([run], {}))))
     assert "x" * 2_001 not in page.read_text()
     show(browser, page, width=PHONE)
     assert browser.title == "Summary of 1 run"

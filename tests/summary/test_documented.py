@@ -16,7 +16,7 @@ from hpcdist.summary.figures.benchmark_values import (
     InferenceSummary,
     LoadingSummary,
 )
-from hpcdist.summary.report.as_csv import to_csv
+from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.values import (
     SCHEMA,
     AttemptSummary,

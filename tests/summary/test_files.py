@@ -12,11 +12,11 @@ import pytest
 from hpcdist.base.errors import UserError
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.report.as_csv import to_csv
-from hpcdist.summary.report.as_markdown import to_markdown
 from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
+from hpcdist.summary.report.csv import to_csv
+from hpcdist.summary.report.markdown import to_markdown
 from hpcdist.summary.report.outputs import write_output
-from hpcdist.summary.report.sections import one_line
+from hpcdist.summary.report.report import make_report
 
 FAILED = Verdict(
     kind="exception",
@@ -81,7 +81,7 @@ def test_csv_has_the_same_columns_whatever_is_known(make_run):
 
 
 def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
-    text = to_markdown(summary)
+    text = to_markdown(make_report(summary))
     assert text.index("2.00 times as fast") < text.index("samples/s")
     assert "speed-up" in text
     assert "step time (ms)" in text
@@ -92,21 +92,15 @@ def test_markdown_has_whole_tables_with_units_after_the_conclusion(summary):
         assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
 
 
-def test_words_broken_for_terminals_are_whole_and_keep_their_own_hyphens():
-    headers = ["speed-\nup", "CPU-\nhours", "GPU-\nhours", "opti-\nmizer", "step\n(ms)"]
-    whole = ["speed-up", "CPU-hours", "GPU-hours", "optimizer", "step (ms)"]
-    assert [one_line(header) for header in headers] == whole
-
-
 def test_sentences_below_a_table_are_not_run_together_in_markdown(summary):
-    found = to_markdown(summary).splitlines()
+    found = to_markdown(make_report(summary)).splitlines()
     (place,) = [number for number, line in enumerate(found) if line.startswith("No forecast for")]
     assert found[place - 2].startswith("± is the 95 % confidence interval")
     assert found[place - 1] == ""
 
 
 def test_markdown_escapes_what_comes_from_runs(summary):
-    text = to_markdown(summary)
+    text = to_markdown(make_report(summary))
     assert "<b>" not in text.replace("\\<b\\>", "")
     assert "\\| \\<b\\>x\\</b\\> \\| \\`y\\` \\$z\\$" in text
 

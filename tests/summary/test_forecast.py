@@ -10,7 +10,7 @@ from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.compare.forecast import make
 from hpcdist.summary.compare.step_fit import Law, Scale, Timed, error_without_each, fit
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
 
 

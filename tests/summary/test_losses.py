@@ -12,7 +12,7 @@ from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import Pauses, divide
 from hpcdist.summary.figures.timing import StepTotals
 from hpcdist.summary.report.pictures.losses import draw
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 
 ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
 STEPS = 10

@@ -13,9 +13,9 @@ import pytest
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
-from hpcdist.summary.report.page.again import command_again
-from hpcdist.summary.report.page.contents import sort_key
-from hpcdist.summary.report.page.rendering import to_html
+from hpcdist.summary.report.again import command_again
+from hpcdist.summary.report.page import to_html
+from hpcdist.summary.report.report import make_report
 
 EVIL = "<script>document.title='evil'</script>\"'><img src=x onerror=alert(1)>"
 FAILED = Verdict(
@@ -39,6 +39,10 @@ class Elements(HTMLParser):
 
     def handle_data(self, data):
         self.texts.append(data)
+
+
+def page_of(runs):
+    return to_html(make_report(summarize(runs, {})))
 
 
 def parsed(text):
@@ -66,7 +70,7 @@ def make_evil(make_run, events):
 
 
 def test_what_comes_from_runs_is_text_and_the_only_script_is_our_own(make_evil):
-    page = parsed(to_html(summarize([make_evil()], {})))
+    page = parsed(page_of([make_evil()]))
     tags = [tag for tag, _ in page.found]
     assert tags.count("script") == 1
     assert "img" not in tags
@@ -77,7 +81,7 @@ def test_what_comes_from_runs_is_text_and_the_only_script_is_our_own(make_evil):
 
 
 def test_the_page_names_nothing_to_load(make_evil):
-    text = to_html(summarize([make_evil()], {}))
+    text = page_of([make_evil()])
     page = parsed(text)
     for tag, attrs in page.found:
         for name in ("src", "href", "xlink:href", "srcset", "data"):
@@ -92,7 +96,7 @@ def test_ids_are_unique_and_what_refers_to_them_finds_them(make_evil, make_run, 
     other = make_run("ddp-1", gpus=2)
     for rank in range(2):
         events.write(other, rank, [events.start(rank, world_size=2), *events.steady([50.0] * 3)])
-    text = to_html(summarize([make_evil(), other], {}))
+    text = page_of([make_evil(), other])
     page = parsed(text)
     ids = [attrs["id"] for _, attrs in page.found if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -106,13 +110,13 @@ def test_a_log_outside_of_the_run_is_not_shown(make_run, tmp_path):
     verdict = msgspec.structs.replace(FAILED, log="../../secret")
     run = make_run("bad-2", verdict=verdict)
     assert (run.path / "../../secret").exists()
-    assert "a private key" not in to_html(summarize([run], {}))
+    assert "a private key" not in page_of([run])
 
 
 def test_a_page_without_runs_says_so_and_what_was_skipped(tmp_path, make_run):
     run = make_run("torn")
     run.spec_file.write_text("{")
-    page = parsed(to_html(summarize([run], {})))
+    page = parsed(page_of([run]))
     assert "There is no run to summarize." in page.texts
     assert any("torn" in text and "skipped" in text for text in page.texts)
 
@@ -173,22 +177,5 @@ def test_the_command_is_in_the_page(make_run):
     value = json.loads(run.spec_file.read_text())
     value |= {"source": {"job": "ddp", "overrides": ["args=[<b>]"]}, "scheduler": "local"}
     run.spec_file.write_text(json.dumps(value))
-    page = parsed(to_html(summarize([run], {})))
+    page = parsed(page_of([run]))
     assert "hpcdist submit ddp --local --set 'args=[<b>]'" in page.texts
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("-", ""),
-        ("1,234.5 ± 3.1", "1234.5"),
-        ("1 KiB", "1024.0"),
-        ("512 B", "512.0"),
-        ("1 x 16", "16.0"),
-        ("2 x 4", "8.0"),
-        ("-3", "-3.0"),
-        ("data_parallel", "data_parallel"),
-    ],
-)
-def test_cells_sort_by_their_numbers(text, key):
-    assert sort_key(text) == key

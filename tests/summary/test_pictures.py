@@ -21,6 +21,7 @@ from hpcdist.summary.report.pictures.series import (
     read_heat_map,
     read_learning,
 )
+from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import RunSummary
 
 
@@ -134,7 +135,11 @@ def test_a_window_that_a_rank_wrote_after_it_hung_is_where_its_steps_were(make_r
 def test_a_run_of_one_window_is_a_dot(make_run, events):
     run = make_run("short")
     events.write(run, 0, [events.start(0, world_size=1), *events.steady([50.0]), events.end()])
-    (picture,) = [one for _, one in find_pictures(summarize([run], {})) if "learning" in one.name]
+    (picture,) = [
+        one
+        for _, one in find_pictures(make_sections(summarize([run], {})))
+        if "learning" in one.name
+    ]
     for axes in picture.draw().axes:
         assert [line.get_marker() for line in axes.lines] == ["."]
 
@@ -230,7 +235,11 @@ def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, even
         for n in (1, 2, 3)
     ]
     events.write(run, 0, [events.start(0, world_size=1), *windows, events.end()])
-    (picture,) = [one for _, one in find_pictures(summarize([run], {})) if one.name == "ddp-shares"]
+    (picture,) = [
+        one
+        for _, one in find_pictures(make_sections(summarize([run], {})))
+        if one.name == "ddp-shares"
+    ]
     (axes,) = picture.draw().axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["#1: 1 x 1"]
     widths = {bar.get_label(): bar.patches[0].get_width() for bar in axes.containers}
@@ -240,7 +249,11 @@ def test_runs_of_one_size_have_a_picture_of_where_their_time_goes(make_run, even
 
 def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
     runs = [make_ddp(f"one-{repeat}", 1) for repeat in range(8)] + [make_ddp("two", 2)]
-    (picture,) = [one for _, one in find_pictures(summarize(runs, {})) if "learning" in one.name]
+    (picture,) = [
+        one
+        for _, one in find_pictures(make_sections(summarize(runs, {})))
+        if "learning" in one.name
+    ]
     assert picture.told.endswith("Only 7 of 9 runs are drawn.")
     drawn = [line.get_label() for line in picture.draw().axes[0].lines]
     assert drawn[:2] == ["#1: training", "#1: test"]
@@ -250,7 +263,9 @@ def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
 def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
     runs = make_scaled(2)
     summary = summarize(runs, {})
-    (picture,) = [one for _, one in find_pictures(summary) if one.name == "ddp-scaling"]
+    (picture,) = [
+        one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-scaling"
+    ]
     assert picture.title == "ddp: speed against size (weak scaling)"
     assert "dashed, what more would bring" in picture.told
     _, axes = picture.draw().axes
@@ -265,7 +280,9 @@ def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
 
 def test_the_learning_picture_has_the_target_of_the_time_to_accuracy(make_ddp):
     summary = summarize([make_ddp("ddp-2", 2)], {}, target_accuracy=0.8)
-    (picture,) = [one for _, one in find_pictures(summary) if one.name == "ddp-learning"]
+    (picture,) = [
+        one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-learning"
+    ]
     assert "Dotted is 80.0 %." in picture.told
     for axes in picture.draw().axes[2:]:
         assert [80.0, 80.0] in [list(line.get_ydata()) for line in axes.lines]
@@ -297,7 +314,11 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
 
 def test_the_caption_of_a_heat_map_names_the_slowest_rank(make_ddp):
     summary = summarize([make_ddp("ddp-4", 4)], {})
-    told = [picture.told for _, picture in find_pictures(summary) if "ranks" in picture.name]
+    told = [
+        picture.told
+        for _, picture in find_pictures(make_sections(summary))
+        if "ranks" in picture.name
+    ]
     assert len(told) == 1
     assert "to 300 ms (rank 3 host0)" in told[0]
 

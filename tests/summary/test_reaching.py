@@ -7,9 +7,9 @@ import pytest
 
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import offsets_s
-from hpcdist.summary.report.as_csv import to_csv
+from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.series import read_learning
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize
 from hpcdist.summary.report.remarks import conclusion
-from hpcdist.summary.report.size_table import size_tables
-from hpcdist.summary.report.terminal import parts
+from hpcdist.summary.report.report import make_sections
+from hpcdist.summary.report.scaling import size_tables
 
 FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
 
@@ -214,5 +214,5 @@ def test_strategies_without_a_gpu_alone_are_compared_by_themselves(measured_run)
 
 
 def rows_of(summary):
-    (part,) = parts(summary)
-    return part.rows
+    (section,) = make_sections(summary)
+    return section.rows

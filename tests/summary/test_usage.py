@@ -11,15 +11,15 @@ import pytest
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.accounting import Accounting
-from hpcdist.summary import summarize, to_json
+from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
-from hpcdist.summary.report.as_csv import to_csv
+from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.style import drawing, save
 from hpcdist.summary.report.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
 from hpcdist.summary.report.remarks import remarks
-from hpcdist.summary.report.table import make_console
-from hpcdist.summary.report.terminal import print_tables
+from hpcdist.summary.report.report import make_sections
+from hpcdist.summary.report.text import make_console
 
 GIB = 2**30
 
@@ -257,7 +257,7 @@ def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run,
 
 def printed(summary):
     file = io.StringIO()
-    print_tables(summary, make_console(file), details=True)
+    print_summary(summary, make_console(file), details=True)
     return file.getvalue()
 
 
@@ -348,7 +348,9 @@ def test_the_band_of_many_nodes_has_a_gap_where_nothing_ran(make_run):
             windows = [window(begin_s + 10 * n, cpus_busy=1 + node) for n in (1, 2, 3)]
             started = begin(node, begin_s=begin_s)
             write(run, [started, *windows], node=node, attempt=attempt)
-    (picture,) = [one for _, one in find_pictures(summary_of(run)) if one.name == "again-usage"]
+    (picture,) = [
+        one for _, one in find_pictures(make_sections(summary_of(run))) if one.name == "again-usage"
+    ]
     (line,) = picture.draw().axes[0].lines
     values = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
     between = [value for x, value in values.items() if 31 < 60 * x < 99]
@@ -363,7 +365,9 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     for node in range(num_nodes):
         windows = [window(1000.0 + 10 * n, cpus_busy=node, gpus=[gpu(0.5)]) for n in (1, 2)]
         write(run, [begin(node, gpus=1), *windows], node=node)
-    pictures = [one for _, one in find_pictures(summary_of(run)) if one.name == "many-usage"]
+    pictures = [
+        one for _, one in find_pictures(make_sections(summary_of(run))) if one.name == "many-usage"
+    ]
     with drawing():
         figure = pictures[0].draw()
         assert save(figure, "svg")
@@ -377,7 +381,7 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
 def test_a_run_without_samples_has_no_picture_of_them(make_run):
     run = make_run("bare")
     assert read_usage(run.path) is None
-    assert list(find_pictures(summary_of(run))) == []
+    assert list(find_pictures(make_sections(summary_of(run)))) == []
     assert Run(run.path).usage_files() == []
 
 

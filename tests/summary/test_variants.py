@@ -14,7 +14,7 @@ from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import lost_shares
 from hpcdist.summary.report.pictures.style import drawing
 from hpcdist.summary.report.plot import make_figure
-from hpcdist.summary.report.table import make_console
+from hpcdist.summary.report.text import make_console
 from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"

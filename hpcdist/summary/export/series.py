@@ -30,7 +30,7 @@ from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.figures.timing import Spans
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
-from hpcdist.summary.report.page.again import HIDDEN, starred_args
+from hpcdist.summary.report.again import HIDDEN, starred_args
 from hpcdist.summary.report.pictures.series import ends_s
 from hpcdist.summary.values import RunSummary
 

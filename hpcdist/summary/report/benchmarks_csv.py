@@ -5,18 +5,17 @@ Columns are called as the keys of the JSON; `benchmark` says which of them a lin
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from hpcdist.base import table
+from hpcdist.base.table import Column, Table
 from hpcdist.bench.dataload.figures import LoadingCell, Setting, StepTime
 from hpcdist.bench.inference.figures import Cell
 from hpcdist.summary.figures.benchmark_values import PairFigures, SizeFigures
-from hpcdist.summary.report.as_csv import to_cell
 from hpcdist.summary.values import SCHEMA, RunSummary, Summary
 
 _OF_RUN = ("run", "job", "state", "gpus_per_node", "world_size")
@@ -28,13 +27,12 @@ def to_benchmarks_csv(summary: Summary) -> str:
     empty."""
     rows = [row for run in summary.runs for row in _rows(run)]
     parts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
-    columns = ["schema", *_OF_RUN, "benchmark", *_columns(), *parts]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([to_cell(row.get(column)) for column in columns])
-    return text.getvalue()
+    names = ["schema", *_OF_RUN, "benchmark", *_columns(), *parts]
+    return table.to_csv(Table("", [Column(name, _reader(name)) for name in names], rows))
+
+
+def _reader(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row.get(name)
 
 
 def _columns() -> list[str]:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from hpcdist.base.text import (
-    UNDEFINED,
-    column_decimals,
-    format_number,
-    show_mean_sd,
-    shown,
-)
+from hpcdist.base.table import Column, Table, count, each, number
+from hpcdist.base.text import column_decimals, format_number, show_mean_sd, shown
 from hpcdist.bench.dataload.combinations import in_job, varied
 from hpcdist.bench.dataload.figures import PARTS, LoadingCell, Setting, StepTime
 from hpcdist.summary.figures.benchmark_values import LoadingSummary
-from hpcdist.summary.report.plain_table import PlainTable
 
 _MB = 1e6
 _PART_HEADERS = dict(
     zip(PARTS, ("read", "decode", "transform", "collate", "hand-over"), strict=True)
 )
+_ALWAYS = ("transform", "workers")
 
 
-def loading_tables(summary: LoadingSummary, number: int) -> Iterator[PlainTable]:
+def loading_tables(summary: LoadingSummary, number: int) -> Iterator[Table[Any]]:
     """By way of loading; then where the time of an image goes; then the model's steps."""
     columns = _key_columns(summary.cells)
     yield _times(summary.cells, columns, number)
@@ -31,115 +27,104 @@ def loading_tables(summary: LoadingSummary, number: int) -> Iterator[PlainTable]
         yield _steps(summary.steps, number)
 
 
-_Column = tuple[str, Callable[[LoadingCell], str]]
-
-
-def _key_columns(cells: Sequence[LoadingCell]) -> list[_Column]:
+def _key_columns(cells: Sequence[LoadingCell]) -> list[Column[LoadingCell]]:
     """The node where there are several, and the keys that vary; always transform and workers."""
     settings = [cell.setting for cell in cells]
     keys = [key for key in varied(settings) if key not in _ALWAYS]
-    columns = [(key.replace("_", "\n"), _reader(key)) for key in (*_ALWAYS, *keys)]
+    columns = [_key_column(key, cells) for key in (*_ALWAYS, *keys)]
     if len({cell.node for cell in cells}) > 1:
-        columns.insert(0, ("node", lambda cell: f"{cell.node} {shown(cell.host)}"))
+        columns.insert(
+            0, Column("node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left")
+        )
     return columns
 
 
-_ALWAYS = ("transform", "workers")
+def _key_column(key: str, cells: Sequence[LoadingCell]) -> Column[LoadingCell]:
+    def value(cell: LoadingCell) -> Any:
+        return getattr(cell.setting, key)
+
+    are_numbers = all(type(value(cell)) is int for cell in cells)
+    if are_numbers:
+        return Column(key.replace("_", "\n"), value, each(in_job))
+    return Column(key.replace("_", "\n"), lambda cell: in_job(value(cell)), align="left")
 
 
-def _reader(key: str) -> Callable[[LoadingCell], str]:
-    return lambda cell: shown(in_job(getattr(cell.setting, key)))
-
-
-def _times(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int) -> PlainTable:
-    headers = (
-        *(header for header, _ in columns),
-        *("time per batch\n(ms)", "images/s", "until first\nbatch (ms)"),
-        *("first pass, per\nbatch (ms)", "worker\n(MB)"),
-    )
-    ordered = _ordered(cells)
-    times = zip(*_time_columns(ordered), strict=True)
-    rows = [
-        (*(read(cell) for _, read in columns), *texts)
-        for cell, texts in zip(ordered, times, strict=True)
+def _times(
+    cells: Sequence[LoadingCell], keys: Sequence[Column[LoadingCell]], number_of_run: int
+) -> Table[LoadingCell]:
+    in_ms = number(per=1e-3, is_wide=True)
+    columns: list[Column[LoadingCell]] = [
+        *keys,
+        Column("time per batch", lambda cell: cell, _means_ms, unit="ms", sort=_mean_time_s),
+        Column("images/s", lambda cell: cell.images_per_s, number(0)),
+        Column("until first\nbatch", lambda cell: cell.start_time_s, in_ms, unit="ms"),
+        Column("first pass, per\nbatch", lambda cell: cell.first_time_s, in_ms, unit="ms"),
+        Column("worker", lambda cell: cell.worker_bytes, number(0, per=_MB), unit="MB"),
     ]
     first = cells[0]
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
-    caption = f"#{number}: loading by workers{several}, mean ± sd"
+    caption = f"#{number_of_run}: loading by workers{several}, mean ± sd"
     if first.first_files != "memory":
-        caption += f"; first pass: {_FIRST_FILES[_first_files(cells)]}"
-    return PlainTable(caption, headers, rows)
-
-
-_FIRST_FILES = {
-    "cold": "files from storage",
-    "warm": "files may be in memory",
-    "unknown": "files may be in memory",
-}
+        caption += f"; first pass: {_first_files(cells)}"
+    return Table(caption, columns, _ordered(cells))
 
 
 def _first_files(cells: Sequence[LoadingCell]) -> str:
-    return "cold" if all(cell.first_files == "cold" for cell in cells) else "warm"
+    are_cold = all(cell.first_files == "cold" for cell in cells)
+    return "files from storage" if are_cold else "files may be in memory"
 
 
-def _time_columns(cells: Sequence[LoadingCell]) -> Iterator[list[str]]:
-    yield _means_ms(cells)
-    yield [f"{cell.images_per_s:,.0f}" for cell in cells]
-    yield _ms([cell.start_time_s for cell in cells])
-    yield _ms([cell.first_time_s for cell in cells])
-    yield [
-        UNDEFINED if cell.worker_bytes is None else f"{cell.worker_bytes / _MB:,.0f}"
-        for cell in cells
-    ]
+def _mean_time_s(cell: LoadingCell) -> float:
+    return cell.mean_time_s
 
 
 def _means_ms(cells: Sequence[LoadingCell]) -> list[str]:
     """With the sd padded, so that the means stand below each other."""
     decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
     spreads = [
-        "" if cell.sd_time_s is None else f" ± {format_number(cell.sd_time_s * 1e3, decimals)}"
+        None if cell.sd_time_s is None else format_number(cell.sd_time_s * 1e3, decimals)
         for cell in cells
     ]
-    width = max(map(len, spreads))
+    width = max((len(spread) for spread in spreads if spread), default=0)
     return [
-        format_number(cell.mean_time_s * 1e3, decimals) + _right(spread, width)
+        format_number(cell.mean_time_s * 1e3, decimals)
+        + (" " * (3 + width) if spread is None else f" ± {spread.rjust(width)}")
         for cell, spread in zip(cells, spreads, strict=True)
     ]
 
 
-def _right(spread: str, width: int) -> str:
-    """` ±   0.5` for ` ± 0.5`."""
-    return spread[:3] + spread[3:].rjust(width - len(spread[:3]))
+def _parts(
+    cells: Sequence[LoadingCell], keys: Sequence[Column[LoadingCell]], number_of_run: int
+) -> Table[LoadingCell]:
+    rows = [cell for cell in _ordered(cells) if cell.parts_s]
+    in_us = number(column_decimals([_together_s(cell) * 1e6 for cell in rows]), per=1e-6)
 
+    def part_s(name: str) -> Callable[[LoadingCell], float | None]:
+        return lambda cell: cell.parts_s.get(name)
 
-def _parts(cells: Sequence[LoadingCell], columns: Sequence[_Column], number: int) -> PlainTable:
-    headers = (*(header for header, _ in columns), *_PART_HEADERS.values(), "together")
-    shown_cells = [cell for cell in _ordered(cells) if cell.parts_s]
-    decimals = column_decimals([sum(cell.parts_s.values()) * 1e6 for cell in shown_cells])
-    rows = [
-        (*(read(cell) for _, read in columns), *_part_cells(cell, decimals)) for cell in shown_cells
+    parts: list[Column[LoadingCell]] = [
+        Column(header, part_s(name), in_us) for name, header in _PART_HEADERS.items()
     ]
-    return PlainTable(f"#{number}: work per image (µs)", headers, rows)
+    columns = [*keys, *parts, Column("together", _together_s, in_us)]
+    return Table(f"#{number_of_run}: work per image (µs)", columns, rows)
 
 
-def _part_cells(cell: LoadingCell, decimals: int) -> Iterator[str]:
-    for name in PARTS:
-        part_s = cell.parts_s.get(name)
-        yield format_number(None if part_s is None else part_s * 1e6, decimals)
-    yield format_number(sum(cell.parts_s.values()) * 1e6, decimals)
+def _together_s(cell: LoadingCell) -> float:
+    return sum(cell.parts_s.values())
 
 
-def _steps(steps: Sequence[StepTime], number: int) -> PlainTable:
-    rows = [
-        (
-            shown(step.model or "as the job says"),
-            f"{step.batch_size:,}",
-            show_mean_sd(step.mean_time_s, step.sd_time_s),
-        )
-        for step in steps
+def _steps(steps: Sequence[StepTime], number_of_run: int) -> Table[StepTime]:
+    columns: list[Column[StepTime]] = [
+        Column("model", lambda step: step.model or "as the job says", align="left"),
+        Column("images\nper batch", lambda step: step.batch_size, count),
+        Column(
+            "training step",
+            lambda step: step,
+            each(lambda step: show_mean_sd(step.mean_time_s, step.sd_time_s)),
+            sort=lambda step: step.mean_time_s,
+        ),
     ]
-    headers = ("model", "images\nper batch", "training step")
-    return PlainTable(f"#{number}: training steps with a batch that is there", headers, rows)
+    return Table(f"#{number_of_run}: training steps with a batch that is there", columns, steps)
 
 
 def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
@@ -153,8 +138,3 @@ def _ordered(cells: Sequence[LoadingCell]) -> list[LoadingCell]:
 
 def _but_workers(setting: Setting) -> tuple[object, ...]:
     return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
-
-
-def _ms(times_s: Sequence[float]) -> list[str]:
-    decimals = column_decimals([time_s * 1e3 for time_s in times_s])
-    return [format_number(time_s * 1e3, decimals) for time_s in times_s]

@@ -17,8 +17,12 @@ from hpcdist.bench.inference.figures import SINGLE
 from hpcdist.summary.compare.sizes import num_gpus
 from hpcdist.summary.figures.benchmark_values import InferenceSummary
 from hpcdist.summary.figures.benchmarks import all_reduce_sentences
-from hpcdist.summary.report.usage_remarks import usage_remarks
-from hpcdist.summary.values import Group, RunSummary, VerdictSummary
+from hpcdist.summary.values import Group, RunSummary, UsageSummary, VerdictSummary
+
+_LONG_ENOUGH_S = 60.0
+_LITTLE = 0.3
+_NEARLY_ALL = 0.95
+_OFTEN = 0.1
 
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
@@ -38,7 +42,7 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         return f"{job}: the run {ended}: {shown(runs[0].verdict.message)}."
     if not done:
         return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
-    best = run_told_of(runs, groups)
+    best = leading_run(runs, groups)
     if best is None:
         return f"{job}: {number_of(len(done), 'run')} done; no speed, as {_why_no_speed(done)}."
     if best.speedup is not None:
@@ -52,7 +56,7 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     )
 
 
-def run_told_of(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
+def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
     """The run that the conclusion is about: of the largest size of the group that leads, or else
     the newest benchmark of those with most ranks, or the fastest run."""
     by_id = {run.run: run for run in runs}
@@ -167,7 +171,7 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             if attempt.message
         ]
     told += [shown(text) for text in run.loading.details] if run.loading else []
-    told += map(shown, usage_remarks(run))
+    told += map(shown, _usage_remarks(run))
     told += [shown(note) for note in run.notes]
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
@@ -191,6 +195,44 @@ def _restarts(run: RunSummary) -> str:
     if run.lost_time_s:
         sentence += f", {run.lost_time_s:,.1f} s lost"
     return sentence
+
+
+def _usage_remarks(run: RunSummary) -> Iterator[str]:
+    """What the figures of its use say for certain."""
+    usage = run.usage
+    if usage is None or usage.sampled_s < _LONG_ENOUGH_S:
+        return
+    yield from _idle_gpus(usage)
+    yield from _busy_cpus(usage)
+    yield from _slowed_gpus(usage)
+
+
+def _idle_gpus(usage: UsageSummary) -> Iterator[str]:
+    if usage.gpu_utilization is not None and usage.gpu_utilization < _LITTLE:
+        yield (
+            f"the GPUs were busy for {format_percent(usage.gpu_utilization)} % of the time only: "
+            "start-up, data loading and waiting took the rest"
+        )
+
+
+def _busy_cpus(usage: UsageSummary) -> Iterator[str]:
+    """On CPUs alone that is as it should be."""
+    if not usage.gpus or not usage.cpus_busy or not usage.num_cpus:
+        return
+    if usage.cpus_busy >= _NEARLY_ALL * usage.num_cpus:
+        yield (
+            f"{usage.cpus_busy:,.1f} of {usage.num_cpus:,.4g} CPUs were busy all the time: more "
+            "CPUs, or less work for them, may let the GPUs go faster"
+        )
+
+
+def _slowed_gpus(usage: UsageSummary) -> Iterator[str]:
+    for gpu in usage.gpus:
+        if gpu.throttled is not None and gpu.throttled > _OFTEN:
+            yield (
+                f"GPU {gpu.uuid} of node {gpu.node} was slowed down by heat or its power supply "
+                f"for {format_percent(gpu.throttled)} % of the time"
+            )
 
 
 def is_baseline(run: RunSummary) -> bool:

@@ -15,7 +15,7 @@ from hpcdist.summary.report.pictures.style import (
     new_figure,
     shared_legend,
 )
-from hpcdist.summary.report.table import Row
+from hpcdist.summary.report.runs import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

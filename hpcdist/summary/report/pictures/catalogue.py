@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdist.base.text import format_percent, format_ranges
 from hpcdist.runs.run import slug
 from hpcdist.summary.report import plot
-from hpcdist.summary.report.losses_table import losses_alone
-from hpcdist.summary.report.part import Part, parts
 from hpcdist.summary.report.pictures import (
     bandwidth,
     heat_map,
@@ -25,8 +23,10 @@ from hpcdist.summary.report.pictures import (
 from hpcdist.summary.report.pictures.series import read_heat_map, read_learning
 from hpcdist.summary.report.pictures.style import label
 from hpcdist.summary.report.pictures.usage_series import read_usage
-from hpcdist.summary.report.table import Row
-from hpcdist.summary.values import Losses, Summary
+from hpcdist.summary.report.report import Section
+from hpcdist.summary.report.runs import Row
+from hpcdist.summary.report.shares import alone_losses
+from hpcdist.summary.values import Losses
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,38 +47,38 @@ class Picture(NamedTuple):
     draw: Callable[[], Figure]
 
 
-def find_pictures(summary: Summary) -> Iterator[tuple[int, Picture]]:
-    """Every picture with the index of its part; what it needs of the events is read when it is
+def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
+    """Every picture with the index of its section; what it needs of the events is read when it is
     asked for."""
     taken: set[str] = set()
-    for index, part in enumerate(parts(summary)):
-        for picture in _of_part(part, summary):
+    for index, section in enumerate(sections):
+        for picture in _of_section(section):
             name = _unique(picture.name, taken)
             yield index, picture._replace(name=name)
 
 
-def _of_part(part: Part, summary: Summary) -> Iterator[Picture]:
-    yield from _scaling(part, summary)
-    yield from _losses(part)
-    yield from _phases(part)
-    yield from _heat_maps(part)
-    yield from _learning(part)
-    yield from _usage(part)
-    yield from _bandwidth(part)
-    yield from _benchmarks(part)
+def _of_section(section: Section) -> Iterator[Picture]:
+    yield from _scaling(section)
+    yield from _losses(section)
+    yield from _phases(section)
+    yield from _heat_maps(section)
+    yield from _learning(section)
+    yield from _usage(section)
+    yield from _bandwidth(section)
+    yield from _benchmarks(section)
 
 
-def _scaling(part: Part, summary: Summary) -> Iterator[Picture]:
-    job = _job(part)
-    if part.comparison is not None:
-        draw = functools.partial(plot.make_figure, part.comparison)
+def _scaling(section: Section) -> Iterator[Picture]:
+    job = section.name
+    if section.comparison is not None:
+        draw = functools.partial(plot.make_figure, section.comparison)
         told = (
             "Bars: times as fast as the first variant, and what the rest of the time was lost to."
         )
         yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", told, draw)
         return
-    by_id = {row.run.run: row for row in part.rows}
-    for group in summary.groups:
+    by_id = {row.run.run: row for row in section.rows}
+    for group in section.groups:
         members = dict.fromkeys((*group.baseline, *group.runs))
         rows = [by_id[run] for run in members if run in by_id]
         if not group.baseline or not rows:
@@ -95,22 +95,22 @@ def _is_forecast(rows: Sequence[Row]) -> bool:
     return any(row.run.forecast and row.run.forecast.sizes for row in rows)
 
 
-def _losses(part: Part) -> Iterator[Picture]:
-    job = _job(part)
-    for group in part.groups:
+def _losses(section: Section) -> Iterator[Picture]:
+    job = section.name
+    for group in section.groups:
         if group.baseline and group.losses:
             title = f"{label(job)}: where the time goes"
             told = "One bar per size: what was not lost, and what the rest was lost to."
             names = [f"{one.nodes} x {one.gpus_per_node}" for one in group.losses]
             draw = functools.partial(losses.draw, group.losses, names, title)
             yield Picture(f"{slug(job)}-losses", title, told, draw)
-    if alone := losses_alone(part.groups):
-        yield _losses_alone(part, alone)
+    if alone := alone_losses(section.groups):
+        yield _losses_alone(section, alone)
 
 
-def _losses_alone(part: Part, alone: Sequence[Losses]) -> Picture:
+def _losses_alone(section: Section, alone: Sequence[Losses]) -> Picture:
     """Of groups of one size: nothing says what is ideal, so computing is."""
-    numbers = {row.run.run: row.number for row in part.rows}
+    numbers = {row.run.run: row.number for row in section.rows}
     shown, left_out = alone[: phases.MOST_RUNS], ""
     if len(shown) < len(alone):
         left_out = f" Only {len(shown)} of {len(alone)} are drawn."
@@ -119,25 +119,25 @@ def _losses_alone(part: Part, alone: Sequence[Losses]) -> Picture:
         f"{one.nodes} x {one.gpus_per_node}"
         for one in shown
     ]
-    title = f"{label(_job(part))}: where the time goes, without another size to compare with"
+    title = f"{label(section.name)}: where the time goes, without another size to compare with"
     told = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
     draw = functools.partial(losses.draw, shown, names, title)
-    return Picture(f"{slug(_job(part))}-shares", title, told, draw)
+    return Picture(f"{slug(section.name)}-shares", title, told, draw)
 
 
-def _phases(part: Part) -> Iterator[Picture]:
-    rows = [row for row in part.rows if row.run.phase_s and row.run.step_time_s]
+def _phases(section: Section) -> Iterator[Picture]:
+    rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
     if rows:
         shown, left_out = _first(rows, phases.MOST_RUNS)
-        title = f"{label(_job(part))}: what a step consists of"
+        title = f"{label(section.name)}: what a step consists of"
         told = f"One bar per run: number, nodes x GPUs.{left_out}"
         draw = functools.partial(phases.draw, shown, title)
-        yield Picture(f"{slug(_job(part))}-phases", title, told, draw)
+        yield Picture(f"{slug(section.name)}-phases", title, told, draw)
 
 
-def _heat_maps(part: Part) -> Iterator[Picture]:
+def _heat_maps(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
-    several = [row for row in part.rows if row.run.world_size > 1 and row.run.step_time_s]
+    several = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
     largest = sorted(several, key=lambda row: -row.run.world_size)
     shown, left_out = _first(largest, MOST_HEAT_MAPS)
     for row in shown:
@@ -149,8 +149,8 @@ def _heat_maps(part: Part) -> Iterator[Picture]:
             yield Picture(f"{slug(row.run.run)}-ranks", title, told, draw)
 
 
-def _learning(part: Part) -> Iterator[Picture]:
-    rows = [row for row in part.rows if row.run.path and row.run.step_time_s]
+def _learning(section: Section) -> Iterator[Picture]:
+    rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
     shown, left_out = _first(_of_each_size_first(rows), learning.MOST_RUNS)
     shown = sorted(shown, key=lambda row: row.number)
     named = [
@@ -158,18 +158,18 @@ def _learning(part: Part) -> Iterator[Picture]:
     ]
     named = [run for run in named if not run.learning.is_empty]
     if named:
-        title = f"{label(_job(part))}: loss and accuracy"
+        title = f"{label(section.name)}: loss and accuracy"
         targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
         target = targets[0] if targets else None
         aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
         told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
         draw = functools.partial(learning.draw, named, title, target)
-        yield Picture(f"{slug(_job(part))}-learning", title, told, draw)
+        yield Picture(f"{slug(section.name)}-learning", title, told, draw)
 
 
-def _usage(part: Part) -> Iterator[Picture]:
+def _usage(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
-    sampled = [row for row in part.rows if row.run.usage and row.run.path]
+    sampled = [row for row in section.rows if row.run.usage and row.run.path]
     largest = sorted(sampled, key=lambda row: -row.run.world_size)
     shown, left_out = _first(largest, MOST_USAGES)
     for row in shown:
@@ -181,21 +181,23 @@ def _usage(part: Part) -> Iterator[Picture]:
             yield Picture(f"{slug(row.run.run)}-usage", title, told, draw)
 
 
-def _bandwidth(part: Part) -> Iterator[Picture]:
-    shown, left_out = _first([row for row in part.rows if row.run.all_reduce], bandwidth.MOST_RUNS)
+def _bandwidth(section: Section) -> Iterator[Picture]:
+    shown, left_out = _first(
+        [row for row in section.rows if row.run.all_reduce], bandwidth.MOST_RUNS
+    )
     if shown:
-        title = f"{label(_job(part))}: all-reduce by size"
+        title = f"{label(section.name)}: all-reduce by size"
         told = f"One line per run: number, nodes x GPUs.{left_out}"
         draw = functools.partial(bandwidth.draw, shown, title)
-        yield Picture(f"{slug(_job(part))}-allreduce", title, told, draw)
+        yield Picture(f"{slug(section.name)}-allreduce", title, told, draw)
 
 
-def _benchmarks(part: Part) -> Iterator[Picture]:
+def _benchmarks(section: Section) -> Iterator[Picture]:
     """The pictures that inference and dataload also leave in their runs' folders."""
     from hpcdist.bench.dataload import plot as loading
     from hpcdist.bench.inference import plot as inference
 
-    measured = [row for row in part.rows if row.run.inference or row.run.loading]
+    measured = [row for row in section.rows if row.run.inference or row.run.loading]
     shown, left_out = _first(measured[::-1], MOST_BENCHMARKS)
     for row in shown:
         name, title = slug(row.run.run), f"#{row.number} {label(row.run.run)}"
@@ -228,10 +230,6 @@ def _first(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
 
 def _numbers(rows: Sequence[Row]) -> str:
     return format_ranges(sorted(row.number for row in rows))
-
-
-def _job(part: Part) -> str:
-    return part.comparison.id if part.comparison else part.rows[0].run.job
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -8,6 +8,7 @@ from hpcdist.base import files
 from hpcdist.summary.report.outputs import cannot_write_output
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.style import drawing, save
+from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Summary
 
 FORMS = ("png", "svg")
@@ -19,7 +20,7 @@ def write_pictures(summary: Summary, folder: Path) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for _, picture in find_pictures(summary):
+        for _, picture in find_pictures(make_sections(summary)):
             with drawing():
                 figure = picture.draw()
                 for form in FORMS:

@@ -9,7 +9,7 @@ from hpcdist.base.text import time_unit
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.report.pictures.style import finish, label, new_figure, shared_legend
-from hpcdist.summary.report.table import Row
+from hpcdist.summary.report.runs import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,14 +1,13 @@
-"""Speed against size as text: how many times as fast, how sure that is, and what more would be."""
+"""Speed against size: how many times as fast, how sure that is, and what more GPUs would bring."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from hpcdist.base.statistics import Measure
+from hpcdist.base.table import Column, Table, each, mean_interval, number, percent
 from hpcdist.base.text import (
-    UNDEFINED,
     decimals_for,
-    format_mean_sd,
     format_number,
     format_percent,
     number_of,
@@ -17,11 +16,11 @@ from hpcdist.base.text import (
     time_unit,
 )
 from hpcdist.summary.compare.sizes import by_size, num_gpus
-from hpcdist.summary.report.table import Column, Row, Titled
+from hpcdist.summary.report.runs import Row, gpus_column
 from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
 
 
-def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator[Titled]:
+def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator[Table[RunSummary]]:
     """A table for each group of runs that are compared, with a line for each size; only for groups
     of which some size was repeated, where so wanted."""
     by_id = {row.run.run: row.run for row in rows}
@@ -81,7 +80,7 @@ def _ends(measure: Measure) -> str:
     return " to ".join(format_number(end, min(2, decimals)) for end in ends)
 
 
-def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Titled:
+def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSummary]:
     sizes = list(by_size(runs).values())
     firsts = [theirs[0] for theirs in sizes]
     compared = next(run for run in reversed(firsts) if run.of_size)
@@ -90,7 +89,7 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Titled:
     caption = _caption(compared)
     if names_strategy:
         caption = f"{shown(_of(compared).strategy or 'no strategy')}: {caption}"
-    return Titled(caption, firsts, _columns(firsts, compared), "\n".join(told))
+    return Table(caption, _columns(firsts, compared), firsts, "\n".join(told))
 
 
 def _caption(compared: RunSummary) -> str:
@@ -114,47 +113,36 @@ def _over(firsts: Sequence[RunSummary]) -> list[str]:
     return ["± is the 95 % confidence interval of the mean over runs"] if overs else []
 
 
-def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column]:
-    known = [run.of_size for run in firsts if run.of_size]
-    decimals = decimals_for([size.samples_per_s.mean for size in known])
-    unit_s, unit = time_unit(max(size.step_time_s or 0.0 for size in known))
-    times = [size.step_time_s / unit_s for size in known if size.step_time_s]
-    step_decimals = decimals_for(times)
-    baseline = compared.compared_with
+def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[RunSummary]]:
+    unit_s, unit = time_unit(max(_of(run).step_time_s or 0.0 for run in firsts))
 
-    def step_time(run: RunSummary) -> str:
-        time_s = _of(run).step_time_s
-        return format_number(None if time_s is None else time_s / unit_s, step_decimals)
+    def speedup(run: RunSummary) -> Measure | int:
+        return 1 if is_baseline(run) else _of(run).speedup
 
-    def speedup(run: RunSummary) -> str:
-        return "1 *" if run.run in baseline else f"{spread_text(_of(run).speedup, 2)}  "
+    def efficiency(run: RunSummary) -> float:
+        return 1.0 if is_baseline(run) else _of(run).efficiency.mean
 
-    def efficiency(run: RunSummary) -> str:
-        return format_percent(1.0 if run.run in baseline else _of(run).efficiency.mean)
+    def is_baseline(run: RunSummary) -> bool:
+        return run.run in compared.compared_with
 
     return [
-        Column("nodes\nx gpus", lambda run: f"{run.nodes} x {run.gpus_per_node}"),
-        Column("runs", lambda run: str(_of(run).num_runs)),
-        Column("samples/s", lambda run: _mean_and_half(_of(run).samples_per_s, decimals)),
-        Column(f"step\n({unit})", step_time),
-        Column("speed-\nup  ", speedup),
-        Column("effic.\n(%)", efficiency),
-        Column("differs\nfrom *", lambda run: _difference(_of(run)), is_number=False),
+        gpus_column(lambda run: run),
+        Column("runs", lambda run: _of(run).num_runs),
+        Column("samples/s", lambda run: _of(run).samples_per_s, mean_interval()),
+        Column("step", lambda run: _of(run).step_time_s, number(per=unit_s), unit=unit),
+        Column("speed-\nup", speedup, each(_speedup), is_marked=is_baseline),
+        Column("effic.", efficiency, percent(), unit="%"),
+        Column("differs\nfrom *", _difference, align="left"),
     ]
 
 
-def _mean_and_half(measure: Measure, decimals: int) -> str:
-    """Intervals of means are as wide to both sides."""
-    if measure.interval is None:
-        return format_number(measure.mean, decimals)
-    half = (measure.interval.high - measure.interval.low) / 2
-    return format_mean_sd(measure.mean, half, decimals)
+def _speedup(value: Measure | int) -> str:
+    return str(value) if isinstance(value, int) else spread_text(value, 2)
 
 
-def _difference(size: SizeSummary) -> str:
-    if size.differs_from_baseline is None:
-        return UNDEFINED
-    return "yes" if size.differs_from_baseline else "no"
+def _difference(run: RunSummary) -> str | None:
+    differs = _of(run).differs_from_baseline
+    return None if differs is None else "yes" if differs else "no"
 
 
 def _of(run: RunSummary) -> SizeSummary:

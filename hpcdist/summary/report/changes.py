@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
+from hpcdist.base.statistics import Interval
+from hpcdist.base.table import Column, Table, each
 from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
 from hpcdist.summary.compare.against import REGRESSIONS, Change, Comparison, Side
-from hpcdist.summary.report.table import Column, make_table, say, say_each
+from hpcdist.summary.report.runs import gpus_column
+from hpcdist.summary.report.text import say, say_each
 
 _SHOWN = 5
 
@@ -17,7 +20,7 @@ def print_changes(console: Console, comparison: Comparison) -> None:
     """Print the conclusion, the changes, and what limits them."""
     say(console, conclusion(comparison), style="bold")
     console.print()
-    console.print(make_table(comparison.changes, _columns(comparison.changes)))
+    console.print(Table("", _columns(comparison.changes), comparison.changes))
     console.print()
     say_each(console, _remarks(comparison))
 
@@ -65,38 +68,36 @@ def _name(change: Change) -> str:
     return f"{shown(change.job)}{variant} on {size}, {change.quantity},"
 
 
-def _columns(changes: Sequence[Change]) -> list[Column]:
+def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
     means = [side.mean for one in changes for side in (one.before, one.now) if side.mean]
     decimals = decimals_for(means)
 
-    def figure(side: Side) -> str:
-        runs = f" ({len(side.runs)})"
-        if side.mean is None:
-            return UNDEFINED + runs
-        return format_mean_sd(side.mean, side.sd, decimals) + runs
+    def show(side: Side) -> str:
+        figure = UNDEFINED if side.mean is None else format_mean_sd(side.mean, side.sd, decimals)
+        return f"{figure} ({len(side.runs)})"
 
-    variants = [Column("variant", lambda one: shown(one.variant or ""), is_number=False)]
+    variant: Column[Change] = Column("variant", lambda one: one.variant or "", align="left")
     return [
-        Column("job", lambda one: shown(one.job), is_number=False),
-        *(variants if any(one.variant for one in changes) else []),
-        Column("nodes\nx gpus", lambda one: f"{one.nodes} x {one.gpus_per_node}"),
-        Column("what", lambda one: one.quantity, is_number=False),
-        Column("before\n(runs)", lambda one: figure(one.before)),
-        Column("now\n(runs)", lambda one: figure(one.now)),
-        Column("change\n(%)", _percent),
-        Column("95 % interval\n(%)", _interval),
-        Column("outcome", lambda one: one.outcome, is_number=False),
+        Column("job", lambda one: one.job, align="left"),
+        *([variant] if any(one.variant for one in changes) else []),
+        gpus_column(lambda one: one),
+        Column("what", lambda one: one.quantity, align="left"),
+        Column("before", lambda one: one.before, each(show), unit="runs"),
+        Column("now", lambda one: one.now, each(show), unit="runs"),
+        Column("change", lambda one: one.change, each(lambda x: f"{100 * x:+.1f}"), unit="%"),
+        Column(
+            "95 % interval",
+            lambda one: one.interval,
+            each(_interval),
+            unit="%",
+            sort=lambda interval: interval.low,
+        ),
+        Column("outcome", lambda one: one.outcome, align="left"),
     ]
 
 
-def _percent(change: Change) -> str:
-    return UNDEFINED if change.change is None else f"{100 * change.change:+.1f}"
-
-
-def _interval(change: Change) -> str:
-    if change.interval is None:
-        return UNDEFINED
-    return f"{100 * change.interval.low:+.1f} to {100 * change.interval.high:+.1f}"
+def _interval(interval: Interval) -> str:
+    return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
 
 
 def _remarks(comparison: Comparison) -> Iterator[str]:

@@ -6,12 +6,11 @@ headers and the numbers are not rounded.
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcdist.base.text import shown
+from hpcdist.base import table
+from hpcdist.base.table import Column, Table
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.figures.shares import SHARES
@@ -47,18 +46,13 @@ _AFTER_PHASES = (
     *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),
     *("verdict.message", "not_compared_because", "path"),
 )
-_FORMULA = ("=", "+", "-", "@")
 
 
 def to_csv(summary: Summary) -> str:
     """A header and one line per run, in the order of the summary; unknown values are empty."""
     runs = to_json(summary)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns := _columns(runs))
-    for run in runs:
-        writer.writerow([to_cell(_at(run, column)) for column in columns])
-    return text.getvalue()
+    columns = [Column(name, _reader(name)) for name in _columns(runs)]
+    return table.to_csv(Table("", columns, runs))
 
 
 def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -68,19 +62,15 @@ def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
 
 
-def _at(run: dict[str, Any], column: str) -> Any:
+def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
     head, _, rest = column.partition(".")
-    if head == "phase_s":  # a phase of the user's may have dots in its name
-        return (run[head] or {}).get(rest)
-    found: Any = run
-    for key in column.split("."):
-        found = (found or {}).get(key)
-    return found
+    # A phase of the user's may have dots in its name.
+    keys = [head, rest] if head == "phase_s" else column.split(".")
 
+    def value(run: dict[str, Any]) -> Any:
+        found: Any = run
+        for key in keys:
+            found = (found or {}).get(key)
+        return found
 
-def to_cell(value: Any) -> Any:
-    """Text on one line; a spreadsheet must not take a name for a formula."""
-    if not isinstance(value, str):
-        return value
-    text = shown(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return value

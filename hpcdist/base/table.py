@@ -1,0 +1,351 @@
+"""A table of typed columns, and its renderers: for the terminal, a page, Markdown and CSV.
+
+A value stays a value until a renderer makes text of it: the column says how, for all of its values
+together, so that they get the same decimals. Pages sort by values, and CSV has them as they are.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from hpcdist.base.text import (
+    UNDEFINED,
+    column_decimals,
+    decimals_for,
+    format_mean_sd,
+    format_number,
+    format_percent,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.segment import Segment
+    from rich.style import Style
+    from rich.table import Table as RichTable
+
+Row = TypeVar("Row")
+
+Format = Callable[[Sequence[Any]], list[str]]
+"""Make text of the values of a column, of which none is None and none is text."""
+
+_GAP = 2
+_LEAST_TEXT = 8
+"""Characters that a column of words keeps before numbers are folded, too."""
+_HYPHENATED = ("speed-", "GPU-", "CPU-")
+"""Words that have a hyphen on one line, too."""
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
+_FORMULA = ("=", "+", "-", "@")
+
+
+def plain(values: Sequence[Any]) -> list[str]:
+    """Format values as Python does."""
+    return [str(value) for value in values]
+
+
+def each(show: Callable[[Any], str]) -> Format:
+    """Format every value by itself."""
+    return lambda values: [show(value) for value in values]
+
+
+def count(values: Sequence[int]) -> list[str]:
+    """Format counts: `12,345`."""
+    return [f"{value:,}" for value in values]
+
+
+def size(values: Sequence[tuple[int, int]]) -> list[str]:
+    """Format nodes and GPUs of each: `2 x 4`."""
+    return [f"{nodes} x {gpus}" for nodes, gpus in values]
+
+
+def number(
+    decimals: int | None = None,
+    *,
+    per: float = 1.0,
+    most: int | None = None,
+    is_wide: bool = False,
+) -> Format:
+    """Format numbers in a unit that is `per`, with so many decimals.
+
+    Without `decimals` the values decide, up to `most`: three digits of the smallest, at most four
+    of the largest; with `is_wide` at least two of the smallest.
+    """
+
+    def texts(values: Sequence[float]) -> list[str]:
+        scaled = [value / per for value in values]
+        places = decimals
+        if places is None:
+            places = column_decimals(scaled) if is_wide else decimals_for(scaled)
+        places = places if most is None else min(most, places)
+        return [format_number(value, places) for value in scaled]
+
+    return texts
+
+
+def percent(decimals: int = 0) -> Format:
+    """Format shares in percent."""
+    return lambda values: [format_percent(value, decimals) for value in values]
+
+
+def mean_sd(decimals: int | None = None, *, per: float = 1.0) -> Format:
+    """Format means and standard deviations: `12.3 ± 0.4`."""
+
+    def texts(values: Sequence[Any]) -> list[str]:
+        places = _decimals(values, decimals, per)
+        return [
+            format_mean_sd(value.mean / per, None if value.sd is None else value.sd / per, places)
+            for value in values
+        ]
+
+    return texts
+
+
+def mean_interval(decimals: int | None = None) -> Format:
+    """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
+
+    def half(value: Any) -> float | None:
+        known = value.interval
+        return None if known is None else float(known.high - known.low) / 2
+
+    def texts(values: Sequence[Any]) -> list[str]:
+        places = _decimals(values, decimals, 1.0)
+        return [format_mean_sd(value.mean, half(value), places) for value in values]
+
+    return texts
+
+
+def _decimals(values: Sequence[Any], decimals: int | None, per: float) -> int:
+    return decimals_for([value.mean / per for value in values]) if decimals is None else decimals
+
+
+class Column(Struct, Generic[Row], frozen=True):
+    """One column: its header, and what its cells are."""
+
+    header: str
+    """May have line breaks, for narrow terminals."""
+    value: Callable[[Row], Any]
+    """The value of a row: a number, text, something with a mean, a tuple; None is not known."""
+    format: Format = plain
+    """Text stands as it is in any column."""
+    unit: str = ""
+    align: Literal["left", "right"] = "right"
+    sort: Callable[[Any], float | str | None] | None = None
+    """What a value is sorted by; by default the number or the mean itself, or the first of some."""
+    style: Callable[[Any], str] | None = None
+    """The style of a value on a terminal, and its class on a page."""
+    is_marked: Callable[[Row], bool] | None = None
+    """Whether a `*` stands behind the value."""
+
+    @property
+    def title(self) -> str:
+        """The header with its unit, on several lines."""
+        if not self.unit:
+            return self.header
+        return f"{self.header}{' ' if chr(10) in self.header else chr(10)}({self.unit})"
+
+    @property
+    def name(self) -> str:
+        """The header with its unit, on one line: without hyphens that only break a word."""
+        hyphen = "-" if self.header.startswith(_HYPHENATED) else ""
+        return shown(self.title.replace("-\n", hyphen))
+
+    def cells(self, rows: Sequence[Row]) -> list[Cell]:
+        """A cell for each row."""
+        values = [self.value(row) for row in rows]
+        formatted = iter(self.format([value for value in values if not isinstance(value, _AS_IS)]))
+        found = []
+        for row, value in zip(rows, values, strict=True):
+            text = _text(value) if isinstance(value, _AS_IS) else next(formatted)
+            mark = " *" if self.is_marked and value is not None and self.is_marked(row) else ""
+            found.append(Cell(text + mark, self._sort(value), self._style(value)))
+        return found
+
+    def _sort(self, value: Any) -> str:
+        found = self.sort(value) if self.sort and value is not None else _sort_value(value)
+        return "" if found is None else str(found)
+
+    def _style(self, value: Any) -> str:
+        return self.style(value) if self.style else ""
+
+
+_AS_IS = (str, type(None))
+
+
+def _text(value: str | None) -> str:
+    return UNDEFINED if value is None else shown(value)
+
+
+def _sort_value(value: Any) -> float | str | None:
+    if isinstance(value, (tuple, list)):
+        return _sort_value(value[0]) if value else None
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, (int, float)) or value is None:
+        return value
+    return getattr(value, "mean", None)
+
+
+class Cell(NamedTuple):
+    """One cell of a table, as it is shown and sorted."""
+
+    text: str
+    sort: str
+    """A number, or text; empty where the value is not known."""
+    style: str = ""
+
+
+class Table(Struct, Generic[Row], frozen=True):
+    """Rows of anything, columns that say what to show of them, and what stands above and below."""
+
+    caption: str
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    footnote: str = ""
+
+    def cells(self) -> list[list[Cell]]:
+        """All cells, row by row."""
+        columns = [column.cells(self.rows) for column in self.columns]
+        return [[cells[place] for cells in columns] for place in range(len(self.rows))]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by rich, to print the table with its caption and footnote."""
+        from rich.text import Text
+
+        if self.caption:
+            yield Text(self.caption)
+        lines = _Lines(self)
+        fits = lines.width <= options.max_width
+        yield from lines.segments(console) if fits else [lines.folded(options.max_width)]
+        if self.footnote:
+            yield Text(self.footnote)
+
+
+class _Lines:
+    """The lines of a table on a terminal.
+
+    rich lays out and crops every cell by itself, which takes about half a millisecond for each row.
+    Where all cells fit, they are padded with blanks here, which looks the same; else rich folds
+    them.
+    """
+
+    def __init__(self, table: Table[Any]) -> None:
+        self._columns = table.columns
+        self._headers = [
+            [line.rstrip() for line in column.title.split("\n")] for column in table.columns
+        ]
+        self._rows = table.cells()
+        self._widths = [
+            max(*map(_width, header), *(_width(row[place].text) for row in self._rows), 0)
+            for place, header in enumerate(self._headers)
+        ]
+
+    @property
+    def width(self) -> int:
+        """Of a line that folds nothing."""
+        return sum(self._widths) + _GAP * (len(self._widths) - 1)
+
+    def segments(self, console: Console) -> Iterator[Segment]:
+        """Lines whose cells stand below each other; only a whole cell can have a style."""
+        dim = console.get_style("dim")
+        height = max(map(len, self._headers), default=0)
+        full = [[""] * (height - len(header)) + header for header in self._headers]
+        for line in zip(*full, strict=True):  # the last lines stand beside each other
+            yield from self._line(console, [Cell(text, "") for text in line], dim)
+        for row in self._rows:
+            yield from self._line(console, row, None)
+
+    def _line(
+        self, console: Console, cells: Sequence[Cell], style: Style | None
+    ) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        text = ""  # up to the next cell with a style of its own
+        for cell, column, width in zip(cells, self._columns, self._widths, strict=True):
+            blanks = " " * (width - _width(cell.text))
+            before, after = (blanks, "") if column.align == "right" else ("", blanks)
+            if cell.style:
+                yield Segment(text + before, style)
+                yield Segment(cell.text, console.get_style(cell.style))
+                text = after + " " * _GAP
+            else:
+                text += before + cell.text + after + " " * _GAP
+        yield Segment(text.rstrip(), style)
+        yield Segment.line()
+
+    def folded(self, max_width: int) -> RichTable:
+        """The same as rich lays it out: words are folded, and numbers where that is not enough."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        least = [
+            width if column.align == "right" else min(width, _LEAST_TEXT)
+            for column, width in zip(self._columns, self._widths, strict=True)
+        ]
+        keeps_numbers = sum(least) + _GAP * len(least) <= max_width
+        table = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+        for column, header in zip(self._columns, self._headers, strict=True):
+            table.add_column(
+                Text("\n".join(header)),
+                justify=column.align,
+                vertical="bottom",
+                no_wrap=column.align == "right" and keeps_numbers,
+                overflow="fold",
+            )
+        for row in self._rows:
+            table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
+        return table
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def to_markdown(table: Table[Any]) -> list[str]:
+    """Return the table as lines of Markdown, with its caption and footnote."""
+    lines = [escape_markdown(table.caption), ""] if table.caption else []
+    lines.append(_markdown_line([escape_markdown(column.name) for column in table.columns]))
+    lines.append(_markdown_line(["---:" if c.align == "right" else "---" for c in table.columns]))
+    lines += [
+        _markdown_line([escape_markdown(shown(cell.text)) for cell in row]) for row in table.cells()
+    ]
+    for note in table.footnote.splitlines():  # lines that follow each other would be run together
+        lines += ["", escape_markdown(note)]
+    return lines
+
+
+def escape_markdown(text: str) -> str:
+    """Return text in which nothing means anything to Markdown, nor to HTML in it."""
+    return _MARKDOWN.sub(r"\\\1", text.replace("&", "&amp;"))
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def to_csv(table: Table[Any]) -> str:
+    """Return the headers and the values of the table as CSV; numbers are not rounded, and what is
+    not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.header for column in table.columns])
+    for row in table.rows:
+        writer.writerow([_csv_value(column.value(row)) for column in table.columns])
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    """Text stands on one line; a spreadsheet must not take a name for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = shown(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

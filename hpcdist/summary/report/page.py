@@ -1,0 +1,168 @@
+"""The report as one page to send to others: a single file that loads nothing.
+
+It is templates/report.html.j2, filled, with its style, script and pictures within. Whatever comes
+from runs is escaped by the template.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcdist.base.files import shipped_folder
+from hpcdist.base.terminal_lines import last_lines
+from hpcdist.base.text import shown
+from hpcdist.base.version import __version__
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import RunSpec
+from hpcdist.summary.report.again import command_again
+from hpcdist.summary.report.pictures.catalogue import Picture, find_pictures
+from hpcdist.summary.report.pictures.style import drawing, save
+from hpcdist.summary.report.report import Report, Section
+from hpcdist.summary.report.runs import Row
+from hpcdist.summary.values import RunSummary
+
+_SCRIPT = "report.js"
+_STYLE = "report.css"
+_LOG_LINES = 40
+_LONGEST_LINE = 2_000
+"""Of a log, in characters: those of progress bars can be long, and many runs may have failed."""
+
+_INK = "#010203"
+"""Nothing else has this colour: the page's own is put in its place, be it dark or light."""
+_ID = re.compile(r'(\bid="|href="#|url\(#)')
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+
+
+def to_html(report: Report) -> str:
+    """One page that needs no other file and no network; its policy lets browsers load nothing."""
+    import jinja2
+    from markupsafe import Markup
+
+    folder = shipped_folder("templates")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["one_line"] = shown
+    script = (folder / _SCRIPT).read_text(encoding="utf-8")
+    return environment.get_template("report.html.j2").render(
+        sections=_sections(report),
+        num_runs=sum(len(section.rows) for section in report.sections),
+        skipped=report.skipped,
+        log_lines=_LOG_LINES,
+        version=__version__,
+        made=time.strftime("%Y-%m-%d %H:%M"),
+        # Our own files, not to be escaped; and so is what matplotlib drew, which escapes texts.
+        style=Markup((folder / _STYLE).read_text(encoding="utf-8")),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_hash=_hash(script),
+        drawn=Markup,
+    )
+
+
+def _hash(script: str) -> str:
+    """As a Content-Security-Policy names a script that may run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+class PageRun(NamedTuple):
+    """What there is to say of one run below the tables."""
+
+    number: int
+    id: str
+    state: str
+    is_failed: bool
+    told: str
+    """The verdict on a run that did not end well."""
+    log_name: str
+    log: str
+    """The end of the log of the rank that failed first."""
+    again: str | None
+
+
+class PagePicture(NamedTuple):
+    """A picture in the page."""
+
+    title: str
+    told: str
+    svg: str
+
+
+class PageSection(NamedTuple):
+    """One section, as the template shows it."""
+
+    section: Section
+    pictures: list[PagePicture]
+    runs: list[PageRun]
+
+
+def _sections(report: Report) -> list[PageSection]:
+    """Draw the pictures, and read the specs of runs and the logs of failed ones."""
+    pictures: dict[int, list[PagePicture]] = defaultdict(list)
+    for index, picture in find_pictures(report.sections):
+        drawn = PagePicture(picture.title, picture.told, draw_inline(picture))
+        pictures[index].append(drawn)
+    return [
+        PageSection(section, pictures[index], [_run(row) for row in section.rows])
+        for index, section in enumerate(report.sections)
+    ]
+
+
+def _run(row: Row) -> PageRun:
+    run = row.run
+    is_failed = run.verdict is not None and run.verdict.kind != "done"
+    log = _log_file(run) if is_failed else None
+    spec = Run(Path(run.path)).read_spec() if run.path else None
+    return PageRun(
+        number=row.number,
+        id=shown(run.run),
+        state=run.state or "unknown",
+        is_failed=is_failed,
+        told=shown(run.verdict.message) if run.verdict and is_failed else "",
+        log_name=shown(run.verdict.log or "") if run.verdict else "",
+        log=_tail(log) if log else "",
+        again=command_again(spec or RunSpec()),
+    )
+
+
+def _log_file(run: RunSummary) -> Path | None:
+    """Only a file of the run itself: a folder from elsewhere could name any."""
+    if run.path is None or run.verdict is None or not run.verdict.log:
+        return None
+    folder = Path(run.path).resolve()
+    file = (folder / run.verdict.log).resolve()
+    return file if file.is_relative_to(folder) and file.is_file() else None
+
+
+def _tail(file: Path) -> str:
+    return "\n".join(_cut(line) for line in last_lines(file, _LOG_LINES))
+
+
+def _cut(line: str) -> str:
+    left = len(line) - _LONGEST_LINE
+    return line if left <= 0 else f"{line[:_LONGEST_LINE]} ... and {left:,} more characters"
+
+
+def draw_inline(picture: Picture) -> str:
+    """Draw it: an `svg` element that is as wide as there is room."""
+    with drawing(ink=_INK):
+        svg = save(picture.draw(), "svg", is_transparent=True).decode()
+    return _inlined(svg, prefix=picture.name)
+
+
+def _inlined(svg: str, *, prefix: str) -> str:
+    """Ids are those of the whole page, so pictures must not share any."""
+    element = _METADATA.sub("", svg[svg.index("<svg") :])
+    head, _, rest = element.partition(">")
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
+    head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+    return _ID.sub(rf"\g<1>{prefix}-", f"{head}>{rest}").replace(_INK, "currentColor")

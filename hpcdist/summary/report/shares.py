@@ -1,0 +1,172 @@
+"""Where the time goes: shares of it by size, and by variant of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcdist.base.statistics import Measure
+from hpcdist.base.table import Column, Table, each, mean_sd, percent
+from hpcdist.base.text import format_mean_sd, format_ranges, shown, whole_percents
+from hpcdist.summary.figures.shares import (
+    CHECKPOINTS,
+    COMMUNICATION,
+    COMPUTING,
+    DATA,
+    DEVICE,
+    FIXED,
+    RESTARTS,
+    SHARES,
+    STRAGGLERS,
+    UNDIVIDED,
+)
+from hpcdist.summary.report.runs import Row, gpus_column
+from hpcdist.summary.values import Comparison, Group, Losses, VariantSummary
+
+_HEADERS = {
+    DATA: "data\nwait",
+    DEVICE: "to\ndev.",
+    COMMUNICATION: "exposed\ncomm.",
+    STRAGGLERS: "strag-\nglers",
+    COMPUTING: "slower\ncomp.",
+    FIXED: "fixed\ncost",
+    CHECKPOINTS: "check-\npoint",
+    RESTARTS: "re-\nstarts",
+    UNDIVIDED: "in no\nphase",
+}
+_ALWAYS = {DATA, COMMUNICATION, STRAGGLERS, COMPUTING, FIXED}
+"""Others have a column where some row has them."""
+
+_AGAINST = "Where the time goes: lost against the ideal, in % of all the time"
+_ALONE = "Where the time goes, in % of all the time"
+_NOTE = (
+    "all the time is that of steps, checkpoints and what restarts cost, so that in all may be more "
+    "than 100 - effic."
+)
+
+
+def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Losses]]:
+    """A table for each group of several sizes, with a line for each; one for all other groups.
+
+    `rows` are the runs of all groups.
+    """
+    numbers = {row.run.run: row.number for row in rows}
+    compared = [group for group in groups if group.baseline and group.losses]
+    names = [_name(group, compared) for group in compared]
+    for group, name in zip(compared, names, strict=True):
+        note = _NOTE if _has_pauses(group.losses) else ""
+        columns = [*_size_columns(numbers), *_lost_columns(group.losses)]
+        title = f"{_AGAINST} ({name})" if len(set(names)) > 1 else _AGAINST
+        yield Table(title, columns, group.losses, note)
+    if alone := alone_losses(groups):
+        yield Table(_ALONE, [*_size_columns(numbers), *_alone_columns(alone)], alone)
+
+
+def alone_losses(groups: Sequence[Group]) -> list[Losses]:
+    """Of groups of one size, as far as there is more than time in no phase."""
+    found = [one for group in groups if not group.baseline for one in group.losses]
+    return [one for one in found if one.shares[UNDIVIDED] < 1 - _SEEN]
+
+
+def _name(group: Group, groups: Sequence[Group]) -> str:
+    """`fsdp, weak scaling`: what tells a group from others, as the tables of sizes do."""
+    told = [f"{group.scaling} scaling" if group.scaling else "scaling"]
+    if len({one.strategy for one in groups}) > 1:
+        told = [shown(group.strategy or "no strategy"), *told]
+    return ", ".join(told)
+
+
+def _has_pauses(sizes: Sequence[Losses]) -> bool:
+    """Whether the whole is another than that of steps."""
+    pauses = (CHECKPOINTS, RESTARTS)
+    return any(abs(one.lost[part]) >= _SEEN for one in sizes for part in pauses)
+
+
+def _share_columns(
+    shares_of: Callable[[Any], Mapping[str, float] | None],
+    rows: Sequence[Any],
+    *,
+    headers: Mapping[str, str] = _HEADERS,
+) -> list[Column[Any]]:
+    """A column for each share that some row has, in whole percent that add up, and their sum."""
+    known = [shares for row in rows if (shares := shares_of(row))]
+    seen = [
+        part
+        for part in SHARES
+        if part in _ALWAYS or any(abs(shares[part]) >= _SEEN for shares in known)
+    ]
+
+    def percents(row: Any) -> dict[str, int] | None:
+        shares = shares_of(row)
+        if shares is None:
+            return None
+        return dict(zip(seen, whole_percents([shares[part] for part in seen]), strict=True))
+
+    def share(part: str) -> Callable[[Any], int | None]:
+        return lambda row: (percents(row) or {}).get(part)
+
+    def whole(row: Any) -> int | None:
+        found = percents(row)
+        return None if found is None else sum(found.values())
+
+    return [*(Column(headers[part], share(part)) for part in seen), Column("in\nall", whole)]
+
+
+_SEEN = 0.005
+"""Less is 0 %."""
+
+
+def _size_columns(numbers: Mapping[str, int]) -> list[Column[Losses]]:
+    return [
+        Column("#", lambda row: sorted(numbers[run] for run in row.runs), each(format_ranges)),
+        gpus_column(lambda row: row),
+    ]
+
+
+def _lost_columns(sizes: Sequence[Losses]) -> list[Column[Losses]]:
+    kept: Column[Losses] = Column("not\nlost", lambda row: row.efficiency, percent())
+    return [kept, *_share_columns(lambda row: row.lost, sizes)]
+
+
+def _alone_columns(sizes: Sequence[Losses]) -> list[Column[Losses]]:
+    headers = _HEADERS | {COMPUTING: "forward\nbackward"}
+    return _share_columns(lambda row: row.shares, sizes, headers=headers)
+
+
+def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]:
+    """How fast the variants are, and what each lost."""
+    variants = comparison.variants
+    yield Table("", _variant_columns(comparison), variants)
+    if any(variant.lost for variant in variants):
+        columns = _share_columns(lambda variant: variant.lost, variants)
+        yield Table("Lost of the time against the ideal, in %", [_NAME, *columns], variants)
+
+
+_NAME: Column[VariantSummary] = Column("variant", lambda variant: variant.name, align="left")
+
+
+def _variant_columns(comparison: Comparison) -> list[Column[VariantSummary]]:
+    def is_baseline(variant: VariantSummary) -> bool:
+        return variant.name == comparison.baseline
+
+    def speedup(variant: VariantSummary) -> Measure | int | None:
+        return 1 if is_baseline(variant) else variant.speedup
+
+    return [
+        _NAME,
+        Column(
+            "runs",
+            lambda variant: (variant.num_measured, len(variant.runs)),
+            each("{0[0]} of {0[1]}".format),
+        ),
+        Column("GPUs", lambda variant: variant.num_devices),
+        Column("samples/s", lambda variant: variant.samples_per_s, mean_sd()),
+        Column("speed-\nup", speedup, each(_speedup), is_marked=is_baseline),
+        Column("effic.", lambda variant: variant.efficiency, percent(), unit="%"),
+    ]
+
+
+def _speedup(value: Measure | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return format_mean_sd(value.mean, value.sd if value.over == "runs" else None, 2)

@@ -1,0 +1,64 @@
+"""The report on a terminal: section by section, the conclusion first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from hpcdist.base.text import shown
+from hpcdist.summary.report.report import Report, Section
+
+WIDTH_WITHOUT_TERMINAL = 120
+
+
+def make_console(file: TextIO | None = None) -> Console:
+    """A console on `file`, or on stdout; what is not a terminal gets no colour and a fixed
+    width."""
+    is_terminal = (file or sys.stdout).isatty()
+    return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print every section, then what could not be read, and what is not shown."""
+    if not report.sections:
+        say(console, "There is no run to summarize.", style="bold")
+    left_out: dict[str, None] = {}
+    for section in report.sections:
+        _print_section(console, section)
+        left_out |= dict.fromkeys(section.left_out)
+    if report.skipped:
+        say(console, "What could not be read:", style="bold")
+        say_each(console, report.skipped)
+    if left_out:
+        say(console, f"Not shown: {', '.join(left_out)}. `hpcdist summary --details` has all.")
+
+
+def _print_section(console: Console, section: Section) -> None:
+    first = " ".join(section.conclusions[:1])  # of a comparison's first variant alone there is none
+    if section.comparison:
+        first = ": ".join([f"comparison {shown(section.name)}", *section.conclusions[:1]])
+    say(console, first, style="bold")
+    say_each(console, [*section.conclusions[1:], *section.sentences])
+    console.print()
+    for table in section.tables:
+        console.print(table)
+        console.print()
+    say_each(console, section.remarks)
+    if section.remarks:
+        console.print()
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print a text as it is: brackets in it mean nothing."""
+    console.print(Text(text, style=style))
+
+
+def say_each(console: Console, texts: Iterable[str]) -> None:
+    """Print texts, indented, each from a line of its own on."""
+    for text in texts:
+        console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))

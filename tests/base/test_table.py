@@ -1,0 +1,175 @@
+"""One table for the terminal, Markdown, CSV and pages, which sort by values."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import pytest
+from rich.console import Console
+
+from hpcdist.base import table
+from hpcdist.base.statistics import Interval, Measure
+from hpcdist.base.table import Column, Table, count, each, mean_interval, mean_sd, number, percent
+from hpcdist.base.text import show_binary
+
+
+class Run(NamedTuple):
+    number: int
+    name: str
+    state: str
+    nodes: int
+    gpus: int
+    speedup: float | None
+
+
+RUNS = [
+    Run(1, "one", "done", 1, 1, 1.0),
+    Run(10, "f\u00e4iled", "failed", 12, 8, 3.2),
+    Run(100, "\u4e2d\u6587-run with a long name", "done", 1, 1, None),
+]
+COLUMNS = [
+    Column("#", lambda run: run.number),
+    Column("run", lambda run: run.name, align="left"),
+    Column(
+        "state",
+        lambda run: run.state,
+        align="left",
+        style=lambda state: "green" * (state == "done"),
+    ),
+    Column(
+        "nodes\nx gpus",
+        lambda run: (run.nodes, run.gpus),
+        table.size,
+        sort=lambda size: size[0] * size[1],
+    ),
+    Column("speed-\nup", lambda run: run.speedup, number(2), is_marked=lambda run: run.number == 1),
+]
+EXPECTED = """\
+                                         nodes  speed-
+  #  run                        state   x gpus      up
+  1  one                        done     1 x 1  1.00 *
+ 10  f\u00e4iled                     failed  12 x 8    3.20
+100  \u4e2d\u6587-run with a long name  done     1 x 1       -"""
+
+
+def printed(shown, width, **options):
+    file = io.StringIO()
+    Console(file=file, width=width, **options).print(shown)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def texts(format_values, values):
+    column = Column("", lambda value: value, format_values)
+    return [cell.text for cell in column.cells(values)]
+
+
+def test_numbers_stand_right_and_words_left_below_their_headers():
+    assert printed(Table("", COLUMNS, RUNS), 80) == EXPECTED
+
+
+@pytest.mark.parametrize("width", [200, 54])
+def test_what_fits_looks_as_rich_lays_it_out(width):
+    shown = Table("", COLUMNS, RUNS)
+    assert printed(table._Lines(shown).folded(width), width) == printed(shown, width)
+
+
+def test_words_are_folded_before_numbers_are():
+    narrow = printed(Table("", COLUMNS, RUNS), 44)
+    assert max(map(len, narrow.splitlines())) <= 44
+    assert "12 x 8    3.20" in narrow
+    assert "1.00 *" in narrow
+
+
+def test_styles_are_those_of_the_cells():
+    coloured = printed(Table("", COLUMNS, RUNS), 80, force_terminal=True, color_system="standard")
+    assert coloured.count("\x1b[32mdone\x1b[0m") == 2
+
+
+def test_caption_and_footnote_stand_around_a_table_without_rows():
+    lines = printed(Table("What", COLUMNS, [], "a note"), 80).splitlines()
+    assert lines[0] == "What"
+    assert lines[2] == "#  run  state  x gpus      up"
+    assert lines[3] == "a note"
+
+
+@pytest.mark.parametrize(
+    ("format_values", "values", "expected"),
+    [
+        (number(), [155.53, 6.318, None], ["155.5", "6.3", "-"]),
+        (number(is_wide=True), [60.0, 0.0102], ["60.000", "0.010"]),
+        (number(most=1), [0.5], ["0.5"]),
+        (number(per=1e-3), [0.0125], ["12.5"]),
+        (percent(1), [0.5, "not reached"], ["50.0", "not reached"]),
+        (count, [12345], ["12,345"]),
+        (each(show_binary), [1024, 3], ["1 KiB", "3 B"]),
+        (mean_sd(), [Measure(mean=1234.5, sd=3.11)], ["1,234 ± 3"]),
+        (mean_sd(1), [Measure(mean=2.0)], ["2.0"]),
+        (
+            mean_interval(1),
+            [Measure(mean=2.0, interval=Interval(low=1.5, high=2.5)), Measure(mean=3.0)],
+            ["2.0 ± 0.5", "3.0"],
+        ),
+    ],
+)
+def test_a_column_gets_common_decimals_and_a_dash_for_what_is_not_known(
+    format_values, values, expected
+):
+    assert texts(format_values, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (None, ""),
+        (1234.5, "1234.5"),
+        (-3, "-3"),
+        (Measure(mean=0.25), "0.25"),
+        ((1.2, 3, 0), "1.2"),
+        ([3, 4], "3"),
+        ("data_parallel", "data_parallel"),
+    ],
+)
+def test_cells_sort_by_their_values(value, key):
+    (cell,) = Column("", lambda _: value).cells([None])
+    assert cell.sort == key
+
+
+def test_sizes_sort_by_all_of_their_gpus():
+    assert [cell.sort for cell in COLUMNS[3].cells(RUNS)] == ["1", "96", "1"]
+
+
+def test_words_broken_for_terminals_are_whole_and_keep_their_own_hyphens():
+    headers = ["speed-\nup", "CPU-\nhours", "GPU-\nhours", "opti-\nmizer"]
+    whole = ["speed-up", "CPU-hours", "GPU-hours", "optimizer"]
+    assert [Column(header, str).name for header in headers] == whole
+
+
+def test_a_unit_stands_below_a_header_of_one_line_and_behind_one_of_two():
+    assert Column("step", str, unit="ms").title == "step\n(ms)"
+    assert Column("queue\nwait", str, unit="s").title == "queue\nwait (s)"
+    assert Column("queue\nwait", str, unit="s").name == "queue wait (s)"
+
+
+def test_markdown_has_caption_headers_and_cells_in_which_nothing_is_markup():
+    shown = Table("<b>", COLUMNS[:2], [Run(1, "a|b", "done", 1, 1, None)], "one\ntwo")
+    assert table.to_markdown(shown) == [
+        "\\<b\\>",
+        "",
+        "| \\# | run |",
+        "| ---: | --- |",
+        "| 1 | a\\|b |",
+        "",
+        "one",
+        "",
+        "two",
+    ]
+
+
+def test_csv_has_values_as_they_are_and_takes_no_name_for_a_formula():
+    columns = [
+        Column("speedup", lambda run: run.speedup, number(2)),
+        Column("run", lambda run: run.name),
+    ]
+    runs = [Run(1, "=1+1\nx", "done", 1, 1, 1 / 3), Run(2, "b", "done", 1, 1, None)]
+    assert table.to_csv(Table("", columns, runs)) == (f"speedup,run\n{1 / 3},'=1+1 x\n,b\n")
