@@ -8,6 +8,7 @@ import math
 import msgspec
 import pytest
 
+from hpcdist.base.plotting import drawing, save
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.accounting import Accounting
@@ -15,7 +16,6 @@ from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.style import drawing, save
 from hpcdist.summary.report.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
 from hpcdist.summary.report.remarks import remarks
 from hpcdist.summary.report.report import make_sections

@@ -8,11 +8,11 @@ from matplotlib.colors import to_rgba
 from msgspec import structs
 
 from hpcdist.base import files
+from hpcdist.base.plotting import drawing
 from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.compare.conclusions import conclusion, conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import lost_shares
-from hpcdist.summary.report.pictures.style import drawing
 from hpcdist.summary.report.plot import make_figure
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.writing import write_comparisons

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.line_styles import LINES
+from hpcdist.base.plotting import LINES
 from hpcdist.bench.dataload.combinations import in_job, varied
 from hpcdist.bench.dataload.figures import LoadingCell
 from hpcdist.bench.dataload.series import Series, by_workers

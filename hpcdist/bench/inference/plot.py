@@ -9,8 +9,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.line_styles import LINES
-from hpcdist.base.log_axes import plain_log_ticks
+from hpcdist.base.plotting import LINES, plain_log_ticks
 from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from hpcdist.base.plotting import long_unit
 from hpcdist.base.table import Column, Format, Table, each, number, percent
-from hpcdist.summary.report.pictures.style import long_unit
 from hpcdist.summary.report.runs import Row
 
 _CAPTION = "Resources: means over time; memory of the fullest node"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.base.line_styles import LINES
+from hpcdist.base.plotting import LINES
 from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
 from hpcdist.bench.inference.plot import make_figure
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.base.line_styles import LINES
-from hpcdist.base.log_axes import plain_log_ticks
-from hpcdist.base.text import show_binary
-from hpcdist.summary.figures.benchmark_values import AllReduceSummary
-from hpcdist.summary.report.pictures.style import (
+from hpcdist.base.plotting import (
+    LINES,
     finish,
     label,
     new_figure,
+    plain_log_ticks,
     shared_legend,
 )
+from hpcdist.base.text import show_binary
+from hpcdist.summary.figures.benchmark_values import AllReduceSummary
 from hpcdist.summary.report.runs import Row
 
 if TYPE_CHECKING:

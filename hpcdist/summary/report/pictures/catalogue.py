@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from hpcdist.base.plotting import label
 from hpcdist.base.text import format_percent, format_ranges
 from hpcdist.runs.run import slug
 from hpcdist.summary.report import plot
@@ -21,7 +22,6 @@ from hpcdist.summary.report.pictures import (
     usage,
 )
 from hpcdist.summary.report.pictures.series import read_heat_map, read_learning
-from hpcdist.summary.report.pictures.style import label
 from hpcdist.summary.report.pictures.usage_series import read_usage
 from hpcdist.summary.report.report import Section
 from hpcdist.summary.report.runs import Row

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcdist.base import files
+from hpcdist.base.plotting import drawing, save
 from hpcdist.summary.report.outputs import cannot_write_output
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.style import drawing, save
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.values import Summary
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcdist.base.plotting import label, long_unit, new_figure
 from hpcdist.base.text import format_time, time_unit
 from hpcdist.summary.report.pictures.series import HeatMap
-from hpcdist.summary.report.pictures.style import label, long_unit, new_figure
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.line_styles import LINES
-from hpcdist.base.log_axes import plain_log_ticks
-from hpcdist.summary.report.pictures.series import Curve, Learning
-from hpcdist.summary.report.pictures.style import (
+from hpcdist.base.plotting import (
+    LINES,
     finish,
     label,
     long_unit,
     new_figure,
+    plain_log_ticks,
     shared_legend,
 )
+from hpcdist.summary.report.pictures.series import Curve, Learning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hpcdist.base.plotting import finish, new_figure, shared_legend
 from hpcdist.base.text import format_percent
 from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.report.pictures.parts_style import LABELS, STYLES, USED
-from hpcdist.summary.report.pictures.style import finish, new_figure, shared_legend
 from hpcdist.summary.values import Losses
 
 if TYPE_CHECKING:

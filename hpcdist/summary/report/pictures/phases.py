@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hpcdist.base.plotting import finish, label, new_figure, shared_legend
 from hpcdist.base.text import time_unit
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.metrics import OTHER
-from hpcdist.summary.report.pictures.style import finish, label, new_figure, shared_legend
 from hpcdist.summary.report.runs import Row
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdist.base.line_styles import LINES
-from hpcdist.base.statistics import Measure, measure, ratio
-from hpcdist.summary.compare.sizes import Size
-from hpcdist.summary.compare.sizes import size as size_of
-from hpcdist.summary.report.pictures.style import (
+from hpcdist.base.plotting import (
+    LINES,
     PLAIN_NUMBERS,
     counts_axis,
     finish,
     new_figure,
     shared_legend,
 )
+from hpcdist.base.statistics import Measure, measure, ratio
+from hpcdist.summary.compare.sizes import Size
+from hpcdist.summary.compare.sizes import size as size_of
 from hpcdist.summary.values import ForecastSize, RunSummary
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hpcdist.base.line_styles import LINES
+from hpcdist.base.plotting import LINES, finish, long_unit, new_figure, shared_legend
 from hpcdist.base.text import number_of
-from hpcdist.summary.report.pictures.style import finish, long_unit, new_figure, shared_legend
 from hpcdist.summary.report.pictures.usage_series import GPU_BUSY, Line, UsageSeries
 
 if TYPE_CHECKING:

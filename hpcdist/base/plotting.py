@@ -1,7 +1,8 @@
-"""How all pictures look, and how a figure becomes a file.
+"""Drawing with matplotlib: how all pictures look, and how a figure becomes a file.
 
-Colours are those of Okabe and Ito, which all kinds of sight tell apart; markers, lines and hatches
-say the same again, for who prints without colours.
+Colours are those of Okabe and Ito, which people with any colour vision can tell apart. Markers,
+lines and hatches repeat them for prints without colours. matplotlib is imported where it is used,
+and no window system is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hpcdist.base.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _INKS = (
@@ -24,14 +26,26 @@ _INKS = (
 )
 _LONGEST_LABEL = 48
 _DPI = 150
+_FEW_DECADES = 100.0
 
 PLAIN_NUMBERS = "{x:,.10g}"
-"""For the ticks of logarithmic axes, which are powers of ten else."""
+"""Format of the ticks of logarithmic axes, which are powers of ten by default."""
+
+LINES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "marker": "o", "linestyle": "-"},
+    {"color": "#D55E00", "marker": "s", "linestyle": "--"},
+    {"color": "#009E73", "marker": "^", "linestyle": "-."},
+    {"color": "#CC79A7", "marker": "D", "linestyle": ":"},
+    {"color": "#56B4E9", "marker": "v", "linestyle": "-"},
+    {"color": "#E69F00", "marker": "P", "linestyle": "--"},
+    {"color": "#888888", "marker": "X", "linestyle": "-."},
+)
+"""A style for each of several things; more than these cannot be told apart."""
 
 
 @contextmanager
 def drawing(ink: str = "#000000") -> Iterator[None]:
-    """Figures made and saved within have texts and axes of this colour; `$` means nothing."""
+    """Give figures made and saved within this block one colour of texts and axes; `$` is text."""
     import matplotlib as mpl
 
     settings: Any = {
@@ -47,7 +61,7 @@ def drawing(ink: str = "#000000") -> Iterator[None]:
 
 
 def save(figure: Figure, form: str, *, is_transparent: bool = False) -> bytes:
-    """The figure as `png` or `svg`."""
+    """Return the figure as `png` or `svg`."""
     file = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else None
     figure.savefig(file, format=form, dpi=_DPI, metadata=metadata, transparent=is_transparent)
@@ -55,7 +69,7 @@ def save(figure: Figure, form: str, *, is_transparent: bool = False) -> bytes:
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """An empty figure that needs no window."""
+    """Return an empty figure that needs no window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -65,7 +79,8 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def label(text: str) -> str:
-    """Text of others as a label; one that begins with `_` would be left out of a legend."""
+    """Return text of others as a label: short, and without the `_` at its beginning that would
+    leave it out of a legend."""
     line = shown(text)
     if len(line) > _LONGEST_LABEL:
         line = f"{line[: _LONGEST_LABEL // 2]}...{line[-_LONGEST_LABEL // 2 :]}"
@@ -73,7 +88,7 @@ def label(text: str) -> str:
 
 
 def finish(axes: Axes, *, x: str, y: str) -> None:
-    """Labels, and a grid that stays in the background."""
+    """Label the axes, and draw a grid in the background."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.grid(visible=True, alpha=0.3)
@@ -81,13 +96,13 @@ def finish(axes: Axes, *, x: str, y: str) -> None:
 
 
 def counts_axis(axes: Axes, counts: Sequence[int]) -> None:
-    """An x axis with these counts as its ticks."""
+    """Make these counts the ticks of the x axis."""
     axes.set_xticks(list(counts), [f"{count:,}" for count in counts])
     axes.minorticks_off()
 
 
 def shared_legend(figure: Figure, all_axes: Sequence[Axes], *, columns: int = 3) -> None:
-    """One below all axes, each label once."""
+    """Draw one legend below all axes, with each label once."""
     found: dict[str, Any] = {}
     for axes in all_axes:
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -101,8 +116,22 @@ def shared_legend(figure: Figure, all_axes: Sequence[Axes], *, columns: int = 3)
     )
 
 
+def plain_log_ticks(axis: Axis) -> None:
+    """Give a logarithmic axis enough ticks, labelled with plain numbers; call it when all is drawn.
+
+    By default an axis within a decade has no ticks, and others have powers of ten.
+    """
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axis.get_data_interval()
+    subs = (1.0, 2.0, 5.0) if high < _FEW_DECADES * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(PLAIN_NUMBERS)
+    axis.set_minor_locator(NullLocator())
+
+
 def long_unit(time_s: float) -> tuple[float, str]:
-    """The unit, in seconds and by name, for an axis that is so long."""
+    """Return the unit, in seconds and by name, for an axis of this length."""
     if time_s >= 2 * 3600:
         return 3600.0, "h"
     return (60.0, "min") if time_s >= 2 * 60 else (1.0, "s")
