@@ -9,6 +9,8 @@ import ast
 import re
 from pathlib import Path
 
+from hpcdist.cluster.schedulers import scheduler_choices
+
 PACKAGE = Path(__file__).parent.parent / "hpcdist"
 
 _SECTIONS = {
@@ -49,6 +51,7 @@ _TYPES = {
     "PositiveOrZero": "number, 0 or more",
     "str": "text",
     "bool": "true or false",
+    "SchedulerChoice": ", ".join(scheduler_choices()),
     "dict[str, Any]": "mapping",
     "dict[str, str]": "mapping of names to texts",
     "list[str]": "list of texts",

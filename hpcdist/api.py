@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
-    from hpcdist.schedulers import Dependency, Scheduler
+    from hpcdist.schedulers.base import Dependency, Scheduler
     from hpcdist.submission.sweeps.plan import PlannedSweep
     from hpcdist.summary import RunSummary
 
@@ -219,7 +219,7 @@ def submit(
     )
     planned = replace(planned, call=call)
     dependencies = _dependencies(after, planned.scheduler, _folder(runs))
-    if after and planned.scheduler.name == "local":
+    if after and not planned.scheduler.has_queue:
         planned = submission.plan_now(planned)
     submission.prepare(planned)
     submitted = submission.submit(
@@ -285,7 +285,6 @@ def sweep(
     """
     from hpcdist.job import load_job
     from hpcdist.job.comparison import SHORT_NAMES
-    from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission import single as submission
     from hpcdist.submission.sweeps.plan import plan_sweep
     from hpcdist.submission.sweeps.points import axes_from_values, check_given_once, make_points
@@ -319,7 +318,7 @@ def sweep(
     dependencies = _dependencies(after, planned.scheduler, folder)
     planned.prepare()
     command = ["hpcdist.sweep", os.fspath(job)]
-    if not isinstance(planned.scheduler, BatchScheduler):
+    if not planned.scheduler.has_queue:
         return _sweep_here(planned, folder, command, summary_after=summary_after)
     from hpcdist.summary.task import SummaryTask
 

@@ -29,7 +29,6 @@ from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.meeting import CannotJoinError, HostedMeeting, join_meeting
 from hpcdist.agent.messages import Channel, ChannelClosedError, ToAgent, ToCoordinator
 from hpcdist.agent.node import (
-    JobPlace,
     Meeting,
     RankOrder,
     find_device,
@@ -55,8 +54,9 @@ from hpcdist.machine.process import adopt_orphans, identify, kill_descendants
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, decode_launch
 from hpcdist.runs.verdict import Kind, Verdict
+from hpcdist.schedulers import load_requeuer
+from hpcdist.schedulers.base import JobPlace, Scheduler
 from hpcdist.schedulers.notes import Notes
-from hpcdist.schedulers.requeue import Requeuer, load_requeuer
 from hpcdist.workloads import load_workload
 
 _LOOPBACK = "127.0.0.1"
@@ -79,7 +79,7 @@ class Agent:
         job: JobSpec,
         plan: LaunchPlan,
         place: JobPlace,
-        requeuer: Requeuer | None = None,
+        requeuer: Scheduler | None = None,
     ) -> None:
         self.run = run
         self.job = job

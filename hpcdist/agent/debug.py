@@ -15,6 +15,7 @@ from hpcdist.agent.outcome.ends import rank_end
 from hpcdist.agent.rank_process import make_context, run_workload
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.gpus import claim
 from hpcdist.machine.ports import NoFreePortError, listen
@@ -25,7 +26,7 @@ from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import RankEnd, Verdict
-from hpcdist.schedulers import Plan
+from hpcdist.schedulers.base import Plan
 
 _ADDRESS = "127.0.0.1"
 
@@ -112,7 +113,7 @@ def _announce(run: Run) -> None:
     files.write_json(
         run.submission_file,
         {
-            "scheduler": "local",
+            "scheduler": LOCAL,
             "job_id": str(os.getpid()),
             "submitted_s": time.time(),
             "process": process,

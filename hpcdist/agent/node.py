@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -12,36 +11,8 @@ from hpcdist.agent.agreement import DisagreementError
 from hpcdist.machine.cpus import share_cpus, usable_cpus
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.runs.spec import LaunchPlan
-from hpcdist.schedulers.lsf.own_job import HOSTS_VARIABLE, job_hosts
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-class JobPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node of its job an agent is."""
-
-    node_rank: int
-    num_nodes: int | None = None
-    """Nodes of the job; None where the scheduler does not say."""
-    host: str
-    """What the scheduler calls the node; its host name where it does not say."""
-    cpus: int | None = None
-    """CPUs that the job has on the node; None where the scheduler does not say."""
-
-
-def find_place(node_rank: int, environment: Mapping[str, str]) -> JobPlace:
-    """The place from Slurm's variables where they are (srun sets them for each task:
-    slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT VARIABLES), from the hosts of an LSF job where
-    that is known, else from the host alone."""
-    if hosts := job_hosts(environment.get(HOSTS_VARIABLE, "")):
-        host = hosts[min(node_rank, len(hosts) - 1)]
-        return JobPlace(node_rank=node_rank, num_nodes=len(hosts), host=host.name, cpus=host.slots)
-    return JobPlace(
-        node_rank=node_rank,
-        num_nodes=_number(environment.get("SLURM_STEP_NUM_NODES")),
-        host=environment.get("SLURMD_NODENAME") or socket.gethostname(),
-        cpus=_number(environment.get("SLURM_CPUS_PER_TASK")),
-    )
 
 
 def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
@@ -62,10 +33,6 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
         )
     return "cuda", gpus[: most_gpus or ranks]
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 class RankOrder(msgspec.Struct, frozen=True, kw_only=True):

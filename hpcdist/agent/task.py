@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,19 +11,16 @@ _exit_code = 0
 class AgentTask:
     """submitit's callable: be the agent of this node."""
 
-    def __init__(self, run_path: str) -> None:
+    def __init__(self, run_path: str, scheduler: str) -> None:
         self.run_path = run_path
+        self.scheduler = scheduler
 
     def __call__(self) -> int:
         """Returns the exit code of the run."""
-        import submitit
-
         from hpcdist.agent.agent import run_agent
-        from hpcdist.agent.node import find_place
+        from hpcdist.schedulers import load_scheduler
 
-        submitted = submitit.JobEnvironment()
-        is_local = submitted.cluster == "local"  # also inside an allocation of Slurm
-        place = find_place(submitted.global_rank, {} if is_local else os.environ)
+        place = load_scheduler(self.scheduler).place()
         code = run_agent(Path(self.run_path), place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
@@ -38,32 +34,13 @@ def leave_with(code: int) -> None:
     _exit_code = code
 
 
-def submitit_main() -> None:
-    """Run submitit's main, in a process without numpy.
-
-    submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
-    needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and
-    OPENBLAS_NUM_THREADS in the agent, before a program could set them. An agent starts sooner, and
-    is smaller, too.
-    """
-    is_there = "numpy" in sys.modules
-    if not is_there:
-        sys.modules["numpy"] = None  # type: ignore[assignment] # importing it fails, as if missing
-    try:
-        from submitit.core import submission
-    finally:
-        if not is_there:
-            del sys.modules["numpy"]
-    submission.submitit_main()
-
-
 def main() -> None:
     """What the scheduler's script starts: submitit's main, and then the run's exit code.
 
     The scheduler must see a failed run as a failed job: dependencies count on it.
     """
-    from hpcdist.machine.pickles import adopt_pickle
+    from hpcdist.schedulers.submitting import adopt_pickle, run_pickle
 
     adopt_pickle(Path(sys.argv[1]))
-    submitit_main()
+    run_pickle()
     sys.exit(_exit_code)

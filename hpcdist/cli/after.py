@@ -13,7 +13,7 @@ from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from hpcdist.schedulers import Dependency, Scheduler
+    from hpcdist.schedulers.base import Dependency, Scheduler
     from hpcdist.submission.single import PlannedSubmission
 
 
@@ -33,16 +33,14 @@ def settle(
     from hpcdist.submission.single import plan_now
 
     dependencies = settle_afters(options, planned.scheduler)
-    if options.after and planned.scheduler.name == "local":
+    if options.after and not planned.scheduler.has_queue:
         return plan_now(planned), []
     return planned, dependencies
 
 
 def dependencies_now(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
     """What the scheduler would have to wait for; nothing is waited for."""
-    from hpcdist.schedulers import BatchScheduler
-
-    return settle_afters(options, scheduler) if isinstance(scheduler, BatchScheduler) else []
+    return settle_afters(options, scheduler) if scheduler.has_queue else []
 
 
 def submit_summary(planned: PlannedSubmission, run: Run) -> None:
@@ -50,11 +48,10 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
 
     Raises SchedulerError, which says that the run itself was submitted.
     """
-    from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission.summary_after import SummaryJob
     from hpcdist.summary.task import SummaryTask
 
-    if not isinstance(planned.scheduler, BatchScheduler):
+    if not planned.scheduler.has_queue:
         return
     job = SummaryJob(scheduler=planned.scheduler, cluster=planned.plan.cluster, folder=run.path)
     job_id = str(run.read_job_id())
@@ -74,10 +71,9 @@ def submit_summary(planned: PlannedSubmission, run: Run) -> None:
 
 def summary_scripts(options: JobOptions, planned: PlannedSubmission, run: Run) -> list[str]:
     """The script that `submit_summary` would submit, where it would."""
-    from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission.summary_after import SummaryJob
 
-    if not (options.summary_after and isinstance(planned.scheduler, BatchScheduler)):
+    if not (options.summary_after and planned.scheduler.has_queue):
         return []
     job = SummaryJob(scheduler=planned.scheduler, cluster=planned.plan.cluster, folder=run.path)
     return [job.script(job.target([f"JOBID-of-{run.id}"]))]

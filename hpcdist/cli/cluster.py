@@ -13,6 +13,7 @@ import click
 from hpcdist.base.text import one_line
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_columns, print_json
+from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
     from hpcdist.base.errors import ProfileError
@@ -92,7 +93,7 @@ def _write_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--name", metavar="N", help="Name of the default profile. [default: its partition's]")
 @click.option(
     "--scheduler",
-    type=click.Choice(["slurm", "lsf"]),
+    type=click.Choice([name for name in SCHEDULERS if name != LOCAL]),
     help="Whom to ask. [default: what this machine has]",
 )
 def detect(
@@ -151,18 +152,14 @@ def _give(text: str, path: Path | None) -> None:
 
 
 def _detect(scheduler: str | None) -> Site:
-    import getpass
-
     from hpcdist.base.errors import SchedulerError
-    from hpcdist.schedulers import detect_scheduler
-    from hpcdist.schedulers.lsf.detect import detect_lsf
-    from hpcdist.schedulers.slurm.detect import detect_slurm
+    from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     try:
         found = scheduler or detect_scheduler()
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
-    return detect_lsf() if found == "lsf" else detect_slurm(getpass.getuser())
+    return load_scheduler(found).detect_site()
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:
@@ -223,10 +220,13 @@ def _described(loaded: LoadedProfile) -> dict[str, Any]:
 def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
     """A row per value; of lists and of the environment one per item."""
     profile = _described(loaded)["profile"]
-    section = profile.pop("lsf")
+    sections = {name: profile.pop(name) for name in SCHEDULERS if name in profile}
     rows = [(key, value, loaded.origins[key]) for key, value in profile.items()]
-    if loaded.profile.scheduler in {"auto", "lsf"}:  # no other reads them
-        rows += [(f"lsf.{key}", value, loaded.origins["lsf"]) for key, value in section.items()]
+    for name, section in sections.items():
+        if loaded.profile.scheduler in {"auto", name}:  # no other reads them
+            rows += [
+                (f"{name}.{key}", value, loaded.origins[name]) for key, value in section.items()
+            ]
     for key, value, origin in rows:
         first, *others = [" ".join(value)] if key == "lsf.options" else _texts(value)
         yield key, first, origin

@@ -10,7 +10,7 @@ from hpcdist.monitor.states import OPEN_STATES, end_verdict
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec, SweepPlace
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 
 
 def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
 
     from hpcdist.doctor.examine import Request, examine
     from hpcdist.schedulers import detect_scheduler
-    from hpcdist.schedulers.finding import Finding
+    from hpcdist.schedulers.base import Finding
 
     loaded = load_from_options(options, defaults={"resources.nodes": _DEFAULT_NODES})
     scheduler, cluster = cluster_from_options(options)
@@ -80,7 +80,7 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
 
 
 def _print(finding: object) -> None:
-    from hpcdist.schedulers.finding import Finding
+    from hpcdist.schedulers.base import Finding
 
     assert isinstance(finding, Finding)
     print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")

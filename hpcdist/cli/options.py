@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.cluster.schedulers import LOCAL, scheduler_choices
 from hpcdist.runs.run import Run, all_runs, runs_folder
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ _PLACE_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--local", is_flag=True, help="Run on this machine, and follow it."),
     click.option(
         "--scheduler",
-        type=click.Choice(["auto", "slurm", "lsf", "local"]),
+        type=click.Choice(scheduler_choices()),
         help="Where to run. [default: as the cluster's profile says, else what this machine has]",
     ),
     click.option(
@@ -316,7 +317,7 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
     from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
 
-    scheduler = "local" if options.local or debug else options.scheduler
+    scheduler = LOCAL if options.local or debug else options.scheduler
     if options.scheduler not in {None, scheduler}:
         flag = "--debug" if debug else "--local"
         raise click.UsageError(f"{flag} and --scheduler {options.scheduler} contradict each other")
@@ -333,11 +334,13 @@ def cluster_here(options: JobOptions) -> LoadedProfile:
     Raises UsageError for an option that the allocation has decided already.
     """
     from hpcdist.cluster.load import load_profile
+    from hpcdist.schedulers import load_scheduler
 
     given = ["--local"] if options.local else []
     given += [f"--{name}" for name in _typed(options, _PROFILE_FLAGS)]
-    if options.scheduler not in {None, "auto", "slurm"}:
-        given.append(f"--scheduler {options.scheduler}")
+    if options.scheduler not in {None, "auto"}:
+        has_steps = load_scheduler(options.scheduler).allocation_variable is not None
+        given += [] if has_steps else [f"--scheduler {options.scheduler}"]
     if given:
         raise click.UsageError(f"--here and {given[0]} contradict each other")
     return load_profile(options.cluster)

@@ -68,7 +68,6 @@ def _of_run(options: JobOptions, *, explain: bool) -> list[str]:
 def _of_sweep(options: JobOptions, *, explain: bool) -> list[str]:
     from hpcdist.cli.sweeping import plan
     from hpcdist.runs.sweep import Sweep
-    from hpcdist.schedulers import BatchScheduler
     from hpcdist.submission.single import placeholder_run
     from hpcdist.submission.sweeps.submit import planned_scripts
 
@@ -77,7 +76,7 @@ def _of_sweep(options: JobOptions, *, explain: bool) -> list[str]:
         _explain_sweep(planned)
     sweep = Sweep(placeholder_run(options.runs).path)
     scheduler = planned.scheduler
-    if isinstance(scheduler, BatchScheduler):
+    if scheduler.has_queue:
         return planned_scripts(
             planned,
             scheduler,

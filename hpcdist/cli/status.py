@@ -19,7 +19,7 @@ from hpcdist.runs.verdict import State
 
 if TYPE_CHECKING:
     from hpcdist.monitor.follow.live import Progress
-    from hpcdist.schedulers import Condition
+    from hpcdist.schedulers.base import Condition
 
 
 _SHOWN_RUNS = 10
@@ -136,8 +136,10 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
 def _whose(run: Mapping[str, Any]) -> str:
     """The scheduler, and the job by the name that the scheduler's own commands take."""
+    from hpcdist.schedulers import runs_here
+
     scheduler = run["scheduler"] or "-"
-    has_id = run["job_id"] and scheduler != "local"
+    has_id = run["job_id"] and not runs_here(scheduler)
     return f"{scheduler} job {run['job_id']}" if has_id else scheduler
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.schedulers import Dependency
+    from hpcdist.schedulers.base import Dependency
     from hpcdist.submission.single import PlannedSubmission
 
 
@@ -89,7 +89,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     with interrupts.handled():
         planned = _plan(loaded, name, cluster, options)
         name = planned.scheduler.name
-        if name == "local" and options.summary_after and not follows:
+        if not planned.scheduler.has_queue and options.summary_after and not follows:
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
         planned, dependencies = settle(options, planned)
         run = _submit(planned, options.runs, interrupts, dependencies)
@@ -110,7 +110,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
 
 
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
-    from hpcdist.schedulers.slurm.allocation import find_allocation
+    from hpcdist.schedulers import find_allocation
     from hpcdist.submission.single import plan_step
 
     if debug:
@@ -121,16 +121,20 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
             "--summary-after away"
         )
     cluster = cluster_here(options)
-    allocation = find_allocation(os.environ)
+    scheduler, allocation = find_allocation(os.environ)
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
     interrupts = Interrupts()
     with interrupts.handled():
         planned = plan_step(
-            loaded, allocation, cluster=cluster, snapshot=snapshot_from_options(options)
+            loaded,
+            allocation,
+            scheduler=scheduler,
+            cluster=cluster,
+            snapshot=snapshot_from_options(options),
         )
         _note_all(planned)
         run = _submit(planned, options.runs, interrupts)
-        return _follow_to_end(run, "slurm", interrupts, as_json=as_json, owned=True)
+        return _follow_to_end(run, scheduler.name, interrupts, as_json=as_json, owned=True)
 
 
 def _follow_to_end(
@@ -261,18 +265,21 @@ def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
 
 
 def _cancel(run: Run) -> None:
+    from hpcdist.cluster.schedulers import LOCAL
     from hpcdist.schedulers import load_scheduler
 
-    load_scheduler(run.read_scheduler() or "local").cancel([run])
+    load_scheduler(run.read_scheduler() or LOCAL).cancel([run])
 
 
 def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
+    from hpcdist.schedulers import runs_here
+
     if as_json:
         print_json(_described(run, scheduler, None, None))
         return
     print(run.id)
     job_id = run.read_job_id()
-    job = f" as job {job_id}" if job_id and scheduler != "local" else ""
+    job = f" as job {job_id}" if job_id and not runs_here(scheduler) else ""
     where = one_line(str(run.path))
     print(f"submitted to {scheduler}{job}; its directory is {where}", file=sys.stderr)
     for verb in ("status", "logs --follow", "cancel"):

@@ -27,7 +27,7 @@ from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.schedulers import BatchScheduler
+    from hpcdist.schedulers.base import Scheduler
     from hpcdist.submission.sweeps.local import LocalSweep, PointEnd, Shown
     from hpcdist.submission.sweeps.plan import PlannedSweep
     from hpcdist.submission.sweeps.submit import SubmittedSweep
@@ -58,8 +58,6 @@ def plan(options: JobOptions) -> PlannedSweep:
 
 def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool) -> int:
     """Submit a sweep, or run it here; returns the exit code."""
-    from hpcdist.schedulers import BatchScheduler
-
     if debug:
         raise click.UsageError("--debug runs one rank of one run; leave the sweep away")
     interrupts = Interrupts()
@@ -68,7 +66,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
         dependencies = settle_afters(options, planned.scheduler)
         planned.prepare()
         scheduler = planned.scheduler
-        if not isinstance(scheduler, BatchScheduler):
+        if not scheduler.has_queue:
             return _run_here(planned, options, interrupts, as_json=as_json)
         from hpcdist.submission.sweeps.submit import submit_sweep as submit
         from hpcdist.summary.task import SummaryTask
@@ -90,7 +88,7 @@ def submit_sweep(options: JobOptions, *, wait: bool, debug: bool, as_json: bool)
 
 def _report(
     planned: PlannedSweep,
-    scheduler: BatchScheduler,
+    scheduler: Scheduler,
     submitted: SubmittedSweep,
     interrupts: Interrupts,
     *,
@@ -123,7 +121,7 @@ def _report(
 
 
 def _print_submitted(
-    planned: PlannedSweep, scheduler: BatchScheduler, submitted: SubmittedSweep
+    planned: PlannedSweep, scheduler: Scheduler, submitted: SubmittedSweep
 ) -> None:
     num_runs, num_jobs = len(submitted.runs), len(submitted.jobs)
     jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"

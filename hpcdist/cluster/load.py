@@ -24,6 +24,7 @@ from hpcdist.base.files import shipped_folder
 from hpcdist.base.text import nearest, nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job import Flag
 from hpcdist.job.check import check_values
 from hpcdist.job.spec import Section
@@ -330,7 +331,7 @@ def choose_cluster(
 
     Raises ProfileError where the profile is wrong, or is for another scheduler.
     """
-    if scheduler == "local":
+    if scheduler == LOCAL:
         _refuse_on_this_machine(cluster, flags)
         return scheduler, NO_PROFILE
     loaded = load_profile(cluster, flags=flags)

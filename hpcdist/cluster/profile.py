@@ -6,11 +6,17 @@ key means.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from hpcdist.cluster.schedulers import scheduler_choices
 from hpcdist.job.spec import Count, Positive, Section
+
+if TYPE_CHECKING:
+    SchedulerChoice = str
+else:  # msgspec checks the names, and no second list of them is kept
+    SchedulerChoice = Literal[tuple(scheduler_choices())]
 
 LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 
@@ -41,7 +47,7 @@ class LsfOptions(Section, frozen=True, kw_only=True):
 class ClusterProfile(Section, frozen=True, kw_only=True):
     """One cluster, or one way to use it."""
 
-    scheduler: Literal["auto", "slurm", "lsf", "local"] = "auto"
+    scheduler: SchedulerChoice = "auto"
     """slurm, lsf, local, or auto: the one that answers."""
     partition: str | None = None
     """Partition (Slurm) or queue (LSF); unset: the site's default."""

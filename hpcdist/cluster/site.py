@@ -37,13 +37,15 @@ class Partition(Struct, frozen=True, kw_only=True):
 class Site(Struct, frozen=True, kw_only=True):
     """All that a first profile can be made of."""
 
-    scheduler: Literal["slurm", "lsf"]
+    scheduler: str
     gpu_request: Literal["gpus-per-node", "gres"]
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
     """Those that the user may charge; empty where they are not known."""
     lsf: LsfOptions = LsfOptions()
     """How LSF wants to be asked there."""
+    partitions_share_nodes: bool = False
+    """The partitions have the same nodes, as far as is known: one profile says all there is."""
     notes: tuple[str, ...] = ()
     """What could not be found out."""
 
@@ -103,8 +105,7 @@ def _worth_a_profile(site: Site) -> list[Partition]:
         )
     ranked = sorted(site.partitions, key=_order)
     worth = [partition for partition in ranked if partition.gpus or partition.is_default]
-    # LSF's queues mostly share their hosts: the first says all that is known.
-    return (worth or ranked)[:1] if site.scheduler == "lsf" else worth or ranked[:1]
+    return (worth or ranked)[:1] if site.partitions_share_nodes else worth or ranked[:1]
 
 
 def _order(partition: Partition) -> tuple[bool, bool, bool, int]:
@@ -120,7 +121,7 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
     yield f"  {_text(name)}:  # {_description(partition)}"
     yield f"    scheduler: {site.scheduler}"
     yield f"    partition: {_text(partition.name)}"
-    if is_first and site.scheduler == "lsf":
+    if is_first and site.partitions_share_nodes:
         queues = [other.name for other in site.partitions if other is not partition]
         if queues:
             yield f"    # other queues: {', '.join(queues)}"
@@ -131,8 +132,7 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
             f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
             f"shorter jobs often start earlier"
         )
-    if site.scheduler == "lsf":
-        yield from _lsf(site.lsf)
+    yield from _lsf(site.lsf)
     if is_first:
         yield _FURTHER
 

@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from hpcdist.base.errors import HpcdistError, SchedulerError
+from hpcdist.base.errors import HpcdistError
 from hpcdist.cluster.load import DEFAULT_ORIGIN, LoadedProfile
 from hpcdist.doctor.folder import examine_folder
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import NotEndedError, collect, run_trial
 from hpcdist.job import LoadedJob
-from hpcdist.runs.run import Run
-from hpcdist.schedulers.asked import asks_for_gpus
-from hpcdist.schedulers.finding import Finding, failed, passed, skipped, warned
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.submission.single import PlannedSubmission, placeholder_run, plan_submission
-
-_SCHEDULERS = {
-    "slurm": "hpcdist.schedulers.slurm.doctor",
-    "lsf": "hpcdist.schedulers.lsf.doctor",
-    "local": "hpcdist.doctor.local",
-}
-"""Scheduler -> module with its checks."""
-
-
-class SchedulerChecks(Protocol):
-    """What a scheduler's module offers."""
-
-    def examine(self) -> Iterator[Finding]:
-        """Whether it is there and answers."""
-
-    def try_script(self, script: str) -> Finding:
-        """Whether it would take a script."""
-
-    def explain_end(self, run: Run) -> str:
-        """What it says of the end of a run's job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,34 +39,23 @@ class Request:
 
 def examine(request: Request) -> Iterator[Finding]:
     """All checks; those that cannot be made after a failure are left out."""
-    checks = checks_of(request.scheduler)
+    scheduler = load_scheduler(request.scheduler)
     has_failed = False
-    for finding in checks.examine():
+    for finding in scheduler.examine():
         has_failed |= finding.state == "FAIL"
         yield finding
     yield _profile(request.cluster)
     was_there = request.runs.exists()
-    yield from (folder := list(_folder(request)))
+    yield from (folder := list(_folder(request, is_shared=not scheduler.runs_here)))
     try:
         if not has_failed:
-            yield from _with_job(request, checks, has_failed=any(_is_bad(one) for one in folder))
+            yield from _with_job(request, has_failed=any(_is_bad(one) for one in folder))
     finally:
         if not was_there:
             _remove_empty(request.runs)
 
 
-def checks_of(scheduler: str) -> SchedulerChecks:
-    """The checks of a scheduler; SchedulerError where this version has none."""
-    if scheduler not in _SCHEDULERS:
-        raise SchedulerError(
-            f"this version of hpcdist cannot examine {scheduler}",
-            hint="examine this machine with --local",
-        )
-    checks: SchedulerChecks = importlib.import_module(_SCHEDULERS[scheduler])
-    return checks
-
-
-def _with_job(request: Request, checks: SchedulerChecks, *, has_failed: bool) -> Iterator[Finding]:
+def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     try:
         planned = plan_submission(
             request.loaded, scheduler=request.scheduler, cluster=request.cluster
@@ -98,19 +64,17 @@ def _with_job(request: Request, checks: SchedulerChecks, *, has_failed: bool) ->
         yield failed("resources", error.message, error.hint)
         return
     script = planned.script(planned.target(placeholder_run(request.runs)))
-    accepted = checks.try_script(script)
+    accepted = planned.scheduler.try_script(script)
     yield accepted
     if has_failed or _is_bad(accepted):
         yield skipped("job", "not submitted: it could not run")
     elif not request.with_job:
         yield skipped("job", "not submitted: --no-job")
     else:
-        yield from _job(request, planned, checks)
+        yield from _job(request, planned)
 
 
-def _job(
-    request: Request, planned: PlannedSubmission, checks: SchedulerChecks
-) -> Iterator[Finding]:
+def _job(request: Request, planned: PlannedSubmission) -> Iterator[Finding]:
     try:
         run, verdict = run_trial(
             planned,
@@ -126,19 +90,14 @@ def _job(
     except HpcdistError as error:
         yield failed("job", error.message, error.hint or "see what the scheduler says")
         return
-    evidence = collect(run, verdict, checks.explain_end(run))
-    found = judge(evidence, planned.plan.cluster, asks_for_gpus=_asks_for_gpus(planned))
+    evidence = collect(run, verdict, planned.scheduler.explain_end(run))
+    asks_for_gpus = planned.scheduler.asks_for_gpus(planned.loaded.job, planned.plan)
+    found = judge(evidence, planned.plan.cluster, asks_for_gpus=asks_for_gpus)
     yield from found
     if any(_is_bad(one) for one in found):
         request.say(f"the job's run is kept: {run.path}")
     else:
         shutil.rmtree(run.path, ignore_errors=True)
-
-
-def _asks_for_gpus(planned: PlannedSubmission) -> bool:
-    if planned.scheduler.name == "local":  # what this machine has is known
-        return planned.plan.launch.device == "cuda"
-    return asks_for_gpus(planned.loaded.job, planned.plan.cluster)
 
 
 def _profile(cluster: LoadedProfile) -> Finding:
@@ -158,7 +117,7 @@ def _profile(cluster: LoadedProfile) -> Finding:
     return passed("profile", f"{cluster.name}: {said or 'nothing but defaults'}")
 
 
-def _folder(request: Request) -> Iterator[Finding]:
+def _folder(request: Request, *, is_shared: bool) -> Iterator[Finding]:
     try:
         request.runs.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -168,7 +127,7 @@ def _folder(request: Request) -> Iterator[Finding]:
             "name a folder that you can write, with --runs or HPCDIST_RUNS",
         )
         return
-    yield examine_folder(request.runs, is_shared=request.scheduler != "local")
+    yield examine_folder(request.runs, is_shared=is_shared)
 
 
 def _remove_empty(runs: Path) -> None:

@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from hpcdist.schedulers.finding import Finding, failed, passed, warned
+from hpcdist.schedulers.base import Finding, failed, passed, warned
 
 _LOCAL_KINDS = frozenset(
     ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")

@@ -15,7 +15,7 @@ from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.doctor.trial import Evidence
 from hpcdist.machine.network import NO_INTERFACE
-from hpcdist.schedulers.finding import Finding, failed, passed, skipped
+from hpcdist.schedulers.base import Finding, failed, passed, skipped
 
 SETUP_MARK = "hpcdist: setup: "
 """Begins what the job's script prints of a setup line that failed."""

@@ -18,7 +18,7 @@ from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.submission import single as submission
 from hpcdist.submission.single import PlannedSubmission
 

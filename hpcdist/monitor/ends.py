@@ -10,7 +10,7 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from hpcdist.monitor.states import OPEN_STATES, end_verdict, run_conditions
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 
 _FIRST_INTERVAL_S = 1.0
 _LONGEST_INTERVAL_S = 15.0  # sites frown upon more questions than that

@@ -10,18 +10,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
+from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers import SCHEDULERS, Condition, load_scheduler
-from hpcdist.schedulers.accounting import Accounting, AccountingScheduler
+from hpcdist.schedulers import load_scheduler, runs_here
+from hpcdist.schedulers.base import Accounting, Condition, Scheduler
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
 
 _FIRST_INTERVAL_S = 1.0
-_LONGEST_INTERVAL_S = {"local": 1.0}  # asking this machine is cheap
-_LONGEST_INTERVAL_ELSEWHERE_S = 15.0  # sites frown upon more questions than that
 _POLL_S = 0.02
 _GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
@@ -67,14 +66,12 @@ def run_accounting(
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         name = run.read_scheduler()
-        if name in SCHEDULERS and name != "local":  # which keeps no books
+        if name in SCHEDULERS:
             by_scheduler[name].append(run)
     found: dict[str, Accounting] = {}
     for name, theirs in by_scheduler.items():
-        scheduler = load_scheduler(name)
         try:
-            if isinstance(scheduler, AccountingScheduler):
-                found |= scheduler.accounting(theirs)
+            found |= load_scheduler(name).accounting(theirs)
         except SchedulerError as error:
             if warn is not None:
                 warn(
@@ -117,9 +114,9 @@ class EndWatch:
         self._run = run
         self.condition = Condition(state="pending")
         """What the scheduler said last."""
-        self._longest_s = _LONGEST_INTERVAL_S.get(
-            run.read_scheduler() or "", _LONGEST_INTERVAL_ELSEWHERE_S
-        )
+        name = run.read_scheduler()
+        scheduler = load_scheduler(name) if name in SCHEDULERS else Scheduler
+        self._longest_s = scheduler.longest_poll_s
         self._interval_s = _FIRST_INTERVAL_S
         self._next_s = time.monotonic() + self._interval_s
         self._ended_before = False
@@ -148,9 +145,9 @@ class EndWatch:
 def wait_until_gone(run: Run) -> None:
     """Wait for the last processes of a run that has a verdict, where they are on this machine."""
     name = run.read_scheduler()
-    if name != "local" and not (run.read_submission() or Submission()).step:
+    if not runs_here(name) and not (run.read_submission() or Submission()).step:
         return
-    scheduler = load_scheduler(name or "local")
+    scheduler = load_scheduler(name or LOCAL)
     deadline_s = time.monotonic() + _GONE_LIMIT_S
     while time.monotonic() < deadline_s:
         if scheduler.conditions([run])[run.id].state not in OPEN_STATES:

@@ -19,7 +19,7 @@ from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers import BatchScheduler, Dependency, Scheduler
+from hpcdist.schedulers.base import Dependency, Scheduler
 
 Kind = Literal["ok", "any", "notok"]
 _POLL_S = 0.2
@@ -82,7 +82,7 @@ def open_runs(afters: Sequence[After], scheduler: str) -> list[tuple[After, list
 
 
 def dependencies(
-    waiting: Sequence[tuple[After, Sequence[Run]]], scheduler: BatchScheduler
+    waiting: Sequence[tuple[After, Sequence[Run]]], scheduler: Scheduler
 ) -> list[Dependency]:
     """What the scheduler is asked to wait for; UserError where a run has no job yet."""
     return [
@@ -122,7 +122,7 @@ def _check_ended(after: After, run: Run, state: State) -> None:
         )
 
 
-def _job_ids(after: After, runs: Sequence[Run], scheduler: BatchScheduler) -> list[str]:
+def _job_ids(after: After, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
     ids = [_job_id(after, run) for run in runs]
     if after.kind == "notok":  # an array has failed where one of its runs has; here each must
         return ids
@@ -141,7 +141,7 @@ def _job_id(after: After, run: Run) -> str:
     )
 
 
-def _whole_arrays(runs: Sequence[Run], scheduler: BatchScheduler) -> set[str]:
+def _whole_arrays(runs: Sequence[Run], scheduler: Scheduler) -> set[str]:
     """Arrays all of whose runs are waited for: one name does for them."""
     ids = {run.id for run in runs}
     places = [(run.path.parent, place) for run in runs if (place := run.read_sweep_place())]
@@ -178,7 +178,7 @@ def settle(
     Raises UserError where the new run can never start.
     """
     waiting = open_runs(afters, scheduler.name)
-    if isinstance(scheduler, BatchScheduler):
+    if scheduler.has_queue:
         return dependencies(waiting, scheduler)
     wait_for(waiting, told=told, check=check)
     for after, runs in waiting:

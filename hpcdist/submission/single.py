@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,19 +27,10 @@ from hpcdist.job.spec import JobSpec, ScriptJob, job_to_dict
 from hpcdist.runs.run import Run, cannot_write
 from hpcdist.runs.spec import GitState, JobSource, RunSpec, SweepPlace, UsedCluster
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers import (
-    Dependency,
-    Plan,
-    Scheduler,
-    Target,
-    detect_scheduler,
-    load_scheduler,
-)
+from hpcdist.schedulers import detect_scheduler, load_scheduler
+from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
-
-if TYPE_CHECKING:
-    from hpcdist.schedulers.slurm.allocation import Allocation
 
 _GIT_TIMEOUT_S = 5.0
 _PLACEHOLDER_ID = "RUN"
@@ -55,8 +45,6 @@ class PlannedSubmission:
     cluster: LoadedProfile
     plan: Plan
     workspace: Workspace
-    allocation: Allocation | None = None
-    """Where the job runs at once, as a step; None: it is submitted."""
     call: bytes | None = None
     """The function that is submitted, with its arguments, pickled; None: the job is no function."""
 
@@ -74,26 +62,20 @@ class PlannedSubmission:
     def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
         """What the script of a single run is for."""
         place = self.workspace.place(run.path.parent)
-        target = Target(
+        return Target(
             name=run.id,
             folder=run.path,
             cwd=place.cwd,
             environment=place.environment,
             dependencies=list(dependencies),
-        )
-        if self.allocation is None:
-            return target
-        from hpcdist.schedulers.slurm.allocation import step_options
-
-        options = step_options(self.loaded.job, self.plan.cluster, self.allocation)
-        return msgspec.structs.replace(
-            target, allocation=self.allocation.job_id, step_options=options
+            allocation=self.plan.allocation,
+            step_options=self.plan.step_options,
         )
 
     def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
         """Submit runs whose directories are there; what the scheduler had to say."""
         job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
-        agents = [AgentTask(str(run.path)) for run in runs]
+        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
         return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
 
 
@@ -114,7 +96,7 @@ def plan_submission(
         load_workload(loaded.job).check()
         plan = chosen.plan(loaded.job, cluster.profile)
     workspace = plan_workspace(
-        loaded.job, snapshot or SnapshotRequest(), by_default=chosen.name != "local"
+        loaded.job, snapshot or SnapshotRequest(), by_default=not chosen.runs_here
     )
     return PlannedSubmission(
         loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
@@ -125,6 +107,7 @@ def plan_step(
     loaded: LoadedJob,
     allocation: Allocation,
     *,
+    scheduler: Scheduler,
     cluster: LoadedProfile = NO_PROFILE,
     snapshot: SnapshotRequest | None = None,
 ) -> PlannedSubmission:
@@ -134,15 +117,11 @@ def plan_step(
 
     Raises UserError.
     """
-    from hpcdist.schedulers.slurm.allocation import check_allocation
-    from hpcdist.schedulers.slurm.scheduler import scheduler
-
     launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
     loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
     with _located(loaded):
         load_workload(loaded.job).check()
-        check_allocation(loaded.job, cluster.profile, allocation)
-        plan = scheduler.lay_out(loaded.job, cluster.profile)
+        plan = scheduler.plan_step(loaded.job, cluster.profile, allocation)
     # It starts while its user looks on: as on this machine, there is no queue to wait in.
     workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
     return PlannedSubmission(
@@ -151,7 +130,6 @@ def plan_step(
         cluster=cluster,
         plan=plan,
         workspace=workspace,
-        allocation=allocation,
     )
 
 
@@ -169,14 +147,12 @@ def plan_again(planned: PlannedSubmission, loaded: LoadedJob) -> PlannedSubmissi
 
 
 def plan_now(planned: PlannedSubmission, busy_gpus: Collection[str] = ()) -> PlannedSubmission:
-    """The plan for this machine as it is at present: which of its GPUs are idle changes.
+    """Return the plan for the machine as it is at present: which of its GPUs are idle changes.
 
     `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
     """
-    from hpcdist.schedulers.local import scheduler as local
-
     with _located(planned.loaded):
-        plan = local.plan(planned.loaded.job, planned.plan.cluster, without_gpus=busy_gpus)
+        plan = planned.scheduler.plan(planned.loaded.job, planned.plan.cluster, busy_gpus=busy_gpus)
     return replace(planned, plan=plan)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import BatchScheduler, Dependency, Target, Task
+from hpcdist.schedulers.base import Dependency, Scheduler, Target, Task
 
 _TIME_LIMIT_MIN = 10.0
 _MEM_GB = 2.0
@@ -28,7 +28,7 @@ MakeTask: TypeAlias = Callable[[list[str], str], Task]
 class SummaryJob:
     """The job that writes the summary of runs into a folder."""
 
-    scheduler: BatchScheduler
+    scheduler: Scheduler
     cluster: ClusterProfile
     folder: Path
     """The run's or the sweep's; its name is the first part of the job's."""

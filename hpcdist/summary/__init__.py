@@ -17,7 +17,7 @@ import msgspec
 
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.compare.forecast import with_forecasts
 from hpcdist.summary.compare.groups import compare_runs, configurations, groups_within
 from hpcdist.summary.compare.sizes import with_repeats, with_sizes

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from hpcdist.base.statistics import Interval, Measure, Ratio
 from hpcdist.runs.verdict import Kind, State
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures.benchmark_values import (
     AllReduceSummary,
     InferenceSummary,

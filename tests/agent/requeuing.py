@@ -7,6 +7,7 @@ class TestRequeuer:
     """What the agents of one run see of it."""
 
     __test__ = False
+    can_requeue = True
 
     def __init__(self, run_path):
         self._path = run_path

@@ -7,7 +7,7 @@ import pytest
 
 from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
 from hpcdist.agent.meeting import CannotJoinError, MeetingPlace, usable_addresses
-from hpcdist.agent.node import Meeting, find_device, find_place, rank_orders
+from hpcdist.agent.node import Meeting, find_device, rank_orders
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
     interface_of,
@@ -188,17 +188,3 @@ def test_loopback_is_of_use_only_on_the_host_itself():
     assert usable("other", "127.0.1.1", "10.0.0.1") == ["10.0.0.1"]
     with pytest.raises(CannotJoinError, match=r"127\.0\.1\.1"):
         usable("other", "127.0.1.1")
-
-
-def test_a_place_is_read_from_the_scheduler_or_else_from_the_host():
-    slurm = {
-        "SLURM_STEP_NUM_NODES": "4",
-        "SLURM_JOB_NUM_NODES": "8",
-        "SLURMD_NODENAME": "n7",
-        "SLURM_CPUS_PER_TASK": "6",
-    }
-    place = find_place(3, slurm)
-    assert (place.node_rank, place.num_nodes, place.host) == (3, 4, "n7")
-    assert place.cpus == 6
-    alone = find_place(0, {})
-    assert (alone.host, alone.num_nodes, alone.cpus) == (socket.gethostname(), None, None)

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import select
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -20,8 +21,8 @@ import torch.distributed
 from requeuing import TestRequeuer
 
 from hpcdist.agent.agent import run_agent
-from hpcdist.agent.node import find_place
-from hpcdist.schedulers import requeue
+from hpcdist.cluster.schedulers import SCHEDULERS
+from hpcdist.schedulers.base import JobPlace
 
 _SUPPORT = str(Path(__file__).parents[1] / "support")
 
@@ -33,14 +34,14 @@ def fork_agent(run_path, node, change):
     with Path(run_path, "submitit", f"agent-{node}.out").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    requeue.REQUEUERS["testing"] = "requeuing"
-    sys.modules["requeuing"].requeuer = TestRequeuer(Path(run_path))
+    SCHEDULERS["testing"] = "requeuing"
+    sys.modules["requeuing"].scheduler = TestRequeuer(Path(run_path))
     try:
         if change:
             sys.path.insert(0, _SUPPORT)
             pkgutil.resolve_name(change)()
             sys.path.pop(0)
-        run_agent(Path(run_path), find_place(int(node), {}))
+        run_agent(Path(run_path), JobPlace(node_rank=int(node), host=socket.gethostname()))
     except Exception:  # noqa: BLE001 - told, and the process ends
         traceback.print_exc()
     finally:

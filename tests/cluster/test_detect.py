@@ -218,7 +218,7 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
         )
         for name in ("normal", "gpu")
     ]
-    text = first_file(site(*queues, scheduler="lsf"))
+    text = first_file(site(*queues, scheduler="lsf", partitions_share_nodes=True))
     _, found = read_back(profiles, text)
     assert found == {"normal": ClusterProfile(scheduler="lsf", partition="normal", cpus_per_gpu=8)}
     assert "# other queues: gpu" in text

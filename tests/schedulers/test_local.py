@@ -14,11 +14,12 @@ import pytest
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.machine.gpus import Gpu
+from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import Target, local
-from hpcdist.schedulers.local import choose_gpus
-
-scheduler = local.scheduler
+from hpcdist.schedulers.base import Target
+from hpcdist.schedulers.local import layout as layout_module
+from hpcdist.schedulers.local.layout import choose_gpus
+from hpcdist.schedulers.local.scheduler import scheduler
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_more_ranks_than_the_memory_holds_are_refused(plan, script_job, nodes, g
 
 
 def test_cuda_without_gpus_is_refused(plan, monkeypatch):
-    monkeypatch.setattr(local, "list_gpus", list)
+    monkeypatch.setattr(layout_module, "list_gpus", list)
     with pytest.raises(JobError, match=r"launch\.device is cuda, but this machine shows no GPU"):
         plan(device="cuda")
     with pytest.raises(JobError, match=r"launch\.backend is nccl, which needs GPUs"):
@@ -138,7 +139,7 @@ def test_too_few_idle_gpus_are_refused_with_who_holds_the_others():
 
 
 def test_each_node_gets_gpus_of_its_own(plan, monkeypatch):
-    monkeypatch.setattr(local, "list_gpus", lambda: [gpu(0), BUSY, gpu(2), gpu(3), gpu(4)])
+    monkeypatch.setattr(layout_module, "list_gpus", lambda: [gpu(0), BUSY, gpu(2), gpu(3), gpu(4)])
     launch = layout(plan(nodes=2, gpus=2, device="auto"))
     assert [node.gpus for node in launch.nodes] == [["GPU-0", "GPU-2"], ["GPU-3", "GPU-4"]]
     assert (launch.device, launch.backend) == ("cuda", "nccl")
@@ -177,7 +178,7 @@ def test_the_script_is_safe_whatever_names_hold(
     script.write_text("".join(lines[:start]) + "pwd\n" + command)
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{folder}\n")
-    assert done.stdout.endswith(f"\nsubmitit_main()\n\0{folder}/runs/RUN/submitit\0")
+    assert done.stdout.endswith(f"\nrun_pickle()\n\0{folder}/runs/RUN/submitit\0")
     assert not list(tmp_path.rglob("pwned"))
 
 
@@ -190,7 +191,7 @@ def state():
 
 
 def identity(**changes):
-    return msgspec.to_builtins(local.identify(os.getpid())) | changes
+    return msgspec.to_builtins(identify(os.getpid())) | changes
 
 
 @pytest.fixture

@@ -1,18 +1,17 @@
 """How the ranks of a run on this machine are told to share it."""
 
-import msgspec
 import pytest
 
 from hpcdist.job.spec import Resources, ScriptJob
 from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.local_explanation import explanation
+from hpcdist.schedulers.local.layout import explain
 
 
 def lines(nodes, *, device="cpu", num_threads=None):
     per_node = len(nodes[0].gpus or nodes[0].rank_cpus)
     job = ScriptJob(name="t", script="t.py", resources=Resources(nodes=len(nodes), gpus=per_node))
     launch = LaunchPlan(nodes=nodes, device=device, backend="gloo", num_threads=num_threads)
-    return explanation(job, msgspec.to_builtins(launch))
+    return explain(job, launch)
 
 
 @pytest.mark.parametrize(

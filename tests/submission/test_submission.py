@@ -16,17 +16,20 @@ from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan
-from hpcdist.schedulers import Plan, local
+from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import Plan
+from hpcdist.schedulers.local import scheduler as local
 from hpcdist.submission import single as submission
 
-LAUNCH = LaunchPlan(nodes=[], device="cpu", backend="gloo")
+PLAN = Plan(launch=LaunchPlan(nodes=[NodePlan()], device="cpu", backend="gloo"))
+
 DEBUG = """
 import sys
 from pathlib import Path
 from hpcdist.submission import single as submission
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import ScriptJob, Launch
+
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
 loaded = submission.one_rank(LoadedJob(job=job, source="x"))
 planned = submission.plan_submission(loaded, scheduler="local")
@@ -61,9 +64,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     for name, value in (secrets | {"NCCL_DEBUG": "INFO"}).items():
         monkeypatch.setenv(name, value)
     run = Run.create(tmp_path, "x")
-    submission.write_spec(
-        run, loaded, scheduler="local", plan=Plan(launch=LAUNCH), command=["hpcdist"]
-    )
+    submission.write_spec(run, loaded, scheduler="local", plan=PLAN, command=["hpcdist"])
     text = run.spec_file.read_text()
     assert "s3cret" not in text
     spec = json.loads(text)
@@ -71,7 +72,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     assert spec["environment"]["TORCH_MIRROR"] == "https://***@host/path"
     assert spec["id"] == run.id
     assert spec["job"]["script"] == loaded.job.script
-    assert spec["plan"] == msgspec.to_builtins(LAUNCH)
+    assert spec["plan"] == msgspec.to_builtins(PLAN.launch)
     assert spec["scheduler"] == "local"
     assert spec["cwd"] == os.getcwd()
     assert spec["versions"]["python"] == sys.version.split()[0]
@@ -118,7 +119,7 @@ def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(submission.getpass, "getuser", lambda: {}["no such user"])
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, scheduler="local", plan=Plan(launch=LAUNCH), command=[])
+    submission.write_spec(run, loaded, scheduler="local", plan=PLAN, command=[])
     spec = run.read_spec()
     assert (spec.git, spec.user) == (None, str(os.getuid()))
 
@@ -288,11 +289,11 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
     gpus = (
         "import sys\n"
         "from hpcdist.machine.gpus import Gpu\n"
-        "from hpcdist.schedulers import local\n"
+        "from hpcdist.schedulers.local import layout\n"
         "def gpu(index, **more):\n"
         "    uuid = f'GPU-{sys.argv[2]}-{index}'\n"
         "    return Gpu(index=index, uuid=uuid, name='H', used_bytes=0, total_bytes=1, **more)\n"
-        "local.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
+        "layout.list_gpus = lambda: [gpu(0, holders=['ann']), gpu(1)]\n"
     )
     script = write_script(
         "import os, hpcdist\n"

@@ -9,7 +9,7 @@ import pytest
 
 from hpcdist.base.statistics import Interval, Measure
 from hpcdist.bench.dataload.figures import LoadingCell, Setting
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import summarize
 from hpcdist.summary.figures.benchmark_values import (
     AllReduceSummary,

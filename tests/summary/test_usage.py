@@ -11,7 +11,7 @@ import pytest
 from hpcdist.base.plotting import drawing, save
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
 from hpcdist.summary.report.csv import to_csv

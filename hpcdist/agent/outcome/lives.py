@@ -27,8 +27,8 @@ from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.causes import is_overdue, with_cause
-from hpcdist.schedulers.requeue import Requeuer, RequeueRefusedError
+from hpcdist.schedulers.base import Scheduler
+from hpcdist.schedulers.requeue import RequeueRefusedError, is_overdue, with_cause
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 _MOST_STALLED = 2
@@ -205,7 +205,7 @@ def conclude(
     run: Run,
     job: JobSpec,
     verdict: Verdict,
-    requeuer: Requeuer | None,
+    requeuer: Scheduler | None,
     *,
     patience: Patience,
     has_a_say: Callable[[], bool] = lambda: True,
@@ -261,7 +261,7 @@ def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -
 def _requeue(
     run: Run,
     verdict: Verdict,
-    requeuer: Requeuer,
+    requeuer: Scheduler,
     patience: Patience,
     has_a_say: Callable[[], bool],
 ) -> None:
@@ -273,7 +273,7 @@ def _requeue(
 
 
 def _requeue_with_patience(
-    run: Run, verdict: Verdict, requeuer: Requeuer, patience: Patience
+    run: Run, verdict: Verdict, requeuer: Scheduler, patience: Patience
 ) -> None:
     try:
         requeuer.requeue(run)
@@ -281,7 +281,7 @@ def _requeue_with_patience(
         patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
 
 
-def _requeue_again(run: Run, verdict: Verdict, requeuer: Requeuer) -> None:
+def _requeue_again(run: Run, verdict: Verdict, requeuer: Scheduler) -> None:
     """What was asked without an answer may have been heard: to ask twice would be refused."""
     sequel = requeuer.decide(verdict).sequel
     if sequel == "requeue":

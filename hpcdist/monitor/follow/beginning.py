@@ -7,7 +7,8 @@ import time
 from hpcdist.monitor.follow.screen import Screen
 from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers import runs_here
+from hpcdist.schedulers.base import Condition
 
 _A_DAY_S = 20 * 3600
 
@@ -19,7 +20,7 @@ class Beginning:
         self._run = run
         self._num_nodes = run.read_outline().resources.nodes or 1
         self._said: str | None = None
-        self._is_over = run.read_scheduler() == "local"  # its nodes are this machine
+        self._is_over = runs_here(run.read_scheduler())  # its nodes are this machine
 
     def show(self, screen: Screen, condition: Condition) -> None:
         """Say what has become known since the last call."""

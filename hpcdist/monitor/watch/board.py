@@ -14,7 +14,7 @@ from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.monitor.watch.running import RanksSeen, RunningRun
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 
 _INTERVAL_S = 5.0
 _RECENT_S = 20.0

@@ -1,5 +1,1 @@
-"""LSF: jobs by bsub through submitit, states by bjobs."""
-
-from hpcdist.schedulers.lsf.scheduler import LsfScheduler, scheduler
-
-__all__ = ["LsfScheduler", "scheduler"]
+"""IBM Spectrum LSF: jobs by bsub, states and the past by bjobs."""

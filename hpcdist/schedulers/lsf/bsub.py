@@ -13,7 +13,7 @@ from hpcdist.machine.command import (
     call_command,
     failure_of,
 )
-from hpcdist.schedulers.known import find_by_name
+from hpcdist.schedulers.jobs import find_by_name
 from hpcdist.schedulers.lsf.bjobs import ask_jobs
 from hpcdist.schedulers.lsf.ids import array_id, submitted_id
 

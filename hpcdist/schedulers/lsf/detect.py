@@ -44,6 +44,7 @@ def detect_lsf() -> Site:
             )
             for name in names
         ),
+        partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
         lsf=_options(has_gpu_option=not notes),
         notes=notes,
     )

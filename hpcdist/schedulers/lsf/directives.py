@@ -15,7 +15,7 @@ import msgspec
 from hpcdist.base.errors import ProfileError, RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers import Dependency, Target
+from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
 
 _PATTERN_SIGNS = ("%", "\\", "\n", '"')

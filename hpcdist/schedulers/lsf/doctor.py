@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.finding import Finding, failed, passed, skipped, warned
+from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.schedulers.lsf.answers import Queue, parse_queue_states
 from hpcdist.schedulers.lsf.calling import call_lsf, lsf_lines
 from hpcdist.schedulers.lsf.forms import unwrapped

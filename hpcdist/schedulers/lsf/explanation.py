@@ -7,16 +7,18 @@ import re
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import fill
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
-from hpcdist.schedulers.explained import (
+from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
+from hpcdist.schedulers.resources import (
+    asks_for_gpus,
     counted,
     limit_line,
+    mem_gb_per_node,
     no_gpus_line,
     no_memory_line,
     product,
     ranks_and_cpus,
+    source,
 )
-from hpcdist.schedulers.lsf.request import Request, further_directives, request_of
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _UNITS = {"KB": "KB", "MB": "MB", "GB": "GB", "suffix": "MB"}

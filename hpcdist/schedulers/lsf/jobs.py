@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
 
 STATES: dict[str, State] = {

@@ -1,4 +1,4 @@
-"""LSF for submitit: `submitit.AutoExecutor(folder, cluster="lsf")`, and what hpcdist submits by.
+"""LSF for submitit: `submitit.AutoExecutor(folder, cluster="lsf")`.
 
 submitit finds the executor and the job environment by `entry_points`, where there is LSF. Its
 generic parameters (nodes, tasks_per_node, cpus_per_task, gpus_per_node, mem_gb, timeout_min, name,
@@ -25,15 +25,13 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import Flag
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.machine.command import CommandFailedError
-from hpcdist.schedulers import Target
+from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.lsf.bjobs import bkill
-from hpcdist.schedulers.lsf.bsub import bsub, send, submission_environment
+from hpcdist.schedulers.lsf.bsub import send, submission_environment
 from hpcdist.schedulers.lsf.ids import lsf_id
 from hpcdist.schedulers.lsf.script import FunctionTasks, job_script
-from hpcdist.schedulers.lsf.submitit_job import LsfJob, LsfJobEnvironment
-from hpcdist.schedulers.prepared import PreparedSubmission
-
-__all__ = ["LsfExecutor", "LsfJob", "LsfJobEnvironment", "PreparedLsfExecutor"]
+from hpcdist.schedulers.lsf.submitit_job import LsfJob
+from hpcdist.schedulers.submitting import ScriptExecutor
 
 _GENERIC_PARAMETERS = frozenset(
     (
@@ -45,36 +43,28 @@ _NO_PARAMETERS = frozenset({"scheduler", "interface", "qos", "mem_gb", "time_lim
 """Keys of a profile that would have no effect: submitit has words of its own, or LSF has none."""
 
 
-class PreparedLsfExecutor(PreparedSubmission, core.Executor):
-    """Gives a script to bsub, and what it is to do to the job."""
-
-    job_class = LsfJob
-    first_task = 1
-
-    def take_back(self, job_ids: Sequence[str]) -> None:
-        """End what was submitted: nobody would know of it."""
-        bkill([lsf_id(one) for one in job_ids])
-
-    def _submit_script(self) -> str:
-        job_id, self.said = bsub(
-            self._script, self._target.name, environment=submission_environment()
-        )
-        return job_id
-
-
-class _FunctionsExecutor(PreparedLsfExecutor):
+class _FunctionsExecutor(ScriptExecutor):
     """Others may submit to the same folder at this moment, and jobs of the same name."""
 
-    def __init__(self, executor: LsfExecutor, target: Target, script: str, num_tasks: int) -> None:
-        super().__init__(target, script, num_tasks)
-        self.folder = executor.folder
+    def __init__(
+        self, executor: LsfExecutor, script: str, *, num_tasks: int, array_from: int | None
+    ) -> None:
+        super().__init__(
+            executor.folder,
+            job_class=LsfJob,
+            num_tasks=num_tasks,
+            send=self._bsub,
+            take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
+            array_from=array_from,
+        )
+        self._script = script
         self._max_pickle_size_gb = executor.max_pickle_size_gb
 
-    def _pickle(self, folder: Path, task: int) -> Path:
-        return folder / f"{uuid.uuid4().hex}-{task}.pkl"
+    def pickle_path(self, folder: Path, place: int) -> Path:
+        return folder / f"{uuid.uuid4().hex}-{place}.pkl"
 
-    def _dump(self, delayed_submissions: Sequence[Any], pickles: Sequence[Path]) -> None:
-        super()._dump(delayed_submissions, pickles)
+    def check_pickles(self, pickles: Sequence[Path]) -> None:
+        self._pickles = pickles
         size_gb = sum(path.stat().st_size for path in pickles) / 1024**3
         if size_gb > self._max_pickle_size_gb:
             _remove(pickles)
@@ -83,11 +73,10 @@ class _FunctionsExecutor(PreparedLsfExecutor):
                 f"more than {self._max_pickle_size_gb} GB: pass paths instead, or set "
                 "executor.max_pickle_size_gb"
             )
-        self._pickles = pickles
 
-    def _submit_script(self) -> str:
+    def _bsub(self) -> str:
         try:
-            job_id, self.said = send(self._script, environment=submission_environment())
+            job_id, _ = send(self._script, environment=submission_environment())
         except CommandFailedError:  # after a time-out there may be a job
             _remove(self._pickles)
             raise
@@ -138,9 +127,12 @@ class LsfExecutor(core.Executor):
             delayed.set_timeout(_timeout_min(self.parameters), self.max_num_timeout)
         script = self._script(self.parameters, array_size)
         self._shared_folder.mkdir(parents=True, exist_ok=True)
-        target = self._target(self.parameters, array_size)
-        num_tasks = _tasks_per_node(self.parameters) * int(self.parameters.get("nodes", 1))
-        executor = _FunctionsExecutor(self, target, script, num_tasks)
+        executor = _FunctionsExecutor(
+            self,
+            script,
+            num_tasks=_tasks_per_node(self.parameters) * int(self.parameters.get("nodes", 1)),
+            array_from=None if array_size is None else 1,
+        )
         jobs = executor._internal_process_submissions(list(delayed_submissions))  # noqa: SLF001 - as submitit calls it
         jobs[0].paths.submission_file.write_text(script)  # one for an array
         return jobs

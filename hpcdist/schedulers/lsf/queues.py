@@ -10,7 +10,6 @@ from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.text import nearest_first
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
 from hpcdist.schedulers.lsf.answers import (
     Host,
     Queue,
@@ -21,6 +20,7 @@ from hpcdist.schedulers.lsf.answers import (
     parse_queues,
 )
 from hpcdist.schedulers.lsf.calling import call_lsf
+from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
 
 _TIMEOUT_S = 5.0
 _DEFAULT_QUEUE = "LSB_DEFAULTQUEUE"

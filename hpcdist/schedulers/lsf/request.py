@@ -21,7 +21,7 @@ from hpcdist.cluster.requirement import (
 )
 from hpcdist.cluster.rules import check_rules
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.asked import (
+from hpcdist.schedulers.resources import (
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,

@@ -19,13 +19,12 @@ from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.known import find_by_name
+from hpcdist.schedulers.jobs import find_by_name
 from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
 from hpcdist.schedulers.lsf.bsub import NoJobNamedError, send, submission_environment
 from hpcdist.schedulers.lsf.calling import DOWN
 from hpcdist.schedulers.lsf.host_script import means_first_host
 from hpcdist.schedulers.lsf.ids import array_id, own_id
-from hpcdist.schedulers.lsf.own_job import LIFE_VARIABLE
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
@@ -43,10 +42,6 @@ class LsfRequeuer:
     def __init__(self) -> None:
         self._is_unclear = False
         """LSF may have heard a request that it did not answer: one more could be the run twice."""
-
-    def life(self) -> int:
-        """Counted in the run: LSB_RESTART does not say how often, and not every LSF sets it."""
-        return int(os.environ.get(LIFE_VARIABLE) or 0)
 
     def decide(self, verdict: Verdict) -> Decision:
         """The run limit, and the loss of a host, are answered by a requeue; a kill never is."""
@@ -77,9 +72,6 @@ class LsfRequeuer:
             if DOWN.search(error.said):
                 raise
             raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
-
-
-requeuer = LsfRequeuer()
 
 
 def _is_of_first_host(verdict: Verdict) -> bool:

@@ -1,50 +1,78 @@
-"""The LSF scheduler: plan, script, submission, conditions, and the end on request."""
+"""The LSF scheduler: what each question to it becomes in LSF's commands."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import msgspec
 
 from hpcdist.base import files
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
-from hpcdist.runs.verdict import cancelled_verdict
-from hpcdist.schedulers import Condition, Plan, Target, Task
-from hpcdist.schedulers.accounting import Accounting
-from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
-from hpcdist.schedulers.known import (
+from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict, cancelled_verdict
+from hpcdist.schedulers.base import (
+    Accounting,
+    Condition,
+    Finding,
+    JobPlace,
+    Plan,
+    Scheduler,
+    Target,
+    Task,
+)
+from hpcdist.schedulers.jobs import (
     JobIndex,
     job_key,
     note_jobs,
     unsubmitted,
     wait_until_ended,
 )
+from hpcdist.schedulers.lsf import detect, doctor
 from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
+from hpcdist.schedulers.lsf.bsub import bsub, submission_environment
 from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.ids import array_id, lsf_id
+from hpcdist.schedulers.lsf.own_job import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
 from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
 from hpcdist.schedulers.lsf.request import request_of
+from hpcdist.schedulers.lsf.requeue import LsfRequeuer
 from hpcdist.schedulers.lsf.script import job_script
 from hpcdist.schedulers.lsf.usage import ask_usage
-
-if TYPE_CHECKING:
-    from hpcdist.schedulers.lsf.plugin import PreparedLsfExecutor
+from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.resources import lay_out, time_limit_min
 
 _GONE_LIMIT_S = 180.0
 """SIGINT, SIGTERM and SIGKILL come 10 s after each other where a site sets nothing."""
+_WARNINGS = ("SIGUSR2", "SIGINT", "SIGTERM")
 _ACTIVE = ("pending", "running")
 _KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
-class LsfScheduler:
-    """See the module."""
+class LsfScheduler(Scheduler):
+    """Runs as LSF's jobs."""
 
     name = "lsf"
+    title = "LSF"
+    version_command = ("bsub", "-V")
+    has_queue = True
+    can_requeue = True
 
-    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+    def __init__(self) -> None:
+        self._requeuer = LsfRequeuer()
+
+    def plan(
+        self,
+        job: JobSpec,
+        cluster: ClusterProfile,
+        *,
+        busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
+    ) -> Plan:
         """Lay the ranks out over hosts that are not known yet.
 
         Raises JobError where bqueues or bhosts tell that the queue can never run the job, and
@@ -52,25 +80,16 @@ class LsfScheduler:
         """
         request_of(job, cluster)
         check_queue(job, cluster, ask_queue(cluster.partition), ask_hosts())
-        num_threads = cpus_per_node(job, cluster) // job.ranks_per_node
-        launch = LaunchPlan(
-            nodes=[NodePlan() for _ in range(job.resources.nodes)],
-            device=job.launch.device,
-            backend=job.launch.backend,
-            num_threads=num_threads,
-            environment={"OMP_NUM_THREADS": str(num_threads)},
-            interface=cluster.interface,
-            warning_signals=["SIGUSR2", "SIGINT", "SIGTERM"],
-            limit_min=time_limit_min(job, cluster),
-        )
+        limit_min = time_limit_min(job, cluster)
+        launch = lay_out(job, cluster, warning_signals=_WARNINGS, limit_min=limit_min)
         return Plan(launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """Slots, memory, GPUs and the run limit, as bsub is asked for them."""
+        """Return slots, memory, GPUs and the run limit, as bsub is asked for them."""
         return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        """The batch script; pure, and the same on a machine without LSF."""
+        """Return the batch script; it is the same on a machine without LSF."""
         return job_script(job, plan.cluster, target, environment=plan.launch.environment)
 
     def submit(
@@ -83,39 +102,39 @@ class LsfScheduler:
         agents: Sequence[Task],
     ) -> list[str]:
         """Give the script to bsub, once."""
-        executor, job_ids = _send(job, target, agents, script)
+        job_ids, said = _send(job, target, agents, script)
         note_jobs(
             runs,
             job_ids,
             submission=Submission(scheduler=self.name),
             target=target,
-            take_back=lambda: executor.take_back(job_ids),
+            take_back=lambda: bkill(job_ids),
         )
-        return executor.said
+        return said
 
     def submit_task(
-        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+        self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
         """Give the script of a job that is not a run to bsub."""
-        executor, (job_id,) = _send(job, target, [task], script)
-        return job_id, executor.said
+        (job_id,), said = _send(job, target, [task], script)
+        return job_id, said
 
     def max_array_size(self) -> int:
-        """MAX_JOB_ARRAY_SIZE; LSF's default where nobody tells."""
+        """Return MAX_JOB_ARRAY_SIZE; LSF's default where nobody tells."""
         return max_array_size()
 
     def dependency_id(self, job_id: str) -> str:
-        """123[4] is a part of 123."""
+        """Return 123 for 123[4]."""
         return array_id(job_id)
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """One bjobs for all of them; SchedulerError where it does not answer."""
+        """Ask bjobs once; raises SchedulerError where it does not answer."""
         submissions = {run.id: run.read_submission() for run in runs}
         known = JobIndex(ask_jobs(_asked(submissions.values())))
         return {run.id: _condition(run, submissions[run.id], known) for run in runs}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
-        """One bjobs for all of them; nothing where LSF is not here.
+        """Ask bjobs once; return nothing where LSF is not here.
 
         Raises SchedulerError where it does not answer.
         """
@@ -147,19 +166,72 @@ class LsfScheduler:
         for run in runs:
             run.write_verdict(cancelled_verdict())
 
+    def place(self) -> JobPlace:
+        """Return the place among the hosts that the job's script has counted."""
+        place = super().place()
+        hosts = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
+        if not hosts:
+            return place
+        host = hosts[min(place.node_rank, len(hosts) - 1)]
+        return msgspec.structs.replace(place, num_nodes=len(hosts), host=host.name, cpus=host.slots)
+
+    def life(self) -> int:
+        """Return the count of the run: LSB_RESTART does not say how often, and not every LSF sets
+        it."""
+        return int(os.environ.get(LIFE_VARIABLE) or 0)
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """Answer the run limit, and the loss of a host, by a requeue; never a kill."""
+        return self._requeuer.decide(verdict)
+
+    def requeue(self, run: Run) -> None:
+        """Call brequeue, which ends this job's processes, and queues it again."""
+        self._requeuer.requeue(run)
+
+    def detect_site(self) -> Site:
+        """Ask bqueues, bparams and bhosts."""
+        return detect.detect_lsf()
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the commands, their version and the daemons."""
+        return doctor.examine()
+
+    def try_script(self, script: str) -> Finding:
+        """Look at the script's queue, and what that allows: LSF has no dry run."""
+        return doctor.try_script(script)
+
+    def explain_end(self, run: Run) -> str:
+        """Ask bjobs -l."""
+        return doctor.explain_end(run)
+
 
 scheduler = LsfScheduler()
 
 
 def _send(
-    job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
-) -> tuple[PreparedLsfExecutor, list[str]]:
-    """One bsub call; what did it, and the jobs' ids."""
-    from hpcdist.schedulers.lsf.plugin import PreparedLsfExecutor
+    job: JobSpec, target: Target, tasks: Sequence[Task], script: str
+) -> tuple[list[str], list[str]]:
+    """Call bsub once; return the jobs' ids, and what LSF had to say."""
+    from hpcdist.schedulers.lsf.submitit_job import LsfJob
+    from hpcdist.schedulers.submitting import ScriptExecutor
 
-    executor = PreparedLsfExecutor(target, script, job.resources.nodes)
+    said: list[str] = []
+
+    def send() -> str:
+        job_id, lines = bsub(script, target.name, environment=submission_environment())
+        said.extend(lines)
+        return job_id
+
+    executor = ScriptExecutor(
+        target.submitit_folder,
+        job_class=LsfJob,
+        num_tasks=job.resources.nodes,
+        send=send,
+        take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
+        array_from=None if target.array_size is None else 1,
+    )
     files.write_whole(target.script_file, script)
-    return executor, [lsf_id(one) for one in executor.submit_all(tasks)]
+    return [lsf_id(one) for one in executor.submit_all(tasks)], said
 
 
 def _asked(submissions: Any) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers import Target
+from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.script import comment, render
 

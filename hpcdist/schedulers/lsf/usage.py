@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Collection, Iterator
 
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.schedulers.lsf.bjobs import chosen_numbers
 from hpcdist.schedulers.lsf.calling import call_lsf
 from hpcdist.schedulers.lsf.jobs import LsfJob, make_job, parse_time

@@ -1,5 +1,1 @@
-"""Slurm: jobs by sbatch through submitit, states by squeue and sacct."""
-
-from hpcdist.schedulers.slurm.scheduler import SlurmScheduler, scheduler
-
-__all__ = ["SlurmScheduler", "scheduler"]
+"""Slurm: jobs by sbatch, states by squeue, and the past by sacct."""

@@ -6,13 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 
-import msgspec
-
 from hpcdist.base.errors import JobError, UserError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.schedulers.asked import cpus_per_node, time_limit_min
+from hpcdist.schedulers.base import Allocation
+from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 
 _TIMEOUT_S = 30.0
@@ -21,11 +20,9 @@ _REQUESTED = re.compile(r"\bTresPer(Node|Job)=(\S+)")
 _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
-class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmAllocation(Allocation, frozen=True, kw_only=True):
     """Nodes that Slurm has given already."""
 
-    job_id: str
-    num_nodes: int
     cpus: list[int]
     """CPUs of it by node."""
     gpus_per_node: int = 0
@@ -33,18 +30,14 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     """None where the site does not account for memory."""
 
 
-def find_allocation(environment: Mapping[str, str]) -> Allocation:
-    """The allocation of this shell.
+def find_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
+    """Return the allocation of the shell with this environment; None: it is in none.
 
-    Raises UserError where there is none, or it has ended; SchedulerError where Slurm does not
-    answer.
+    Raises UserError where it has ended, SchedulerError where Slurm does not answer.
     """
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
-        raise UserError(
-            "--here is for a shell inside an allocation, and SLURM_JOB_ID is not set",
-            hint="get one with: salloc --nodes=2, or leave --here away to submit a job",
-        )
+        return None
     try:
         argv = ["scontrol", "--oneliner", "show", "job", job_id]
         said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
@@ -56,7 +49,7 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
     return parse_allocation(job_id, said, environment)
 
 
-def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> Allocation:
+def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> SlurmAllocation:
     """From `scontrol --oneliner show job`, and what salloc and srun set for their commands."""
     nodes = re.search(r"\bNumNodes=(\d+)", said)
     tres = _TRES.search(said)
@@ -70,7 +63,7 @@ def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> 
         for _ in range(int(times or 1))
     ]
     mem_mib = _mib(found.get("mem", ""))
-    return Allocation(
+    return SlurmAllocation(
         job_id=job_id,
         num_nodes=num_nodes,
         cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
@@ -83,7 +76,7 @@ def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> 
     )
 
 
-def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> None:
+def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> None:
     """Raise JobError for what the allocation does not have: srun would wait for it, or fail."""
     resources = job.resources
     where = f"allocation {allocation.job_id}"
@@ -114,7 +107,7 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: Allocati
         )
 
 
-def _check_memory(job: JobSpec, allocation: Allocation) -> None:
+def _check_memory(job: JobSpec, allocation: SlurmAllocation) -> None:
     wanted_gb, has_mib = job.resources.mem_gb, allocation.mem_mib_per_node
     if wanted_gb is None or not has_mib or _mib_of_gb(wanted_gb) <= has_mib:
         return
@@ -125,7 +118,7 @@ def _check_memory(job: JobSpec, allocation: Allocation) -> None:
     )
 
 
-def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> list[str]:
+def step_options(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> list[str]:
     """What srun is told beyond what it is told in a batch job.
 
     A step that names no memory or GPUs takes all of the allocation's, and no other step can start
@@ -144,7 +137,7 @@ def step_options(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) 
     return options
 
 
-def _step_memory(job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> int | None:
+def _step_memory(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> int | None:
     """MiB per node: what the job says, or its profile, else the share that goes with its CPUs.
 
     A profile is written for whole jobs, and may say more than this allocation has: srun would wait

@@ -13,7 +13,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.check import parse_minutes
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import run_command
-from hpcdist.schedulers.asked import asks_for_gpus, cpus_per_node, time_limit_min
+from hpcdist.schedulers.resources import asks_for_gpus, cpus_per_node, time_limit_min
 
 _TIMEOUT_S = 5.0
 _FORMAT = "%P|%D|%c|%G|%l"

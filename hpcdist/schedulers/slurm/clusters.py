@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from hpcdist.base.errors import SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.slurm.config import ask_config
 
 _NAME = re.compile(r"^ClusterName\s*=\s*(\S+)\s*$", re.MULTILINE)

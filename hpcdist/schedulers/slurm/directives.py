@@ -11,8 +11,8 @@ import shlex
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, warning_before_s
-from hpcdist.schedulers import Dependency, Target
-from hpcdist.schedulers.asked import (
+from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.resources import (
     asks_for_gpus,
     cpus_per_node,
     mem_gb_per_node,

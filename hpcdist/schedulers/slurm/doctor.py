@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.finding import Finding, failed, passed, warned
+from hpcdist.schedulers.base import Finding, failed, passed, warned
 from hpcdist.schedulers.slurm.environment import submission_environment
 
 _TIMEOUT_S = 30.0

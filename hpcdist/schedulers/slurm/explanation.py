@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
-from hpcdist.schedulers.asked import asks_for_gpus, mem_gb_per_node, source
-from hpcdist.schedulers.explained import (
+from hpcdist.schedulers.resources import (
+    asks_for_gpus,
     limit_line,
+    mem_gb_per_node,
     no_gpus_line,
     no_memory_line,
     product,
     ranks_and_cpus,
+    source,
 )
 from hpcdist.schedulers.slurm.directives import end_options, resource_options
 

@@ -10,7 +10,7 @@ import msgspec
 
 from hpcdist.machine.command import run_command
 from hpcdist.runs.verdict import State
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.slurm.reasons import ENDED_REASONS, plain_reason
 
 TIMEOUT_S = 30.0

@@ -13,10 +13,8 @@ import re
 import msgspec
 
 from hpcdist.machine.command import run_command
-from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.causes import Cause
-from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.requeue import Cause, Decision
 
 _TIMEOUT_S = 10.0
 """Of one call; what fails is tried again."""
@@ -34,35 +32,23 @@ class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
     """It was chosen to make room, and perhaps has a grace period."""
 
 
-class SlurmRequeuer:
-    """The job is the one that the environment names."""
-
-    def life(self) -> int:
-        """SLURM_RESTART_COUNT, which Slurm sets from the first requeue on."""
-        return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-
-    def decide(self, verdict: Verdict) -> Decision:
-        """What Slurm's view of the job makes of the verdict."""
-        return decide(verdict, self._ask(), life=self.life())
-
-    def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
-        """Ask the controller; it ends this job's processes, and queues it again."""
-        run_command(["scontrol", "requeue", _job_id()], timeout_s=_TIMEOUT_S)
-
-    def _ask(self) -> OwnJob:
-        argv = ["scontrol", "--oneliner", "show", "job", _job_id()]
-        return parse_job(run_command(argv, timeout_s=_TIMEOUT_S).stdout)
+def ask_own_job() -> OwnJob:
+    """Ask Slurm about the job that the environment names; raises SchedulerError."""
+    argv = ["scontrol", "--oneliner", "show", "job", _job_id()]
+    return parse_job(run_command(argv, timeout_s=_TIMEOUT_S).stdout)
 
 
-requeuer = SlurmRequeuer()
+def requeue_own_job() -> None:
+    """Have Slurm end this job's processes, and queue it again; raises SchedulerError."""
+    run_command(["scontrol", "requeue", _job_id()], timeout_s=_TIMEOUT_S)
 
 
 def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
     """What is to follow the end of a life."""
     if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
         # A preemption without a grace period looks like an administrator's requeue.
-        known: Cause = "preemption" if job.is_preempted else "requeue or preemption"
-        return Decision(sequel="leave", cause=known)
+        cause: Cause = "preemption" if job.is_preempted else "requeue or preemption"
+        return Decision(sequel="leave", cause=cause)
     if job.reason == "TimeLimit":
         return Decision(sequel="requeue", cause="time_limit")
     if job.is_preempted:

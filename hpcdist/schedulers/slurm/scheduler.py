@@ -1,32 +1,53 @@
-"""The Slurm scheduler: plan, script, submission, conditions, and the end on request."""
+"""The Slurm scheduler: what each question to it becomes in Slurm's commands."""
 
 from __future__ import annotations
 
+import getpass
+import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from hpcdist.base import files
+import msgspec
+
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan, Submission
-from hpcdist.runs.verdict import cancelled_verdict
-from hpcdist.schedulers import Condition, Plan, Target, Task
-from hpcdist.schedulers.accounting import Accounting
-from hpcdist.schedulers.asked import cpus_per_node
-from hpcdist.schedulers.known import (
+from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict, cancelled_verdict
+from hpcdist.schedulers.base import (
+    Accounting,
+    Allocation,
+    Condition,
+    Finding,
+    JobPlace,
+    Plan,
+    Scheduler,
+    Target,
+    Task,
+)
+from hpcdist.schedulers.jobs import (
     JobIndex,
     job_key,
     note_jobs,
     unsubmitted,
     wait_until_ended,
 )
+from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.resources import cpus_per_node, lay_out
 from hpcdist.schedulers.script import comment, render
+from hpcdist.schedulers.slurm import detect, doctor, requeue
+from hpcdist.schedulers.slurm.allocation import (
+    SlurmAllocation,
+    check_allocation,
+    find_allocation,
+    step_options,
+)
 from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
 from hpcdist.schedulers.slurm.clusters import (
     ClusterQuestion,
@@ -41,47 +62,45 @@ from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
 from hpcdist.schedulers.slurm.usage import ask_usage
 
 if TYPE_CHECKING:
-    from hpcdist.schedulers.slurm.submitting import ScriptExecutor
+    from hpcdist.schedulers.slurm.submitting import Sbatch
 
 _GONE_LIMIT_S = 180.0
 """KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
+_WARNINGS = ("SIGUSR2", "SIGTERM")
 _ACTIVE = ("pending", "running")
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 
 
-class SlurmScheduler:
-    """See the module."""
+class SlurmScheduler(Scheduler):
+    """Runs as Slurm's jobs, or as steps of an allocation."""
 
     name = "slurm"
+    title = "Slurm"
+    version_command = ("sbatch", "--version")
+    has_queue = True
+    allocation_variable = "SLURM_JOB_ID"
+    can_requeue = True
 
-    def plan(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
+    def plan(
+        self,
+        job: JobSpec,
+        cluster: ClusterProfile,
+        *,
+        busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
+    ) -> Plan:
         """Lay the ranks out over nodes that are not known yet.
 
         Raises JobError where sinfo tells that the partition can never run the job.
         """
         check_capacity(job, cluster, ask_capacity())
-        return self.lay_out(job, cluster)
-
-    def lay_out(self, job: JobSpec, cluster: ClusterProfile) -> Plan:
-        """The plan, where the job is known to fit."""
-        num_threads = cpus_per_node(job, cluster) // job.ranks_per_node
-        launch = LaunchPlan(
-            nodes=[NodePlan() for _ in range(job.resources.nodes)],
-            device=job.launch.device,
-            backend=job.launch.backend,
-            num_threads=num_threads,
-            environment={"OMP_NUM_THREADS": str(num_threads)},
-            interface=cluster.interface,
-            warning_signals=["SIGUSR2", "SIGTERM"],
-        )
-        return Plan(launch=launch, cluster=cluster)
+        return Plan(launch=lay_out(job, cluster, warning_signals=_WARNINGS), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """How sbatch's numbers come about."""
+        """Return how sbatch's numbers come about."""
         return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        """The batch script; pure, and the same on a machine without Slurm."""
+        """Return the batch script; it is the same on a machine without Slurm."""
         cluster = plan.cluster
         check_folder(target)
         return render(
@@ -113,7 +132,7 @@ class SlurmScheduler:
         """Give the script to sbatch, once; of a step, start it in the background."""
         question = ClusterQuestion()
         try:
-            executor, job_ids = _send(job, target, agents, script)
+            sent, job_ids = _send(job, target, agents, script)
         finally:  # no scontrol may outlive this call
             cluster = question.answer()
         note_jobs(
@@ -121,33 +140,48 @@ class SlurmScheduler:
             job_ids,
             submission=Submission(
                 scheduler=self.name,
-                step=executor.is_step,
-                process=executor.process,
+                step=sent.is_step,
+                process=sent.process,
                 cluster=cluster,
             ),
             target=target,
-            take_back=lambda: executor.take_back(job_ids),
+            take_back=lambda: sent.take_back(job_ids),
         )
-        return executor.said
+        return sent.said
 
     def submit_task(
-        self, job: JobSpec, target: Target, task: Callable[[], Any], script: str
+        self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
         """Give the script of a job that is not a run to sbatch."""
-        executor, (job_id,) = _send(job, target, [task], script)
-        return job_id, executor.said
+        sent, (job_id,) = _send(job, target, [task], script)
+        return job_id, sent.said
 
     def max_array_size(self) -> int:
-        """MaxArraySize, the number of indices from 0 on; Slurm's default where nobody tells."""
+        """Return MaxArraySize, the number of indices from 0 on; Slurm's default if unknown."""
         return ask_max_array_size()
 
     def dependency_id(self, job_id: str) -> str:
-        """123_4 is a part of 123."""
+        """Return 123 for 123_4."""
         return job_id.partition("_")[0]
 
+    def find_allocation(self, environment: Mapping[str, str]) -> SlurmAllocation | None:
+        """Ask scontrol for the allocation that SLURM_JOB_ID names."""
+        return find_allocation(environment)
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        """Lay the ranks out over the nodes of an allocation; JobError for what it does not have."""
+        assert isinstance(allocation, SlurmAllocation)
+        check_allocation(job, cluster, allocation)
+        return Plan(
+            launch=lay_out(job, cluster, warning_signals=_WARNINGS),
+            cluster=cluster,
+            allocation=allocation.job_id,
+            step_options=step_options(job, cluster, allocation),
+        )
+
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """One squeue, and one sacct where squeue does not know all of them any more; one scontrol
-        where neither does, for they may be another cluster's.
+        """Ask squeue once, sacct once where squeue does not know all of them any more, and scontrol
+        once where neither does, for they may be another cluster's.
 
         Raises SchedulerError where squeue does not answer.
         """
@@ -174,7 +208,7 @@ class SlurmScheduler:
         return found | _from_accounting(missing, submissions)
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
-        """One sacct for all of them; nothing where there is none, or it keeps no books.
+        """Ask sacct once; return nothing where there is none, or it keeps no books.
 
         Raises SchedulerError where it does not answer.
         """
@@ -219,20 +253,61 @@ class SlurmScheduler:
         for run in runs:
             run.write_verdict(cancelled_verdict())
 
+    def place(self) -> JobPlace:
+        """Return the place as srun tells it (slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT
+        VARIABLES)."""
+        place = super().place()
+        return msgspec.structs.replace(
+            place,
+            num_nodes=_number(os.environ.get("SLURM_STEP_NUM_NODES")),
+            host=os.environ.get("SLURMD_NODENAME") or place.host,
+            cpus=_number(os.environ.get("SLURM_CPUS_PER_TASK")),
+        )
+
+    def life(self) -> int:
+        """Return SLURM_RESTART_COUNT, which Slurm sets from the first requeue on."""
+        return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """Return what Slurm's view of the job makes of the verdict."""
+        return requeue.decide(verdict, requeue.ask_own_job(), life=self.life())
+
+    def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
+        """Ask the controller; it ends this job's processes, and queues it again."""
+        requeue.requeue_own_job()
+
+    def detect_site(self) -> Site:
+        """Ask sinfo, scontrol and sacctmgr."""
+        return detect.detect_slurm(getpass.getuser())
+
+    def examine(self) -> Iterator[Finding]:
+        """Look at the commands, their version, the controller and accounting."""
+        return doctor.examine()
+
+    def try_script(self, script: str) -> Finding:
+        """Ask sbatch --test-only."""
+        return doctor.try_script(script)
+
+    def explain_end(self, run: Run) -> str:
+        """Ask scontrol."""
+        return doctor.explain_end(run)
+
 
 scheduler = SlurmScheduler()
 
 
-def _send(
-    job: JobSpec, target: Target, tasks: Sequence[Callable[[], Any]], script: str
-) -> tuple[ScriptExecutor, list[str]]:
-    """One sbatch call, or the start of a step; what did it, and the jobs' ids."""
-    from hpcdist.schedulers.slurm.submitting import ScriptExecutor, StepExecutor
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
 
-    kind = StepExecutor if target.allocation else ScriptExecutor
-    executor = kind(target, script, job.resources.nodes)
-    files.write_whole(target.script_file, script)
-    return executor, executor.submit_all(tasks)
+
+def _send(
+    job: JobSpec, target: Target, tasks: Sequence[Task], script: str
+) -> tuple[Sbatch, list[str]]:
+    """Call sbatch once, or start a step; return what did it, and the jobs' ids."""
+    from hpcdist.schedulers.slurm.submitting import Sbatch, Step
+
+    sent = Step(target, script) if target.allocation else Sbatch(target, script)
+    return sent, sent.submit(tasks, num_nodes=job.resources.nodes)
 
 
 def _from_accounting(

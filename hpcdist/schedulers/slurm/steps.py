@@ -15,7 +15,7 @@ from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.machine.process import ProcessId, is_alive
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers import Condition
+from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
 
 _POLL_S = 0.5

@@ -1,25 +1,26 @@
-"""Handing a script to sbatch through submitit, which writes the pickles and knows the job after."""
+"""Handing a script to sbatch, or starting it as a step of an allocation, through submitit."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import threading
 from collections.abc import Sequence
 
-from submitit.core import utils
-from submitit.slurm.slurm import SlurmExecutor
+from submitit.slurm.slurm import SlurmJob
 
+from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
-from hpcdist.machine.command import CommandFailedError, run_command
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.machine.process import ProcessId, identify
-from hpcdist.schedulers import Target
-from hpcdist.schedulers.prepared import PreparedSubmission
+from hpcdist.schedulers.base import Target, Task
+from hpcdist.schedulers.jobs import find_by_name
 from hpcdist.schedulers.slurm.environment import submission_environment
-from hpcdist.schedulers.slurm.queue import scancel
-from hpcdist.schedulers.slurm.unclear import NoJobNamedError, find_job, is_unclear
+from hpcdist.schedulers.slurm.queue import ask_queue, scancel
+from hpcdist.schedulers.submitting import ScriptExecutor
 
 _SBATCH_TIMEOUT_S = 90.0  # sbatch itself tries for a while where the controller is busy
 
@@ -29,30 +30,59 @@ _REFUSED_HINT = (
 )
 
 
-class ScriptExecutor(PreparedSubmission, SlurmExecutor):
-    """submitit's Slurm executor, with our script in the place of the one that it would write."""
+_JOB = re.compile(r"\bjob (\d+)")
+_UNCLEAR = re.compile(r"timed out|zero bytes|receive failure|reset by peer", re.IGNORECASE)
+"""Errors of slurm_errno.c after which Slurm may have the job: none answered a request."""
+
+
+class NoJobNamedError(SchedulerError):
+    """sbatch succeeded, and did not say which job it made."""
+
+
+class Sbatch:
+    """One script, given to sbatch."""
 
     is_step = False
     process: ProcessId | None = None
-    """What was started here."""
+    """The process that was started here."""
 
-    def __init__(self, target: Target, script: str, num_nodes: int) -> None:
+    def __init__(self, target: Target, script: str) -> None:
         if shutil.which("sbatch") is None:
             raise SchedulerError(
                 "sbatch was not found: this is no login node of a Slurm cluster",
                 hint="go to a login node, load the site's Slurm module, or run with --local",
             )
-        super().__init__(target, script, num_nodes)
+        self._target = target
+        self._script = script
+        self.said: list[str] = []
+        """What Slurm had to say besides the job's id."""
+
+    def submit(self, tasks: Sequence[Task], *, num_nodes: int) -> list[str]:
+        """Submit the script, whose runs execute `tasks`; return the ids of their jobs.
+
+        Raises SchedulerError.
+        """
+        files.write_whole(self._target.script_file, self._script)
+        executor = ScriptExecutor(
+            self._target.submitit_folder,
+            job_class=SlurmJob,
+            num_tasks=num_nodes,
+            send=self.send,
+            take_back=self.take_back,
+            array_from=None if self._target.array_size is None else 0,
+        )
+        return executor.submit_all(tasks)
 
     def take_back(self, job_ids: Sequence[str]) -> None:
         """End what was submitted: nobody would know of it."""
         scancel(job_ids)
 
-    def _submit_script(self) -> str:
+    def send(self) -> str:
+        """Call sbatch; return the job's id."""
         try:
             return self._sbatch()
         except SchedulerError as error:
-            job_id = find_job(self._target.name, error) if is_unclear(error) else None
+            job_id = self._find_job(error) if _is_unclear(error) else None
             if job_id is None:
                 error.hint = _REFUSED_HINT if isinstance(error, CommandFailedError) else error.hint
                 raise
@@ -60,24 +90,29 @@ class ScriptExecutor(PreparedSubmission, SlurmExecutor):
             return job_id
 
     def _sbatch(self) -> str:
-        """The job's id."""
         done = run_command(
             ["sbatch", str(self._target.script_file)],
             timeout_s=_SBATCH_TIMEOUT_S,
             environment=submission_environment(os.environ, self._script),
         )
         self.said = [line for line in done.stderr.splitlines() if line.strip()]
-        try:
-            return str(self._get_job_id_from_submission_command(done.stdout))
-        except utils.FailedSubmissionError:
+        job = _JOB.search(done.stdout)
+        if job is None:
             raise NoJobNamedError(
                 f"sbatch said {done.stdout.strip()!r}, which names no job",
                 hint="is sbatch a wrapper of the site's? ask its administrators",
-            ) from None
+            )
+        return job[1]
+
+    def _find_job(self, error: SchedulerError) -> str | None:
+        """Return the id of the job of which sbatch has told nothing but `error`; None: there is
+        none. Raises SubmissionUnclearError where Slurm does not say."""
+        job = find_by_name(self._target.name, error, ask_queue)
+        return None if job is None else job.job_id.partition("_")[0]
 
 
-class StepExecutor(ScriptExecutor):
-    """Executes the script at once, in an allocation that is there, instead of submitting it.
+class Step(Sbatch):
+    """One script, started at once in an allocation that is there.
 
     It has a session of its own, out of reach of the terminal's Ctrl-C: the agents end their ranks
     in order.
@@ -90,7 +125,8 @@ class StepExecutor(ScriptExecutor):
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
 
-    def _submit_script(self) -> str:
+    def send(self) -> str:
+        """Start the script in the background; return the allocation's id."""
         job_id = self._target.allocation
         assert job_id is not None
         # srun finds the rest by the id; other variables would be taken for options.
@@ -108,3 +144,10 @@ class StepExecutor(ScriptExecutor):
         # A program that goes on after submitting must not keep the ended script as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
         return job_id
+
+
+def _is_unclear(error: SchedulerError) -> bool:
+    """Return whether the job may have been submitted in spite of sbatch's error."""
+    if isinstance(error, CommandFailedError):
+        return _UNCLEAR.search(error.said) is not None
+    return isinstance(error, CommandTimeoutError | NoJobNamedError)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from hpcdist.machine.command import run_command
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.schedulers.slurm.node_list import expand_nodes
 from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
 

@@ -17,7 +17,6 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.sweep import SubmittedJob, Sweep
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.local import scheduler as local
 from hpcdist.submission.single import PlannedSubmission, describe, plan_now, surroundings_now
 from hpcdist.submission.sweeps.plan import PlannedSweep, described_point
 
@@ -89,7 +88,7 @@ class LocalSweep:
             {
                 "created_s": self.created_s,
                 "job": self.planned.name,
-                "scheduler": local.name,
+                "scheduler": self.planned.scheduler.name,
                 "command": list(self.command),
                 "num_points": len(self.planned.points),
                 "max_parallel": self.planned.max_parallel,
@@ -133,7 +132,7 @@ def run_points(sweep: LocalSweep, shown: Shown) -> list[PointEnd]:
                 ends.append(end)
                 shown.ended(end)
     except BaseException:
-        local.cancel(list(running.values()))
+        sweep.planned.scheduler.cancel(list(running.values()))
         raise
     return sorted(ends, key=lambda end: end.index)
 

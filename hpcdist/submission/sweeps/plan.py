@@ -15,7 +15,7 @@ from hpcdist.job import LoadedJob
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SweepPlace
 from hpcdist.runs.sweep import Sweep
-from hpcdist.schedulers import Dependency, Scheduler, Target
+from hpcdist.schedulers.base import Dependency, Scheduler, Target
 from hpcdist.submission.single import PlannedSubmission, code_of, plan_again, prepare, shape_of
 from hpcdist.submission.sweeps.jobs import SweepJob, group_points
 from hpcdist.submission.sweeps.points import Point

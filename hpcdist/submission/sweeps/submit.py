@@ -13,7 +13,7 @@ import msgspec
 from hpcdist.base.errors import HpcdistError, SchedulerError, SubmissionUnclearError
 from hpcdist.runs.run import Run, cannot_write
 from hpcdist.runs.sweep import SubmittedJob, Sweep
-from hpcdist.schedulers import BatchScheduler, Dependency
+from hpcdist.schedulers.base import Dependency, Scheduler
 from hpcdist.submission.single import describe, surroundings_now
 from hpcdist.submission.summary_after import MakeTask, SummaryJob
 from hpcdist.submission.sweeps.plan import LaidOutJob, PlannedSweep, described_point, lay_out
@@ -34,7 +34,7 @@ class SubmittedSweep:
 
 def submit_sweep(
     planned: PlannedSweep,
-    scheduler: BatchScheduler,
+    scheduler: Scheduler,
     *,
     runs: Path,
     command: Sequence[str],
@@ -70,7 +70,7 @@ def submit_sweep(
 
 def planned_scripts(
     planned: PlannedSweep,
-    scheduler: BatchScheduler,
+    scheduler: Scheduler,
     sweep: Sweep,
     *,
     dependencies: Sequence[Dependency] = (),
@@ -99,7 +99,7 @@ def _unknown_id(job: LaidOutJob) -> str:
     return f"JOBID-of-{job.target.name}"
 
 
-def _summary_job(planned: PlannedSweep, scheduler: BatchScheduler, sweep: Sweep) -> SummaryJob:
+def _summary_job(planned: PlannedSweep, scheduler: Scheduler, sweep: Sweep) -> SummaryJob:
     return SummaryJob(scheduler=scheduler, cluster=planned.runs[0].plan.cluster, folder=sweep.path)
 
 
@@ -108,7 +108,7 @@ class _Submission:
     """A submission half way: what the scheduler has, and what it has not."""
 
     planned: PlannedSweep
-    scheduler: BatchScheduler
+    scheduler: Scheduler
     sweep: Sweep
     jobs: list[LaidOutJob]
     command: Sequence[str]

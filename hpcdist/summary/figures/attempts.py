@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
 from hpcdist.summary.values import AttemptSummary, Cost, RunSummary, TimeToAccuracy
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from hpcdist.base.statistics import mean
 from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers.accounting import Accounting
+from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
     AttemptSpan,

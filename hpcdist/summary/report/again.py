@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcdist.base.secrets import looks_secret
+from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.runs.spec import JobSource, RunSpec
 
 _JOB_FILES = (".yaml", ".yml")
@@ -41,7 +42,7 @@ def _named(name: str, job: Mapping[str, Any], source: JobSource) -> list[str]:
 
 
 def _where(spec: RunSpec) -> list[str]:
-    if spec.scheduler == "local":
+    if spec.scheduler == LOCAL:  # a profile would be refused beside it
         return ["--local"]
     words = [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
     return words + ([] if spec.cluster.name is None else ["--cluster", spec.cluster.name])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.known import JobIndex
+from hpcdist.schedulers.jobs import JobIndex
 from hpcdist.schedulers.lsf.answers import (
     parse_hosts_table,
     parse_max_array_size,

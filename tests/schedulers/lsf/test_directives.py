@@ -11,7 +11,7 @@ from hpcdist.cluster.load import load_profile
 from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import Dependency, Target
+from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.request import lsf_time

@@ -10,8 +10,8 @@ import pytest
 from hpcdist.base.errors import ProfileError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers import Dependency, Target
-from hpcdist.schedulers.lsf import scheduler
+from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.lsf.scheduler import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -11,7 +11,7 @@ from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.known import JobIndex
+from hpcdist.schedulers.jobs import JobIndex
 from hpcdist.schedulers.slurm.capacity import (
     check_capacity,
     parse_capacity,

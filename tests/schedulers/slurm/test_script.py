@@ -10,9 +10,9 @@ import pytest
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
-from hpcdist.schedulers import Dependency, Target
-from hpcdist.schedulers.slurm import scheduler
+from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.slurm.directives import directives, slurm_time, warning_s
+from hpcdist.schedulers.slurm.scheduler import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -15,7 +15,7 @@ import msgspec
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission, SweepPlace
-from hpcdist.schedulers import Condition, Target
+from hpcdist.schedulers.base import Condition, Target
 
 _STARTING_S = 120.0
 _SETTLE_S = 5.0

@@ -1,0 +1,376 @@
+"""The protocol of a scheduler, and the values that pass between schedulers and the other rooms.
+
+A scheduler is an object of a subclass of `Scheduler`, in a module that the table names
+(`hpcdist.cluster.schedulers`). The abstract methods are what every scheduler does; the others have
+defaults, for a scheduler without a queue, books, steps or requeues.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.site import Site
+from hpcdist.job.spec import JobSpec
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
+from hpcdist.runs.verdict import State, Verdict
+from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.resources import asks_for_gpus
+
+_DETECTION_TIMEOUT_S = 10.0
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """How a scheduler would run a job: made without any effect."""
+
+    launch: LaunchPlan
+    """How the ranks are laid out; the agents read it in spec.json."""
+    notes: list[str] = []
+    """What the user should know, one sentence each."""
+    cluster: ClusterProfile = ClusterProfile()
+    """How the cluster wants to be asked."""
+    allocation: str | None = None
+    """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
+    step_options: list[str] = []
+    """Options of the step beyond those of a batch job's."""
+
+
+class Allocation(Struct, frozen=True, kw_only=True):
+    """Nodes that a scheduler has given to this shell already."""
+
+    job_id: str
+    num_nodes: int
+
+
+class Dependency(Struct, frozen=True, kw_only=True):
+    """Jobs that must have ended before a job may start."""
+
+    kind: Literal["afterok", "afterany", "afternotok"]
+    """Ended well, ended in whatever way, or failed."""
+    job_ids: list[str]
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """What one script is for: one run, or all runs of an array."""
+
+    name: str
+    """What the scheduler calls the job: the id of the run, or of the sweep."""
+    folder: Path
+    """Takes script.sh, and submitit's files."""
+    cwd: str
+    """Where the ranks run."""
+    environment: dict[str, str] = {}
+    """Variables that say where things are."""
+    array_size: int | None = None
+    """Number of runs; None: one run, and no array."""
+    max_parallel: int | None = None
+    """So many runs of the array at one time; None: as many as there is room for."""
+    dependencies: list[Dependency] = []
+    """All of them must come true."""
+    allocation: str | None = None
+    """As in the plan."""
+    step_options: list[str] = []
+    """As in the plan."""
+
+    @property
+    def script_file(self) -> Path:
+        """The file that the scheduler is given."""
+        return self.folder / "script.sh"
+
+    @property
+    def submitit_folder(self) -> Path:
+        """The folder of submitit's pickles, results and logs."""
+        return self.folder / "submitit"
+
+
+class Condition(Struct, frozen=True, kw_only=True):
+    """The state of a run that has no verdict, as its scheduler tells it."""
+
+    state: State
+    reason: str | None = None
+    """Why it waits, or how it ended, in plain words."""
+    expected_start_s: float | None = None
+    """Unix time at which the scheduler expects to start it."""
+
+
+class JobPlace(Struct, frozen=True, kw_only=True):
+    """Which node of its job an agent is."""
+
+    node_rank: int
+    num_nodes: int | None = None
+    """Nodes of the job; None where the scheduler does not say."""
+    host: str
+    """What the scheduler calls the node; its host name where it does not say."""
+    cpus: int | None = None
+    """CPUs that the job has on the node; None where the scheduler does not say."""
+
+
+class Accounting(Struct, frozen=True, kw_only=True):
+    """What a scheduler's books have on a run's job, over all its lives; None where unknown."""
+
+    job_id: str
+    state: str
+    """The scheduler's own word."""
+    submit_s: float | None = None
+    """Unix time of the first submission."""
+    start_s: float | None = None
+    """Unix time of the first start."""
+    end_s: float | None = None
+    """Unix time of the last end; None while it goes on."""
+    queue_wait_s: float | None = None
+    """Time in the queue since it could have started: without the time in which it waited for other
+    jobs or was held. All lives together."""
+    elapsed_s: float | None = None
+    """Running, all lives together; so far where it goes on."""
+    exit_code: int | None = None
+    signal: int | None = None
+    """Signal that ended the job."""
+    nodes: list[str] = []
+    """Nodes of the last life, in the scheduler's order."""
+    max_rss_bytes: int | None = None
+    """Largest resident memory of a task, all processes on its node included."""
+    cpu_time_s: float | None = None
+    """Of all CPUs together."""
+    energy_j: float | None = None
+    """Where the site measures it."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One line of the doctor's."""
+
+    name: str
+    """What was checked."""
+    state: Literal["pass", "warn", "FAIL", "skip"]
+    """warn: it works, and may not for long; skip: it does not apply, or could not be looked at."""
+    detail: str
+    """What was found."""
+    advice: str = ""
+    """What to do, where it does not pass."""
+
+
+def passed(name: str, detail: str) -> Finding:
+    """Return the finding that something works."""
+    return Finding(name=name, state="pass", detail=detail)
+
+
+def warned(name: str, detail: str, advice: str) -> Finding:
+    """Return the finding that something works, and may not for long."""
+    return Finding(name=name, state="warn", detail=detail, advice=advice)
+
+
+def failed(name: str, detail: str, advice: str) -> Finding:
+    """Return the finding that something does not work."""
+    return Finding(name=name, state="FAIL", detail=detail, advice=advice)
+
+
+def skipped(name: str, detail: str) -> Finding:
+    """Return the finding that something does not apply, or could not be looked at."""
+    return Finding(name=name, state="skip", detail=detail)
+
+
+Task: TypeAlias = Callable[[], Any]
+"""What is executed on every node of a job; it can be pickled."""
+
+
+class Scheduler(ABC):
+    """One place where runs can go, and all that other rooms ask of it."""
+
+    name: ClassVar[str]
+    """As in the table."""
+    title: ClassVar[str]
+    """What people call it, as in messages: Slurm."""
+    version_command: ClassVar[Sequence[str]] = ()
+    """Command that succeeds where the scheduler is there; without one it is never chosen by itself.
+    """
+    runs_here: ClassVar[bool] = False
+    """Runs are processes of this machine: they end with the command that follows them."""
+    has_queue: ClassVar[bool] = False
+    """It holds jobs back until others have ended, and goes on when the caller has left."""
+    allocation_variable: ClassVar[str | None] = None
+    """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
+    a step; None: there are no steps."""
+    can_requeue: ClassVar[bool] = False
+    """It can start a job again that was stopped before its end."""
+    longest_poll_s: ClassVar[float] = 15.0
+    """Longest pause between two questions while a run is followed; sites frown upon more."""
+
+    # From a job to its submission.
+
+    @abstractmethod
+    def plan(
+        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
+    ) -> Plan:
+        """Check a job, and lay its ranks out.
+
+        `busy_gpus` are UUIDs of GPUs of this machine that are given away, and may not look so yet.
+        Raises JobError, ProfileError or SchedulerError where the job cannot run there.
+        """
+
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:  # noqa: ARG002 - a default
+        """Return the arithmetic behind the script: a line per kind of resource, with where its
+        numbers come from; pure."""
+        return []
+
+    @abstractmethod
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """Return the script that is executed; pure, and nothing of `target` need exist."""
+
+    @abstractmethod
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
+        """Submit, and write each run's submission.json; return what the scheduler had to say, one
+        sentence each.
+
+        `runs` is one run, or those of the array in their order; `agents` are what each node of
+        theirs executes, in the same order. On an error nothing runs, unless it is a
+        SubmissionUnclearError: then the runs may be the scheduler's, and are found by their names.
+        """
+
+    # What became of it.
+
+    @abstractmethod
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """Return the condition by run id, of runs that have no verdict yet; one question for all.
+
+        A run without submission.json is being submitted, or its submission was killed.
+        """
+
+    @abstractmethod
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """End the runs; return when no process of theirs is left."""
+
+    def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:  # noqa: ARG002 - a default
+        """Return what its books have by run id, of those runs that it knows; one question for all.
+
+        Raises SchedulerError where it does not answer.
+        """
+        return {}
+
+    # Schedulers with a queue.
+
+    def max_array_size(self) -> int:
+        """Return how many runs one array may have; 1: there are no arrays."""
+        return 1
+
+    def dependency_id(self, job_id: str) -> str:
+        """Return the id of the array that a run's job is part of; else the job's own."""
+        return job_id
+
+    def submit_task(
+        self, job: JobSpec, target: Target, task: Task, script: str
+    ) -> tuple[str, list[str]]:
+        """Submit a job that is not a run: `task` is called on its one node.
+
+        Returns the job's id, and what the scheduler had to say.
+        """
+        raise NotImplementedError
+
+    # Schedulers with steps.
+
+    def find_allocation(
+        self,
+        environment: Mapping[str, str],  # noqa: ARG002 - a default
+    ) -> Allocation | None:
+        """Return the allocation of the shell with this environment; None: it is in none.
+
+        Raises UserError where it has ended, SchedulerError where the scheduler does not answer.
+        """
+        return None
+
+    def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
+        """Check a job, and lay its ranks out over nodes of an allocation that this scheduler found.
+
+        Raises JobError for what the allocation does not have.
+        """
+        raise NotImplementedError
+
+    # Within a job.
+
+    def place(self) -> JobPlace:
+        """Return which node of its job the calling agent is; by default as submitit tells it."""
+        import submitit
+
+        node_rank = submitit.JobEnvironment().global_rank
+        return JobPlace(node_rank=node_rank, host=socket.gethostname())
+
+    def life(self) -> int:
+        """Return how often the scheduler had started this job before: 0 in its first life."""
+        return 0
+
+    def decide(self, verdict: Verdict) -> Decision:
+        """Return what is to follow a stop after a warning, whose signal is `verdict.signal`, or the
+        loss of an agent (kind agent_lost).
+
+        Raises SchedulerError or OSError where that is not known.
+        """
+        raise NotImplementedError
+
+    def requeue(self, run: Run) -> None:
+        """Have the scheduler start this job, which is the run's, again; it may end the caller at
+        once.
+
+        Raises RequeueRefusedError where it refuses for good, SchedulerError or OSError where it is
+        worth while to ask again.
+        """
+        raise NotImplementedError
+
+    # The site, and whether it is fit.
+
+    def answers(self) -> bool:
+        """Return whether the scheduler is here, for who leaves the choice to hpcdist."""
+        if not self.version_command or shutil.which(self.version_command[0]) is None:
+            return False
+        try:
+            done = subprocess.run(
+                self.version_command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_DETECTION_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return done.returncode == 0
+
+    def detect_site(self) -> Site:
+        """Return what the site offers, for a first hpcdist.yaml.
+
+        Raises SchedulerError where the scheduler does not tell.
+        """
+        raise SchedulerError(
+            f"{self.title} does not tell what the site offers",
+            hint="write hpcdist.yaml by hand; see docs/guide.md",
+        )
+
+    def asks_for_gpus(self, job: JobSpec, plan: Plan) -> bool:
+        """Return whether the job's nodes are to have GPUs."""
+        return asks_for_gpus(job, plan.cluster)
+
+    def examine(self) -> Iterator[Finding]:
+        """Find out whether the scheduler is there and answers."""
+        yield from ()
+
+    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - a default
+        """Find out whether the scheduler would take a script."""
+        return skipped("directives", f"{self.title} has no dry run")
+
+    def explain_end(self, run: Run) -> str:  # noqa: ARG002 - a default
+        """Return what the scheduler says of the end of a run's job; empty where it says nothing."""
+        return ""

@@ -1,0 +1,1 @@
+"""The local scheduler: this machine as a cluster of simulated nodes."""

@@ -1,0 +1,277 @@
+"""The local scheduler: this machine as a cluster of simulated nodes, through submitit.
+
+submitit's own local executor knows one node only, so N nodes are N tasks of it. Each has its own
+agent, its own loopback address and its own share of the CPUs and GPUs, so that what runs here is
+what runs on a cluster.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from hpcdist.base import files
+from hpcdist.base.errors import SchedulerError
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
+from hpcdist.machine.cpus import usable_cpus
+from hpcdist.machine.gpus import list_gpus
+from hpcdist.machine.memory import free_bytes
+from hpcdist.machine.process import (
+    ProcessId,
+    descendants,
+    identify,
+    is_alive,
+    is_cleaner,
+    send_signal,
+)
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import State, cancelled_verdict
+from hpcdist.schedulers.base import (
+    Condition,
+    Finding,
+    Plan,
+    Scheduler,
+    Target,
+    Task,
+    passed,
+    skipped,
+)
+from hpcdist.schedulers.local import layout
+from hpcdist.schedulers.script import comment, render
+
+_PATIENCE_S = 0.9
+"""How long agents have, beyond the ranks' grace, to end a run in order before they are killed."""
+
+_KILL_PATIENCE_S = 5.0
+_POLL_S = 0.02
+_STARTING_S = 60.0
+
+
+class LocalScheduler(Scheduler):
+    """Runs as processes of this machine."""
+
+    name = "local"
+    title = "this machine"
+    runs_here = True
+    longest_poll_s = 1.0  # asking this machine is cheap
+
+    def plan(
+        self, job: JobSpec, cluster: ClusterProfile, *, busy_gpus: Collection[str] = ()
+    ) -> Plan:
+        """Lay the ranks out over this machine.
+
+        Raises JobError where it has not enough memory or GPUs, or no free port.
+        """
+        launch = layout.lay_out(job, busy_gpus)
+        return Plan(launch=launch, notes=layout.notes(job, launch), cluster=cluster)
+
+    def explain(self, job: JobSpec, plan: Plan) -> list[str]:
+        """Return how the ranks share this machine."""
+        return layout.explain(job, plan.launch)
+
+    def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
+        """Return the script that starts one node's agent."""
+        return render(
+            "local.sh.j2",
+            job_comment=comment(job.name),
+            num_nodes=job.resources.nodes,
+            cwd=target.cwd,
+            setup=plan.cluster.setup,
+            settings=plan.cluster.environment | target.environment,
+            python=plan.cluster.python or sys.executable,
+            environment=plan.launch.environment,
+            submitit_folder=str(target.submitit_folder),
+        )
+
+    def submit(
+        self,
+        job: JobSpec,
+        target: Target,
+        runs: Sequence[Run],
+        script: str,
+        *,
+        agents: Sequence[Task],
+    ) -> list[str]:
+        """Start the agents in the background, in a session of their own."""
+        from submitit.local.local import LocalJob
+
+        from hpcdist.schedulers.submitting import ScriptExecutor, start_local_controller
+
+        (run,) = runs
+        files.write_whole(target.script_file, script)
+        target.submitit_folder.mkdir(parents=True, exist_ok=True)
+        started: list[ProcessId] = []
+
+        def start() -> str:
+            process = start_local_controller(
+                shlex.join(["/bin/bash", str(target.script_file)]),
+                target.submitit_folder,
+                num_tasks=job.resources.nodes,
+                log=run.submitit_folder / "controller.log",
+            )
+            started.extend(_listed(identify(process.pid)))
+            # A program that goes on after submitting must not keep the ended run as a zombie.
+            threading.Thread(target=process.wait, daemon=True).start()
+            return str(process.pid)
+
+        executor = ScriptExecutor(
+            target.submitit_folder,
+            job_class=LocalJob,
+            num_tasks=job.resources.nodes,
+            send=start,
+            take_back=lambda _: _kill_all(started),
+        )
+        (job_id,) = executor.submit_all(agents)
+        try:
+            run.write_submission(
+                Submission(
+                    scheduler=self.name,
+                    job_id=job_id,
+                    submitted_s=time.time(),
+                    process=started[0] if started else None,
+                )
+            )
+        except BaseException:
+            _kill_all(started)
+            raise
+        return []
+
+    def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
+        """Look at the processes: running while an agent lives, pending while only submitit does."""
+        return {run.id: Condition(state=_state(run)) for run in runs}
+
+    def cancel(self, runs: Sequence[Run]) -> None:
+        """Ask the agents to end the runs; kill what does not obey.
+
+        Raises SchedulerError where a run is on another host, or cannot be killed.
+        """
+        for run in runs:
+            self._cancel(run)
+
+    def _cancel(self, run: Run) -> None:
+        _refuse_remote(_processes(run))
+        for agent in _living(_agents(run)):
+            send_signal(agent.pid, signal.SIGTERM)
+        _wait_until(lambda: not _living(_agents(run)), _patience_s(run))
+        _wait_until(lambda: not _kill_all(_processes(run)), _KILL_PATIENCE_S)
+        if left := _living(_processes(run)):
+            raise SchedulerError(
+                f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
+                hint="they may wait for a device or a file system; see their state with ps",
+            )
+        run.write_verdict(cancelled_verdict())
+
+    def asks_for_gpus(self, job: JobSpec, plan: Plan) -> bool:  # noqa: ARG002 - as the protocol has it
+        """Return whether the plan uses GPUs: what this machine has is known."""
+        return plan.launch.device == "cuda"
+
+    def examine(self) -> Iterator[Finding]:
+        """Find out what there is to run on."""
+        gpus = list_gpus()
+        there = f"{len(gpus)} GPUs, {sum(gpu.is_idle for gpu in gpus)} idle" if gpus else "no GPU"
+        free = free_bytes() / 1e9
+        yield passed("machine", f"{len(usable_cpus())} CPUs, {there}, {free:.1f} GB of memory free")
+
+    def try_script(self, script: str) -> Finding:  # noqa: ARG002 - as the protocol has it
+        """There is nobody who could refuse it."""
+        return skipped("directives", "a run on this machine has none")
+
+
+scheduler = LocalScheduler()
+
+
+def _state(run: Run) -> State:
+    submission = run.read_submission()
+    agents = _agents(run)
+    if any(is_alive(agent) is not False for agent in agents):
+        return "running"  # on another host as far as can be known: its end is a verdict
+    if submission is None and not agents:
+        return "pending" if _is_new(run) else "lost"
+    controller = None if submission is None else submission.process
+    if not agents and controller is not None and is_alive(controller) is not False:
+        return "pending"
+    return "lost"
+
+
+def _is_new(run: Run) -> bool:
+    """Return whether the run is being submitted now, and not left behind by a submission that was
+    killed.
+
+    submitit is started moments after the last file that is written into the run directory itself.
+    """
+    try:
+        return time.time() - run.path.stat().st_mtime < _STARTING_S
+    except OSError:  # deleted a moment ago
+        return False
+
+
+def _processes(run: Run) -> list[ProcessId]:
+    """Return the agents and submitit's controller."""
+    submission = run.read_submission() or Submission()
+    return [*_agents(run), *_listed(submission.process)]
+
+
+def _agents(run: Run) -> list[ProcessId]:
+    try:
+        values = [files.read_json(path) for path in run.launch_folder.glob("agent-*.json")]
+    except OSError:
+        return []
+    found = [value.get("process") for value in values if isinstance(value, dict)]
+    return [process for value in found for process in _listed(_process(value))]
+
+
+def _process(value: Any) -> ProcessId | None:
+    try:
+        return msgspec.convert(value, ProcessId)
+    except msgspec.ValidationError:
+        return None
+
+
+def _listed(process: ProcessId | None) -> list[ProcessId]:
+    return [] if process is None else [process]
+
+
+def _living(processes: Iterable[ProcessId]) -> list[ProcessId]:
+    return [process for process in processes if is_alive(process)]
+
+
+def _refuse_remote(processes: Iterable[ProcessId]) -> None:
+    for process in processes:
+        if is_alive(process) is None:
+            raise SchedulerError(
+                f"the run is on host {process.host}, and cannot be seen from here",
+                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+            )
+
+
+def _kill_all(processes: Iterable[ProcessId]) -> bool:
+    """SIGKILL the living and all below them, tasks that are no agents yet too; False: none lived.
+
+    What this misses goes with its agent: forkservers and ranks end when their parents do. Those
+    that free shared memory end by themselves when it is free.
+    """
+    living = _living(processes)
+    pids = [pid for process in living for pid in (process.pid, *descendants(process.pid))]
+    for pid in pids:
+        if not is_cleaner(pid):
+            send_signal(pid, signal.SIGKILL)
+    return bool(living)
+
+
+def _patience_s(run: Run) -> float:
+    return run.read_outline().launch.grace_s + _PATIENCE_S
+
+
+def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)

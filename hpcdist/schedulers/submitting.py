@@ -1,0 +1,159 @@
+"""The door to submitit: an executor for scripts that are rendered, and what runs in the job.
+
+submitit pickles what every node of a job executes, names the pickle after the job, and runs it
+there. Rendering, calling the scheduler and watching jobs is hpcdist's. What is used here beyond
+submitit's documented interface, and may change with it (tried with 1.5.2 and 1.5.4):
+`Executor._internal_process_submissions`, `DelayedSubmission.dump`, `JobPaths`, the variables and
+the module of its local controller, and `core.submission.submitit_main`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, utils
+from submitit.core.job_environment import JobEnvironment
+
+_NO_LIMIT_S = 60 * 60 * 24 * 365
+
+
+class ScriptExecutor(core.Executor):
+    """submitit's executor, with a script of ours in the place of the one that it would write.
+
+    submitit's own arrays would forget that they are ours, and its pickles could be found only by
+    who knows the job's id.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        job_class: type[core.Job[Any]],
+        num_tasks: int,
+        send: Callable[[], str],
+        take_back: Callable[[Sequence[str]], object],
+        array_from: int | None = None,
+    ) -> None:
+        """`send` gives the script to the scheduler and returns the job's id, of an array its own;
+        `take_back` ends jobs by submitit's ids; `array_from` is the number of an array's first
+        element, None where there is no array."""
+        super().__init__(folder)
+        self.job_class = job_class
+        self._num_tasks = num_tasks
+        self._send = send
+        self._take_back = take_back
+        self._array_from = array_from
+
+    def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
+        """Submit one callable, or those of an array; return submitit's ids of the jobs.
+
+        Raises SchedulerError.
+        """
+        delayed = [utils.DelayedSubmission(one) for one in callables]
+        return [str(job.job_id) for job in self._internal_process_submissions(delayed)]
+
+    def pickle_path(self, folder: Path, place: int) -> Path:
+        """Return where a pickle is until the job's id is known."""
+        return unnamed_pickle(folder, place)
+
+    def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
+        folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
+        first = self._array_from
+        places = range(first or 0, (first or 0) + len(delayed_submissions))
+        pickles = [self.pickle_path(folder, place) for place in places]
+        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+            delayed.dump(path)
+        self.check_pickles(pickles)
+        job_id = self._send()
+        ids = [job_id if first is None else f"{job_id}_{place}" for place in places]
+        tasks = list(range(self._num_tasks))
+        jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
+        try:
+            for job, path in zip(jobs, pickles, strict=True):
+                job.paths.move_temporary_file(path, "submitted_pickle")
+        except OSError:  # a quota, say: the jobs would find nothing to do
+            self._take_back(ids)
+            raise
+        return jobs
+
+    def check_pickles(self, pickles: Sequence[Path]) -> None:
+        """Raise where the pickles are not to be submitted."""
+
+
+def start_local_controller(
+    command: str, folder: Path, *, num_tasks: int, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start submitit's local controller, which runs `command` as so many tasks.
+
+    As submitit's own start_controller does, but in a new session, and where no file of the user's
+    can stand in for a module of the standard library.
+    """
+    environment = os.environ | {
+        "SUBMITIT_LOCAL_NTASKS": str(num_tasks),
+        "SUBMITIT_LOCAL_COMMAND": command,
+        "SUBMITIT_LOCAL_TIMEOUT_S": str(_NO_LIMIT_S),
+        "SUBMITIT_LOCAL_SIGNAL_DELAY_S": "30",
+        "SUBMITIT_LOCAL_NODEID": "0",
+        "SUBMITIT_LOCAL_JOB_NUM_NODES": "1",
+        "SUBMITIT_STDERR_TO_STDOUT": "1",
+        "SUBMITIT_EXECUTOR": "local",
+        "SUBMITIT_LOCAL_WITH_SHELL": "",
+    }
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "submitit.local._local", str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            cwd=folder,
+            start_new_session=True,
+        )
+
+
+# Within a job.
+
+
+def unnamed_pickle(folder: Path, place: int) -> Path:
+    """Return the pickle of a submission's task number `place`, until the job's id is known."""
+    return folder / f"task-{place}.pkl"
+
+
+def adopt_pickle(folder: Path) -> None:
+    """Within a job: give its pickle the name that submitit looks for, where nobody has yet.
+
+    submitit names the pickle once the scheduler has told the job's id. sbatch may give up before
+    that, and its caller may be killed, while the controller has the job: then the job goes by its
+    place in the submission, which it knows by itself. The submitter may name the pickle just now:
+    its rename replaces the link.
+    """
+    job = JobEnvironment()
+    unnamed = unnamed_pickle(folder, int(job.array_task_id or 0))
+    if unnamed.exists():
+        with suppress(FileExistsError):  # the submitter, or the agent of another node
+            os.symlink(unnamed.name, utils.JobPaths(folder, job_id=job.job_id).submitted_pickle)
+
+
+def run_pickle() -> None:
+    """Run submitit's main, in a process without numpy.
+
+    submitit imports numpy as a precaution before it loads a task. Here the task is an agent, which
+    needs none, and whose ranks are forks of its forks: numpy would have read OMP_NUM_THREADS and
+    OPENBLAS_NUM_THREADS in the agent, before a program could set them. An agent starts sooner, and
+    is smaller, too.
+    """
+    is_there = "numpy" in sys.modules
+    if not is_there:
+        sys.modules["numpy"] = None  # type: ignore[assignment] # importing it fails, as if missing
+    try:
+        from submitit.core import submission
+    finally:
+        if not is_there:
+            del sys.modules["numpy"]
+    submission.submitit_main()
