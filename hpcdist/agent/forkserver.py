@@ -33,7 +33,7 @@ from hpcdist.agent.messages import (
 )
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.rank_process import become_rank
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import (

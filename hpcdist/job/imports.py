@@ -8,12 +8,13 @@ ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcdist.job.preload import LeftOut, Preload
 from hpcdist.job.program_text import OF_EACH_RANK, Change, Event, Import, Place, read_program
+
+_COSTS = "some seconds of its CPU and memory of its own, instead of once per node"
 
 _NUMERIC = frozenset(("numpy", "scipy", "sklearn", "pandas"))
 _TRAINERS = frozenset(("torchmetrics", "pytorch_lightning", "lightning"))
@@ -77,6 +78,88 @@ _LIGHT = frozenset(
 """Packages that import none of the heavy ones as they are imported; any other may."""
 _NEEDS_DYNAMO = (b"DistributedDataParallel", b"fully_shard", b"FullyShardedDataParallel", b"optim")
 """Names whose first use imports torch._dynamo, which takes as long as torch itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A package that each rank imports itself, and the change that is the reason."""
+
+    package: str
+    change: Change
+    imported_at: Place | None = None
+    """Where it may be imported before the change or may not, which decides what it reads; None: it
+    is imported after the change."""
+
+    def reason(self) -> str:
+        """Why, as the beginning of a sentence."""
+        name = self.change.name or "variables of any name"
+        if self.imported_at is not None:
+            return f"{self.change.place} sets {name}, perhaps before {self.imported_at} imports"
+        how = {
+            "condition": "under a condition",
+            "function": "in a function, which may be called before the import",
+        }
+        return (
+            f"{self.change.place} sets {name} "
+            f"{how.get(self.change.unknown, 'to what only the run can tell')}"
+        )
+
+    def remedy(self) -> str:
+        """What keeps the package imported once per node."""
+        name = self.change.name
+        if name is None:
+            return "name the variables and their values in the text, or set them where you submit"
+        if self.imported_at is not None or self.change.unknown == "function":
+            return f"set {name} at the top of the program, before all imports"
+        return f"write the value out, or set {name} where you submit: export {name}=..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preload:
+    """What is imported before the fork."""
+
+    steps: list[Change | str] = field(default_factory=list)
+    """Changes of the environment, and the modules that are imported in it, in order."""
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules alone."""
+        return [step for step in self.steps if isinstance(step, str)]
+
+    def notes(self) -> list[str]:
+        """What the user should know, a sentence for each change that keeps packages out."""
+        packages: dict[tuple[str, str], list[str]] = {}
+        for left in self.left_out:
+            packages.setdefault((left.reason(), left.remedy()), []).append(left.package)
+        return [
+            f"{reason}: each rank imports {' and '.join(names)} itself, at {_COSTS} ({remedy})"
+            for (reason, remedy), names in packages.items()
+        ]
+
+    def in_turn(self) -> Iterator[str]:
+        """The modules, each to be imported before the next is asked for: the environment of this
+        process is then as the program would have it. At the end it is as it was before, since each
+        rank runs the program from its beginning."""
+        before = dict(os.environ)
+        try:
+            for step in self.steps:
+                if isinstance(step, str):
+                    yield step
+                else:
+                    assert step.name is not None
+                    _set_variable(step.name, step.value)
+        finally:
+            for name in [step.name for step in self.steps if isinstance(step, Change)]:
+                assert name is not None
+                _set_variable(name, before.get(name))
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def heavy_imports(
@@ -184,11 +267,14 @@ class _Plan:
             self._left_out[package] = LeftOut(package=package, change=change, imported_at=at)
         if not concerned:
             return
-        if change.is_known:
+        earlier = self._unknown.get(change.name)
+        if earlier is not None and earlier.unknown == "function":
+            return  # it may be called after this change
+        if change.unknown:
+            self._unknown[change.name] = change
+        else:
             self._unknown.pop(change.name, None)
             self._steps.append(change)
-        else:
-            self._unknown[change.name] = change
 
     def load(self, event: Import) -> None:
         """A heavy module is imported, and with it what it brings, and what its use imports."""

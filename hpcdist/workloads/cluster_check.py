@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from hpcdist.base.text import show_bytes
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import CheckJob
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from hpcdist.base.errors import JobError
 from hpcdist.job.function import load_call
-from hpcdist.job.imports import heavy_imports, notes_on_imports
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports
 from hpcdist.job.source import find_main, unpacked
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop

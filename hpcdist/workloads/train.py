@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload

@@ -16,15 +16,14 @@ os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
 import numpy
 os.environ.update(TORCH_DISTRIBUTED_DEBUG="DETAIL", TORCH_COMPILE_DISABLE="1", PYTORCH_JIT="0")
 os.environ["MPLCONFIGDIR"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpl")
-from own import set_threads
-set_threads(2)
+import own
 import torch, torchmetrics
 """
 OWN = """
 import os
 os.environ.setdefault("TORCH_LOGS", "recompiles")
-def set_threads(number):
-    os.environ["OMP_NUM_THREADS"] = str(number)
+THREADS = 2
+os.environ["OMP_NUM_THREADS"] = str(THREADS)
 """
 FROM_ARGUMENTS = """
 import argparse, os, sys

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from hpcdist.agent.node import Meeting, rank_environment
-from hpcdist.job.imports import heavy_imports, notes_on_imports, readers
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports, readers
 from hpcdist.job.program_text import OF_EACH_RANK, Change, Place
 
 TORCH = ["torch", "torch.distributed"]
@@ -47,9 +46,7 @@ def plan(write):
     def plan(main, *, environ=None, function=None, **texts):
         preload = heavy_imports(write(main, **texts), environ=environ or {}, function=function)
         steps = [
-            step
-            if isinstance(step, str)
-            else f"{'putenv ' if step.is_hidden else ''}{step.name}={step.value}"
+            step if isinstance(step, str) else f"{step.name}={step.value}"
             for step in preload.steps
             if step != "torch.distributed"
         ]
@@ -138,12 +135,9 @@ SET = ["OMP_NUM_THREADS=4", "torch"]
         "import os as system\nsystem.environ.setdefault('OMP_NUM_THREADS', str(4))",
         "import os\nos.environ.update({'OMP_NUM_THREADS': f'{2 + 2}'})",
         "import os\nos.environ.update(OMP_NUM_THREADS='4')",
-        "import os\nos.environ |= dict(OMP_NUM_THREADS='4')",
+        "import os\nos.environ |= {'OMP_NUM_THREADS': '4'}",
         "import os\nenv = os.environ\nenv['OMP_NUM_THREADS'] = '4'",
-        "import os\nos.environ['OMP_NUM_THREADS'] = '%s' % ('4',)",
         "import os\nTHREADS = 4\nos.environ['OMP_NUM_THREADS'] = '%d' % THREADS",
-        "import os\nfor name in ('OMP_NUM_THREADS',):\n    os.environ[name] = '4'",
-        "import os\nfor k, v in {'OMP_NUM_THREADS': 4}.items(): os.environ[k] = str(v)",
         "import os\nif 'OMP_NUM_THREADS' not in os.environ:\n    os.environ['OMP_NUM_THREADS']='4'",
         (
             "import os\nif os.environ.get('OMP_NUM_THREADS') is None:\n"
@@ -151,30 +145,13 @@ SET = ["OMP_NUM_THREADS=4", "torch"]
         ),
         "import os\nos.environ['OMP_NUM_THREADS'] = os.getenv('OMP_NUM_THREADS', '4')",
         "import os\nos.environ['OMP_NUM_THREADS'] = os.environ['SLURM_CPUS_PER_TASK']",
-        (
-            "import os\ndef threads(number=4):\n    return str(number)\n"
-            "os.environ['OMP_NUM_THREADS'] = threads()"
-        ),
-        (
-            "import os\ndef setup(**values):\n    os.environ.update(values)\n"
-            "setup(OMP_NUM_THREADS='4')"
-        ),
-        (
-            "import os\nclass Setup:\n    def __init__(self, n):\n"
-            "        os.environ['OMP_NUM_THREADS'] = str(n)\nSetup(4)"
-        ),
-        "import os\ntry:\n    os.environ['OMP_NUM_THREADS'] = '4'\nexcept OSError: raise",
         "import own",
         "from own import *",
-        "import own\nown.inner.setup()",
     ],
 )
 def test_a_literal_is_set_before_the_import_that_follows(plan, text):
-    own = "import os\nfrom inner import N\nos.environ['OMP_NUM_THREADS'] = N\nimport inner"
-    inner = "N = '4'\ndef setup(): pass"
-    steps, left_out = plan(
-        f"{text}\nimport torch", own=own, inner=inner, environ={"SLURM_CPUS_PER_TASK": "4"}
-    )
+    own = "import os\nN = '4'\nos.environ['OMP_NUM_THREADS'] = N"
+    steps, left_out = plan(f"{text}\nimport torch", own=own, environ={"SLURM_CPUS_PER_TASK": "4"})
     assert (steps, left_out) == (SET, [])
 
 
@@ -214,6 +191,16 @@ def test_what_torch_does_not_read_or_is_not_run_before_it_changes_nothing(plan, 
         "os.environ.update(args.environment)",
         "os.environ.update({'OMP_NUM_THREADS': args.n})",
         "os.environ.clear()",
+        "os.putenv('OMP_NUM_THREADS', '1')",
+        "os.environ['A'] = getattr(os, 'environ')['B']",
+        "for name in ('OMP_NUM_THREADS',):\n    os.environ[name] = '4'",
+        "def setup(number=4):\n    os.environ['A'] = str(number)\nsetup()\nos.environ['A'] = '1'",
+        "def setup():\n    os.environ['A'] = '1'\nvars()[args.name]()",
+        "class Setup:\n    def __init__(self, n):\n        os.environ['A'] = '1'\nSetup(4)",
+        "class Setup:\n    def __init__(self, n):\n        os.environ['A'] = '1'\nk = Setup\nk(4)",
+        "try:\n    os.environ['A'] = '4'\nexcept OSError: raise",
+        "import own\nown.setup()",
+        "from own import setup as begin\nbegin()",
         "os.environ = {}",
         "if args.debug:\n    os.environ['TORCH_LOGS'] = '+dynamo'",
         "while args.more():\n    os.environ['A'] = '1'",
@@ -245,7 +232,8 @@ def test_what_torch_does_not_read_or_is_not_run_before_it_changes_nothing(plan, 
 )
 def test_torch_is_left_to_the_ranks_where_they_alone_know_what_it_reads(write, plan, text):
     main = f"import argparse, os\nargs = argparse.ArgumentParser().parse_args()\n{text}\n"
-    steps, left_out = plan(f"{main}import torch")
+    own = "import os\ndef setup(): inner()\ndef inner(): os.environ['A'] = '1'"
+    steps, left_out = plan(f"{main}import torch", own=own)
     assert "torch" not in steps
     assert left_out == ["torch"]
 
@@ -278,8 +266,8 @@ def test_each_package_is_imported_in_the_environment_that_it_finds_in_the_progra
         ("os.environ['HF_HOME'] = x()\nimport torch, lightning", (["torch"], ["lightning"])),
         ("os.environ['A'] = x()\nos.environ['A'] = '1'\nimport torch", (["A=1", "torch"], [])),
         (
-            "os.putenv('OMP_NUM_THREADS', '4')\nimport torch",
-            (["putenv OMP_NUM_THREADS=4", "torch"], []),
+            "def set_it(): os.environ['OMP_NUM_THREADS'] = '1'\nimport torch\nset_it()",
+            (["torch"], []),
         ),
         (
             "import torch\nos.environ['TORCHDYNAMO_DISABLE'] = '1'\ntorch.optim",
@@ -298,22 +286,12 @@ def test_what_is_preloaded_is_decided_by_package(plan, text, expected):
     assert not set(left_out) & set(steps)
 
 
-def test_load_dotenv_sets_what_its_file_says(plan, tmp_path):
-    (tmp_path / ".env").write_text("OMP_NUM_THREADS=3\nTORCH_LOGS=a\n")
-    (tmp_path / "other").write_text("OMP_NUM_THREADS=5\nKMP_AFFINITY=${HOME}\n")
-    there = {"TORCH_LOGS": "b"}
-    load = "from dotenv import load_dotenv\n"
-    assert plan(f"{load}load_dotenv()\nimport torch", environ=there) == (
-        ["OMP_NUM_THREADS=3", "torch"],
-        [],
-    )
-    assert plan(f"{load}load_dotenv(override=True)\nimport torch", environ=there) == (
-        ["OMP_NUM_THREADS=3", "TORCH_LOGS=a", "torch"],
-        [],
-    )
-    beside = f"{load}from pathlib import Path\nload_dotenv(Path(__file__).parent / 'other')\n"
-    assert plan(f"{beside}import torch") == (["OMP_NUM_THREADS=5"], ["torch"])
-    assert plan(f"{load}load_dotenv(input())\nimport torch") == ([], ["torch"])
+def test_load_dotenv_sets_what_its_file_names_unless_it_is_set_already(plan, tmp_path):
+    (tmp_path / ".env").write_text("# not TORCH_HOME=1\nexport TORCH_LOGS=a\nWANDB_API_KEY=b\n")
+    main = "from dotenv import load_dotenv\nload_dotenv()\nimport torch"
+    assert plan(main) == (["numpy"], ["torch"])
+    assert plan(main, environ={"TORCH_LOGS": "b"}) == (["torch"], [])
+    assert plan(main.replace("()", "(input())")) == ([], ["torch"])
 
 
 def test_the_environment_of_a_function_is_what_its_module_sets_unless_it_is_sent_alone(plan):
@@ -336,29 +314,23 @@ def test_modules_are_imported_in_the_environment_of_the_program_and_it_is_put_ba
     place = Place(file=__file__, line=1)
     steps = [
         *(
-            Change(name=name, value=value, is_known=True, place=place)
+            Change(name=name, value=value, place=place)
             for name, value in (("HAD", "after"), ("GONE", None), ("NEW", "after"))
         ),
         "first",
-        Change(name="NEW", value=None, is_known=True, place=place),
-        Change(name="HIDDEN", value="1", is_known=True, place=place, is_hidden=True),
+        Change(name="NEW", value=None, place=place),
         "second",
     ]
-    names = ("HAD", "GONE", "NEW", "HIDDEN")
+    names = ("HAD", "GONE", "NEW")
     asking = [sys.executable, "-c", f"import os; print(*map(os.environ.get, {names}))"]
     seen = [
         (module, *map(os.environ.get, names), subprocess.check_output(asking, text=True).split())
         for module in Preload(steps=steps).in_turn()
     ]
-    assert seen[0] == ("first", "after", None, "after", None, ["after", "None", "after", "None"])
-    assert seen[1][:5] == ("second", "after", None, None, None)
-    assert subprocess.check_output(asking, text=True).split() == [
-        "before",
-        "before",
-        "None",
-        "None",
-    ]
-    assert [os.environ.get(name) for name in names] == ["before", "before", None, None]
+    assert seen[0] == ("first", "after", None, "after", ["after", "None", "after"])
+    assert seen[1][:4] == ("second", "after", None, None)
+    assert subprocess.check_output(asking, text=True).split() == ["before", "before", "None"]
+    assert [os.environ.get(name) for name in names] == ["before", "before", None]
 
 
 def test_a_note_says_which_line_costs_what_and_what_to_do(write):
@@ -370,6 +342,15 @@ def test_a_note_says_which_line_costs_what_and_what_to_do(write):
         "of once per node (write the value out, or set OMP_NUM_THREADS where you submit: export "
         "OMP_NUM_THREADS=...)"
     )
+    main = (
+        "import os\ndef setup(n):\n    os.environ['OMP_NUM_THREADS'] = n\nsetup('1')\nimport numpy"
+    )
+    (note,) = notes_on_imports(write(main))
+    assert note.startswith(
+        "main.py, line 3 sets OMP_NUM_THREADS in a function, which may be called before the "
+        "import: each rank imports numpy itself"
+    )
+    assert note.endswith("(set OMP_NUM_THREADS at the top of the program, before all imports)")
     setdefault = "os.environ.setdefault('OMP_NUM_THREADS', input())"
     assert notes_on_imports(write(f"import os\n{setdefault}\nimport torch")) == []
     on_nodes = "os.environ['TMPDIR'] = '/tmp/' + os.environ['SLURM_JOB_ID']"
@@ -408,7 +389,7 @@ def test_a_program_that_cannot_be_followed_runs_all_the_same(write, monkeypatch)
     def stumble(*_):
         raise KeyError("odd")
 
-    monkeypatch.setattr("hpcdist.job.program_text.walk.Walk.run", stumble)
+    monkeypatch.setattr("hpcdist.job.program_text._Reader.run", stumble)
     (note,) = notes_on_imports(write("import torch"))
     assert note == (
         "the text of main.py cannot be followed: KeyError('odd'): "

@@ -20,7 +20,7 @@ from hpcdist.bench.benchmark import (
     stop,
 )
 from hpcdist.job.check import check_each_once
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine import memory as room
 from hpcdist.rank.context import RankContext

@@ -28,7 +28,7 @@ from hpcdist.bench.dataload.effort import Effort, turns
 from hpcdist.bench.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
 from hpcdist.bench.dataload.words import BRIEF, shortened, with_workers
 from hpcdist.data.catalog import download_data, find_data_set
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.rank.context import RankContext

@@ -23,7 +23,7 @@ from hpcdist.bench.inference.conclusion import conclude
 from hpcdist.bench.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
-from hpcdist.job.preload import Preload
+from hpcdist.job.imports import Preload
 from hpcdist.job.spec import InferenceJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
