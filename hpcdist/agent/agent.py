@@ -556,18 +556,13 @@ class Agent:
             self._log(f"node 0 is reached by {self._master_addr}, not by {meeting.master_addr}")
             meeting = msgspec.structs.replace(meeting, master_addr=self._master_addr)
         orders = rank_orders(
-            run_path=str(self.run.path),
-            run_id=self.run.id,
-            plan=self.plan,
-            node_rank=self.node_rank,
-            ranks_per_node=self._num_ranks,
-            cpus_per_rank=self.job.cpus_per_rank,
+            self.run,
+            self.job,
+            self.plan,
+            self.place,
             num_threads=self._num_threads(),
-            max_restarts=self.job.launch.max_restarts,
-            host=self.host,
             interface=self._interface,
             gpus=self._gpus,
-            cpus_of_job=self.place.cpus,
             meeting=meeting,
         )
         self._ranks.start(orders)

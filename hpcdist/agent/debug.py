@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -26,7 +26,7 @@ from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import RankEnd, Verdict
-from hpcdist.schedulers.base import Plan
+from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
 
@@ -79,8 +79,8 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     board = ProgressBoard(1)
     events = EventWriter(run.event_file(0, order.attempt))
     error_file = run.error_file(0, order.attempt)
-    context = make_context(order, run, job, events, board.slot(0))
-    code = run_workload(replace(context, has_agent=False), error_file)
+    context = make_context(order, run, job, events, board.slot(0), has_agent=False)
+    code = run_workload(context, error_file)
     return rank_end(
         run,
         job,
@@ -129,15 +129,11 @@ def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> Rank
     except NoFreePortError as error:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
     (order,) = rank_orders(
-        run_path=str(run.path),
-        run_id=run.id,
-        plan=launch,
-        node_rank=0,
-        ranks_per_node=1,
-        cpus_per_rank=job.cpus_per_rank,
+        run,
+        job,
+        launch,
+        JobPlace(node_rank=0, host=socket.gethostname()),
         num_threads=num_threads,
-        max_restarts=0,
-        host=socket.gethostname(),
         interface=launch.interface,
         gpus=launch.nodes[0].gpus or [],
         meeting=Meeting(
@@ -149,5 +145,6 @@ def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> Rank
             backend=launch.backend,
         ),
     )
+    order.environment["TORCHELASTIC_MAX_RESTARTS"] = "0"
     del order.environment["TORCHELASTIC_USE_AGENT_STORE"]
     return order

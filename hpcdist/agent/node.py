@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hpcdist.agent.agreement import DisagreementError
+from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, usable_cpus
 from hpcdist.machine.gpus import visible_uuids
+from hpcdist.rank.context import RankPlace
+from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
+from hpcdist.schedulers.base import JobPlace
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[str, list[str]]:
-    """The device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
+    """Return the device of a node's ranks and the UUIDs of their GPUs, one per rank, or as many of
     `most_gpus` as there are.
 
     `wanted` is auto, cpu or cuda. Raises DisagreementError where GPUs are wanted or there, but
@@ -35,31 +39,13 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
     return "cuda", gpus[: most_gpus or ranks]
 
 
-class RankOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent asks its forkserver to start: one rank."""
+class RankOrder(RankPlace, frozen=True, kw_only=True):
+    """What an agent asks its forkserver to start: one rank."""
 
     run_path: str
-    rank: int
-    local_rank: int
-    world_size: int
-    local_world_size: int
-    node_rank: int
-    num_nodes: int
-    attempt: int
-    restart_count: int
-    host: str
-    device: str
-    backend: str
-    cpus: list[int]
-    """CPUs that it is bound to; none where the job is not bound to its own."""
-    num_cpus: int
-    """CPUs that the ranks of its node have together."""
-    num_threads: int
-    environment: dict[str, str]
     gpu: str | None = None
     """UUID of its GPU, or of its first."""
-    num_gpus: int = 0
-    """GPUs that it drives: from that of its device on."""
+    environment: dict[str, str]
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,64 +62,60 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_orders(
-    *,
-    run_path: str,
-    run_id: str,
+    run: Run,
+    job: JobSpec,
     plan: LaunchPlan,
-    node_rank: int,
-    ranks_per_node: int,
-    cpus_per_rank: int | None,
+    node: JobPlace,
+    *,
     num_threads: int,
-    max_restarts: int,
-    host: str,
     interface: str | None,
     gpus: Sequence[str] = (),
-    cpus_of_job: int | None = None,
     meeting: Meeting,
 ) -> list[RankOrder]:
-    """The ranks that one node starts for one attempt.
+    """Return the ranks that one node starts for one attempt.
 
-    `gpus` are the UUIDs of theirs, equally many each; `cpus_of_job` is how many CPUs the job has on
-    the node, where the scheduler says so.
+    `gpus` are the UUIDs of theirs, equally many each.
     """
+    num_ranks = job.ranks_per_node
     num_nodes = len(plan.nodes)
-    num_gpus = len(gpus) // ranks_per_node
-    shares = plan.nodes[node_rank].rank_cpus or _shares(
-        usable_cpus(), ranks_per_node, cpus_per_rank, cpus_of_job
+    num_gpus = len(gpus) // num_ranks
+    shares = plan.nodes[node.node_rank].rank_cpus or _shares(
+        usable_cpus(), num_ranks, job.cpus_per_rank, node.cpus
     )
     bound_to = {cpu for share in shares for cpu in share}
-    return [
-        RankOrder(
-            run_path=run_path,
-            rank=node_rank * ranks_per_node + local_rank,
+    orders = []
+    for local_rank in range(num_ranks):
+        place = RankPlace(
+            rank=node.node_rank * num_ranks + local_rank,
             local_rank=local_rank,
-            world_size=num_nodes * ranks_per_node,
-            local_world_size=ranks_per_node,
-            node_rank=node_rank,
+            world_size=num_nodes * num_ranks,
+            local_world_size=num_ranks,
+            node_rank=node.node_rank,
             num_nodes=num_nodes,
+            host=node.host,
+            device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
+            num_gpus=num_gpus,
+            backend=meeting.backend,
             attempt=meeting.attempt,
             restart_count=meeting.restart_count,
-            host=host,
-            device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
-            backend=meeting.backend,
-            cpus=shares[local_rank],
-            num_cpus=len(bound_to) or cpus_of_job or len(usable_cpus()),
+            cpus=tuple(shares[local_rank]),
+            num_cpus=len(bound_to) or node.cpus or len(usable_cpus()),
             num_threads=num_threads,
-            gpu=gpus[local_rank * num_gpus] if gpus else None,
-            num_gpus=num_gpus,
-            environment=rank_environment(
-                node_rank=node_rank,
-                num_nodes=num_nodes,
-                local_rank=local_rank,
-                ranks_per_node=ranks_per_node,
-                meeting=meeting,
-                run_id=run_id,
-                max_restarts=max_restarts,
-                interface=interface,
-            ),
         )
-        for local_rank in range(ranks_per_node)
-    ]
+        environment = rank_environment(
+            place,
+            meeting,
+            run_id=run.id,
+            max_restarts=job.launch.max_restarts,
+            interface=interface,
+        )
+        gpu = gpus[local_rank * num_gpus] if gpus else None
+        orders.append(
+            RankOrder(
+                **place.place_fields(), run_path=str(run.path), gpu=gpu, environment=environment
+            )
+        )
+    return orders
 
 
 def _shares(
@@ -149,40 +131,30 @@ def _shares(
 
 
 def rank_environment(
-    *,
-    node_rank: int,
-    num_nodes: int,
-    local_rank: int,
-    ranks_per_node: int,
-    meeting: Meeting,
-    run_id: str,
-    max_restarts: int,
-    interface: str | None,
+    place: RankPlace, meeting: Meeting, *, run_id: str, max_restarts: int, interface: str | None
 ) -> dict[str, str]:
-    """The variables that torchrun sets for its workers, by the same names and meanings
+    """Return the variables that torchrun sets for its workers, by the same names and meanings
     (docs.pytorch.org/docs/stable/elastic/run.html), and NODE_RANK, which Lightning reads.
 
     TORCHELASTIC_USE_AGENT_STORE makes `init_process_group` connect to the store at
     MASTER_ADDR:MASTER_PORT instead of serving one from rank 0.
     """
-    rank = str(node_rank * ranks_per_node + local_rank)
-    world_size = str(num_nodes * ranks_per_node)
     variables = {
-        "RANK": rank,
-        "WORLD_SIZE": world_size,
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(ranks_per_node),
-        "GROUP_RANK": str(node_rank),
-        "GROUP_WORLD_SIZE": str(num_nodes),
-        "NODE_RANK": str(node_rank),
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+        "GROUP_RANK": str(place.node_rank),
+        "GROUP_WORLD_SIZE": str(place.num_nodes),
+        "NODE_RANK": str(place.node_rank),
         "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": world_size,
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(place.world_size),
         "MASTER_ADDR": meeting.master_addr,
         "MASTER_PORT": str(meeting.master_port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(meeting.restart_count),
+        "TORCHELASTIC_RESTART_COUNT": str(place.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
@@ -194,7 +166,7 @@ def rank_environment(
 def node_environment(
     plan: LaunchPlan, node_rank: int, num_threads: int, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables that must stand before torch is imported: libraries read them as they load.
+    """Return variables that must stand before torch is imported: libraries read them as they load.
 
     What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan chose
     GPUs.

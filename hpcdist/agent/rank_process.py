@@ -140,29 +140,22 @@ def _say(message: messages.FromRank, say_to: int) -> None:
 
 
 def make_context(
-    order: RankOrder, run: Run, job: JobSpec, events: EventWriter, slot: ProgressSlot
+    order: RankOrder,
+    run: Run,
+    job: JobSpec,
+    events: EventWriter,
+    slot: ProgressSlot,
+    *,
+    has_agent: bool = True,
 ) -> RankContext:
-    """What the workload is told."""
+    """Return what the workload is told."""
     return RankContext(
+        **order.place_fields(),
         run=run,
         job=job,
-        rank=order.rank,
-        local_rank=order.local_rank,
-        world_size=order.world_size,
-        local_world_size=order.local_world_size,
-        node_rank=order.node_rank,
-        num_nodes=order.num_nodes,
-        host=order.host,
-        device=order.device,
-        num_gpus=order.num_gpus,
-        backend=order.backend,
-        attempt=order.attempt,
-        restart_count=order.restart_count,
-        cpus=tuple(order.cpus),
-        num_cpus=order.num_cpus,
-        num_threads=order.num_threads,
         events=events,
         progress=slot,
+        has_agent=has_agent,
     )
 
 
@@ -173,6 +166,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     """
     pid = os.getpid()
     _write_start(context)
+    report = None
     slot = context.progress
     if slot is not None:
         slot.start()
@@ -183,23 +177,20 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         workloads.run(context)
     except SystemExit as leaving:
         code = exit_code(leaving)
-        last_words = _last_words(leaving)
-        if last_words is not None and os.getpid() == pid:
-            _write_report(last_words, error_file)
-        _write_end(context, code, last_words)
+        report = _last_words(leaving)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
         report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
-        if os.getpid() == pid:
-            _write_report(report, error_file)
-        _write_end(context, code, report)
     else:
         code = 0
-        _write_end(context, code)
-    if slot is not None and code == 0 and os.getpid() == pid:
+    is_rank = os.getpid() == pid
+    if report is not None and is_rank:
+        _write_report(report, error_file)
+    _write_end(context, code, report)
+    if slot is not None and code == 0 and is_rank:
         slot.finish()
     context.events.close()
     return code
@@ -234,26 +225,9 @@ def exception_name(error: BaseException) -> str:
 
 
 def _write_start(context: RankContext) -> None:
-    context.events.write(
-        "start",
-        schema=SCHEMA_VERSION,
-        rank=context.rank,
-        local_rank=context.local_rank,
-        node=context.node_rank,
-        world_size=context.world_size,
-        local_world_size=context.local_world_size,
-        num_nodes=context.num_nodes,
-        attempt=context.attempt,
-        restart_count=context.restart_count,
-        host=context.host,
-        pid=os.getpid(),
-        device=context.device,
-        num_gpus=context.num_gpus,
-        backend=context.backend,
-        num_threads=context.num_threads,
-        cpus=context.cpus,
-        num_cpus=context.num_cpus,
-    )
+    place = context.place_fields()
+    node = place.pop("node_rank")
+    context.events.write("start", schema=SCHEMA_VERSION, pid=os.getpid(), node=node, **place)
 
 
 def describe(error: BaseException) -> ErrorReport:
@@ -324,7 +298,7 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     return _EXIT_EXCEPTION
 
 
-def _write_end(context: RankContext, code: int, report: ErrorReport | None = None) -> None:
+def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> None:
     context.events.write(
         "end",
         status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),

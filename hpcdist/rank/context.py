@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from hpcdist.job.spec import JobSpec
 from hpcdist.rank.board import ProgressSlot
@@ -13,12 +14,10 @@ from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankContext:
-    """Given to the workload that this rank runs."""
+class RankPlace(Struct, frozen=True, kw_only=True):
+    """The place of a rank in its run: the one listing of what an agent orders, a rank knows, and
+    its `start` event has."""
 
-    run: Run
-    job: JobSpec
     rank: int
     local_rank: int
     world_size: int
@@ -27,9 +26,9 @@ class RankContext:
     num_nodes: int
     host: str
     device: str
-    """`cpu`, or `cuda:<local rank>`: the first of its GPUs."""
+    """`cpu`, or `cuda:<index>`: the first of its GPUs."""
     num_gpus: int = 0
-    """GPUs that this rank drives."""
+    """GPUs that this rank drives: from that of its device on."""
     backend: str
     """Process group backend: gloo or nccl."""
     attempt: int
@@ -42,11 +41,26 @@ class RankContext:
     """CPUs that the ranks of this node have together."""
     num_threads: int
     """CPU threads that this rank should use."""
+
+    def place_fields(self) -> dict[str, Any]:
+        """Return the place by field, without what a subclass adds."""
+        return {name: getattr(self, name) for name in RankPlace.__struct_fields__}
+
+
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
+class RankContext(RankPlace, frozen=True, kw_only=True):
+    """What one rank knows about itself: given to the workload that it runs."""
+
+    run: Run
+    job: JobSpec
     events: EventWriter
     progress: ProgressSlot | None = None
     has_agent: bool = True
     """An agent watches this rank, and ends it where that must be; not so in debug mode."""
-    say: Callable[[str], None] = field(default=lambda line: print(line, flush=True))
+    say: Callable[[str], None] = _print
     """Print a line into the rank's log."""
 
     def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:

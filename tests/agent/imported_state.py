@@ -23,9 +23,13 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpcdist.agent.node import Meeting, rank_environment
 from hpcdist.job.imports import PRELOADED_PACKAGES
 from hpcdist.rank.import_state import renew_import_state
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from rank_places import environment_of, place
+
+sys.path.pop()
 
 USUAL_MODULES = (
     *("torch.distributed", "torch.distributed.fsdp", "torch._dynamo", "torch.utils.data"),
@@ -40,23 +44,11 @@ _SAYS_NOTHING = frozenset(("__doc__", "__annotations__", "__module__", "__qualna
 
 
 def rank_variables():
-    return rank_environment(
-        node_rank=1,
-        num_nodes=2,
-        local_rank=1,
-        ranks_per_node=2,
-        meeting=Meeting(
-            attempt=0,
-            restart_count=0,
-            master_addr="127.0.0.1",
-            master_port=20000,
-            device="cpu",
-            backend="gloo",
-        ),
-        run_id="run",
-        max_restarts=0,
-        interface="lo",
-    ) | {"TORCHELASTIC_ERROR_FILE": "/nonexistent", "HPCDIST_RUN_DIR": "/nonexistent"}
+    variables = environment_of(place(nodes=2, ranks_per_node=2, rank=3))
+    return variables | {
+        "TORCHELASTIC_ERROR_FILE": "/nonexistent",
+        "HPCDIST_RUN_DIR": "/nonexistent",
+    }
 
 
 VARIABLES = rank_variables()

@@ -2,19 +2,24 @@
 
 import os
 import socket
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
 from hpcdist.agent.meeting import CannotJoinError, MeetingPlace, usable_addresses
 from hpcdist.agent.node import Meeting, find_device, rank_orders
+from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
     interface_of,
     network_key,
     offered_addresses,
 )
+from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import JobPlace
 
 
 def facts(node, **changes):
@@ -77,17 +82,13 @@ def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(m
         agreement(facts(0, **shared), facts(1, gpus=["GPU-1a", "GPU-0b"], **shared))
 
 
-def orders_of(ranks, device, *, cpus=None, **options):
+def orders_of(ranks, device, *, cpus=None, cpus_of_job=None, **options):
     return rank_orders(
-        run_path="",
-        run_id="x",
-        plan=LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
-        node_rank=0,
-        ranks_per_node=ranks,
-        cpus_per_rank=None,
+        Run(Path("x")),
+        SimpleNamespace(ranks_per_node=ranks, cpus_per_rank=None, launch=Launch()),
+        LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
+        JobPlace(node_rank=0, host="h", cpus=cpus_of_job),
         num_threads=1,
-        max_restarts=0,
-        host="h",
         interface=None,
         meeting=Meeting(
             attempt=0,
@@ -108,13 +109,14 @@ def orders_of(ranks, device, *, cpus=None, **options):
 )
 def test_each_rank_is_told_how_many_cpus_its_node_has_for_all(cpus, expected):
     orders = orders_of(2, "cpu", cpus=cpus)
-    assert [(order.cpus, order.num_cpus) for order in orders] == [(own, expected) for own in cpus]
+    assert [list(order.cpus) for order in orders] == cpus
+    assert [order.num_cpus for order in orders] == [expected] * 2
 
 
 def test_ranks_of_a_job_that_is_not_bound_to_its_cpus_know_their_number(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     orders = orders_of(2, "cpu", cpus_of_job=6)
-    assert [(order.cpus, order.num_cpus) for order in orders] == [([], 6)] * 2
+    assert [(order.cpus, order.num_cpus) for order in orders] == [((), 6)] * 2
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import signal
 
 import pytest
+from rank_places import place
 
 from hpcdist.agent.node import RankOrder
 from hpcdist.agent.outcome.ends import close_event_file, rank_end
@@ -16,24 +17,8 @@ from hpcdist.runs.run import Run
 @pytest.fixture
 def order(tmp_path):
     run = Run.create(tmp_path, "x")
-    return run, RankOrder(
-        run_path=str(run.path),
-        rank=1,
-        local_rank=1,
-        world_size=2,
-        local_world_size=2,
-        node_rank=0,
-        num_nodes=1,
-        attempt=0,
-        restart_count=0,
-        host="h",
-        device="cpu",
-        backend="gloo",
-        cpus=[0],
-        num_cpus=1,
-        num_threads=1,
-        environment={},
-    )
+    fields = place(ranks_per_node=2, rank=1).place_fields()
+    return run, RankOrder(run_path=str(run.path), environment={}, **fields)
 
 
 def ended(order, **options):

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rank_places import environment_of, place
 
-from hpcdist.agent.node import Meeting, node_environment, rank_environment
+from hpcdist.agent.node import node_environment
 from hpcdist.runs.spec import LaunchPlan, NodePlan
 
 TELL = """
@@ -111,23 +112,7 @@ def test_the_variables_are_those_of_torchrun(submit, write_script, tmp_path):
 
 
 def interfaces():
-    variables = rank_environment(
-        node_rank=0,
-        num_nodes=1,
-        local_rank=0,
-        ranks_per_node=1,
-        meeting=Meeting(
-            attempt=0,
-            restart_count=0,
-            master_addr="127.0.0.1",
-            master_port=1,
-            device="cpu",
-            backend="gloo",
-        ),
-        run_id="x",
-        max_restarts=0,
-        interface="lo",
-    )
+    variables = environment_of(place())
     return [variables[f"{library}_SOCKET_IFNAME"] for library in ("GLOO", "NCCL")]
 
 

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from rank_places import environment_of, place
 
-from hpcdist.agent.node import Meeting, rank_environment
 from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports, readers
 from hpcdist.job.program_text import OF_EACH_RANK, Change, Place
 
@@ -358,19 +358,7 @@ def test_a_note_says_which_line_costs_what_and_what_to_do(write):
 
 
 def test_variables_that_each_rank_gets_concern_nothing_that_is_preloaded():
-    meeting = Meeting(
-        attempt=0, restart_count=0, master_addr="", master_port=1, device="cpu", backend="gloo"
-    )
-    given = rank_environment(
-        node_rank=0,
-        num_nodes=1,
-        local_rank=0,
-        ranks_per_node=1,
-        meeting=meeting,
-        run_id="x",
-        max_restarts=0,
-        interface=None,
-    )
+    given = environment_of(place(), interface=None)
     assert given.keys() <= OF_EACH_RANK
     assert not any(map(readers, given))
 

@@ -88,19 +88,14 @@ def rank_end(
     has_crashed = killed and signal_name not in _FROM_OUTSIDE
     last_words, crash_report = _from_log(run, order) if has_crashed else (None, None)
     message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
-    end = RankEnd(
-        rank=order.rank,
-        local_rank=order.local_rank,
-        node=order.node_rank,
-        host=order.host,
-        time_s=end_s + clock_offset_s,
+    end = msgspec.structs.replace(
+        living_end(order, progress, time_s=end_s + clock_offset_s),
         exit_code=None if killed else os.WEXITSTATUS(status),
         signal=signal_name,
         exception=report.exception if report else None,
         message=report.text if report else message,
         traceback=report.traceback if report else crash_report,
         free_bytes=report.free_bytes if report else None,
-        step=progress.step,
         finished=progress.finished or (left_early and isinstance(job, OwnCodeJob)),
         left_early=left_early,
         teardown=teardown,
