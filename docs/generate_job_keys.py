@@ -79,7 +79,7 @@ This page is written by `python docs/generate_job_keys.py`.
 
 def page() -> str:
     """The whole page as Markdown."""
-    found = structs(PACKAGE / "spec.py")
+    found = structs(PACKAGE / "job" / "spec.py")
     for name, other in _MEANING_AS_IN.items():
         _add_meanings(found[name], found[other])
     return _HEAD + "".join(_section(heading, found[name]) for name, heading in _SECTIONS.items())

@@ -12,9 +12,6 @@ from torch.nn import functional
 from hpcdist.data.normalizing import Standardization
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
 
 IGNORED_LABEL = -100
@@ -29,9 +26,8 @@ class Samples:
     """[samples, channels, height, width]: float32, normalised; or uint8 on the way to that."""
     labels: Tensor
     """int64, [samples]."""
-    drawn: NDArray[np.float64] | None = None
-    """Of images that are to be changed on the device: what is drawn for each, [samples, numbers].
-    None: they are as the model is to see them."""
+    transform_seed: int | None = None
+    """Seed for what is left to be done to images where the model is; None: nothing is left."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,7 +72,7 @@ class Samples:
         return Samples(
             images=self.images.to(device, non_blocking=non_blocking, memory_format=memory_format),
             labels=self.labels.to(device, non_blocking=non_blocking),
-            drawn=self.drawn,
+            transform_seed=self.transform_seed,
         )
 
     def pin_memory(self) -> Samples:

@@ -12,8 +12,8 @@ from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
 from hpcdist.data import cifar, digits
 from hpcdist.data.images import faces, folders
+from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.transforms import is_unchanged
-from hpcdist.data.images.whole_batch.choice import is_on_device
 from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data

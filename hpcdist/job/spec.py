@@ -79,10 +79,10 @@ class Data(Section, frozen=True, kw_only=True):
     """What is done to each training image: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
     device_transform: Literal["auto"] | bool = "auto"
-    """Change images a batch at a time where the model is, not one by one by the CPUs: of a list,
-    what comes from the first transform on that draws by lot. The same is drawn; pixels can differ
-    by rounding. auto: on GPUs, where decoder is fast, every transform is there for batches, and
-    images are of one size before random crops."""
+    """Transform images a batch at a time where the model is, by kornia, not one by one by the CPUs:
+    of a list, what comes from the first transform on that draws random numbers. Other values are
+    drawn, and pixels differ a little. auto: on GPUs, where decoder is fast, kornia is installed,
+    whole batches can have every transform, and images are of one size before random crops."""
     bad_files: Literal["skip", "refuse"] = "skip"
     """What is done about files that are no image: skip (counted and named) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, download_data, find_data_set
+from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.data.images.transforms import check_transform, is_unchanged
-from hpcdist.data.images.whole_batch.choice import check_device_transform
 from hpcdist.job.spec import TrainingJob
 from hpcdist.training.checkpoint.files import resume_candidates
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision

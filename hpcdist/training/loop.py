@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import make_batches
-from hpcdist.data.images.whole_batch.choice import device_note
+from hpcdist.data.images.device_transforms import device_note
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.context import RankContext

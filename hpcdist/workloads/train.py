@@ -128,7 +128,7 @@ def _make_trainer(
 def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s: float) -> None:
     import torch
 
-    from hpcdist.data.images.whole_batch.choice import transform_on
+    from hpcdist.data.images.device_transforms import transform_on
 
     trainer.context.events.write(
         "setup",

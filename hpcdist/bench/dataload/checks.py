@@ -6,7 +6,7 @@ from hpcdist.base.errors import JobError
 from hpcdist.bench.dataload.combinations import Combination, combine, several
 from hpcdist.bench.dataload.figures import Setting
 from hpcdist.data.catalog import check_data, find_data_set
-from hpcdist.data.images.whole_batch.choice import check_device_transform
+from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.job.check import check_each_once, show
 from hpcdist.job.spec import Data, DataloadJob
 from hpcdist.training.model.checks import check_model_name

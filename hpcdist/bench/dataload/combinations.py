@@ -34,7 +34,7 @@ class Combination:
 
 def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
     """Every combination once; those that differ only in what has no effect are one."""
-    from hpcdist.data.images.whole_batch.choice import divide
+    from hpcdist.data.images.device_transforms import divide
 
     values = [several(data, key) for key in _ORDER]
     found: dict[Setting, Combination] = {}

@@ -32,19 +32,18 @@ def image_stages(
     decode_s, pictures = _timed(contents, lambda given: samples.decode(given[1]))
     alive()
     transform_s, _ = _timed(pictures, lambda given: samples.transform(given[1], given[0][0], 0))
-    draw_s = _draw_s(samples, indices)
     alive()
     fine = [given[0] for given, _ in pictures]
     batch_s, _ = _timed([fine] if fine else [], lambda some: samples.batch(some, 0))
     alive()
-    left_s = batch_s / len(fine) - read_s - draw_s if fine else 0.0
+    left_s = batch_s / len(fine) - read_s if fine else 0.0
     computing_s = decode_s + transform_s
     # Whole batches are made with fewer detours, and some of their files are read at once.
     share = min(1.0, left_s / computing_s) if left_s > 0 and computing_s > 0 else 1.0
     return {
         "read": read_s,
         "decode": decode_s * share,
-        "transform": transform_s * share + draw_s,
+        "transform": transform_s * share,
         "collate": max(0.0, left_s - computing_s),
     }
 
@@ -55,14 +54,7 @@ def pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, flo
     channels, height, width = samples.filled_shape
     pixels = np.empty((len(chosen), height, width, channels), np.uint8)
     fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
-    return {"transform": fill_s / len(chosen) + _draw_s(samples, indices)}
-
-
-def _draw_s(samples: ImageSamples | PixelSamples, indices: Sequence[int]) -> float:
-    """Seconds per image of drawing what is then done on the device."""
-    chosen = indices[:_IMAGES]
-    draw_s, _ = _timed([chosen] if chosen else [], lambda some: samples.draw(some, 0))
-    return draw_s / len(chosen) if chosen else 0.0
+    return {"transform": fill_s / len(chosen)}
 
 
 def memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]:

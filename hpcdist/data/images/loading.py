@@ -46,8 +46,6 @@ class _Made(NamedTuple):
 
     place: int
     bad: list[tuple[int, BadFile]]
-    drawn: NDArray[np.float64] | None = None
-    """As Samples has it."""
     error: tuple[str, str] | None = None
     """Message and hint."""
 
@@ -111,7 +109,7 @@ class ImageBatches:
         self._make_room(max(share.filled_end - share.begin for share in shares))
         lists = [order[share.begin : share.filled_end].tolist() for share in shares]
         for indices, made in zip(lists, self._made(lists, epoch), strict=True):
-            yield self._take(indices, made)
+            yield self._take(indices, made, epoch)
 
     def bring(self, batch: Samples) -> Samples:
         """A batch as the model takes it: float32 and normalised, on the device.
@@ -140,7 +138,7 @@ class ImageBatches:
             self._pinned.close()
         self._loader = self._places = self._pinned = None
 
-    def _take(self, indices: list[int], made: _Made) -> Samples:
+    def _take(self, indices: list[int], made: _Made, epoch: int) -> Samples:
         if made.error is not None:
             message, hint = made.error
             raise HpcdistError(message, hint=hint)
@@ -154,7 +152,8 @@ class ImageBatches:
         self._shown = made.place
         pixels = self._places.of(made.place, len(indices))
         images = _channels_first(pixels)
-        return Samples(images=images, labels=labels, drawn=made.drawn)
+        seed = self._samples.batch_seed(indices, epoch)
+        return Samples(images=images, labels=labels, transform_seed=seed)
 
     def _made(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Made]:
         self._requests.waiting = self._number(lists, epoch)
@@ -244,8 +243,7 @@ class _Maker(Dataset[_Made]):
         out = self._places.of(request.place, len(request.indices))
         try:
             bad = self._fill(out, request)
-            drawn = self._samples.draw(request.indices, request.epoch)
-            return _Made(request.place, bad, drawn)
+            return _Made(request.place, bad)
         except HpcdistError as error:  # torch would make another message of it
             return _Made(request.place, [], error=(error.message, error.hint))
 

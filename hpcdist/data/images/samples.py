@@ -21,10 +21,14 @@ from hpcdist.data.images.decoding import (
     make_decoder,
     no_warnings,
 )
+from hpcdist.data.images.device_transforms import (
+    BatchTransform,
+    Division,
+    divide,
+    make_batch_transform,
+)
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
-from hpcdist.data.images.whole_batch.choice import Division, divide
-from hpcdist.data.images.whole_batch.transform import BatchTransform, make_batch_transform
 from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.data.splits import ImageFiles
 from hpcdist.job.spec import Data
@@ -92,13 +96,13 @@ class _Filled(ABC):
         for position, _ in bad:
             labels[position] = IGNORED_LABEL
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        return Samples(images=images, labels=labels, drawn=self.draw(indices, epoch))
+        return Samples(images=images, labels=labels, transform_seed=self.batch_seed(indices, epoch))
 
-    def draw(self, indices: Sequence[int], epoch: int) -> NDArray[np.float64] | None:
-        """What is drawn for these samples, where something is left to be done to whole batches."""
+    def batch_seed(self, indices: Sequence[int], epoch: int) -> int | None:
+        """Return the seed of a batch's transforms; None where none is left to be done to it."""
         if self.for_batches is None:
             return None
-        return self.for_batches.draw([sample_seed(self._seed, epoch, index) for index in indices])
+        return sample_seed(self._seed, epoch, indices[0])  # which no other batch begins with
 
     @abstractmethod
     def fill(
@@ -315,9 +319,9 @@ class PixelSamples(_Filled):
 
 def changed(batch: Samples, for_batches: BatchTransform | None) -> Tensor:
     """The batch's images, with what is left to be done to them."""
-    if for_batches is None or batch.drawn is None:
+    if for_batches is None or batch.transform_seed is None:
         return batch.images
-    return for_batches.apply(batch.images, batch.drawn)
+    return for_batches.apply(batch.images, seed=batch.transform_seed)
 
 
 def _check_made(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.images.whole_batch.choice import is_on_device
+from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint

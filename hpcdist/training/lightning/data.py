@@ -20,9 +20,6 @@ from hpcdist.training.evaluation import Scoring
 from hpcdist.training.lightning.progress import Progress
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from hpcdist.data.images.loading import ImageBatches
     from hpcdist.data.images.samples import BadFile
 
@@ -40,7 +37,7 @@ class TrainBatch(NamedTuple):
     """The position in the epoch after this batch's optimizer step."""
     is_last: bool
     """Of its optimizer step."""
-    drawn: NDArray[np.float64] | None
+    transform_seed: int | None
     """As Samples has it."""
 
 
@@ -97,7 +94,7 @@ class TrainBatches:
                     scale=scale,
                     end=end,
                     is_last=share is shares[-1],
-                    drawn=batch.drawn,
+                    transform_seed=batch.transform_seed,
                 )
             begin = end
 
@@ -177,7 +174,9 @@ class JobData(LightningDataModule):
         """Bring what is not there yet; test batches are, and they belong to no step."""
         if not isinstance(batch, TrainBatch) or self._batches.source.on_device:
             return batch
-        handed = Samples(images=batch.images, labels=batch.labels, drawn=batch.drawn)
+        handed = Samples(
+            images=batch.images, labels=batch.labels, transform_seed=batch.transform_seed
+        )
         brought = self._batches.source.bring(handed)
         self._timer.mark("host_to_device")
-        return batch._replace(images=brought.images, labels=brought.labels, drawn=None)
+        return batch._replace(images=brought.images, labels=brought.labels, transform_seed=None)

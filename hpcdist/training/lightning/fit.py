@@ -12,8 +12,8 @@ from pytorch_lightning import Trainer
 
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
+from hpcdist.data.images.device_transforms import device_note, transform_on
 from hpcdist.data.images.memory import share_decoded
-from hpcdist.data.images.whole_batch.choice import device_note, transform_on
 from hpcdist.data.order import LEAST_BATCH, EpochPlan
 from hpcdist.job.spec import LightningJob
 from hpcdist.rank.context import RankContext

@@ -1,1 +1,0 @@
-"""Transforms of all images of a batch at once, where the model is."""
