@@ -101,8 +101,15 @@ def counts_axis(axes: Axes, counts: Sequence[int]) -> None:
     axes.minorticks_off()
 
 
-def shared_legend(figure: Figure, all_axes: Sequence[Axes], *, columns: int = 3) -> None:
-    """Draw one legend below all axes, with each label once."""
+def shared_legend(
+    figure: Figure,
+    all_axes: Sequence[Axes],
+    *,
+    columns: int = 3,
+    loc: Any = "outside lower center",
+    **options: Any,
+) -> None:
+    """Add one legend for all axes, with each label once; `options` are matplotlib's."""
     found: dict[str, Any] = {}
     for axes in all_axes:
         for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -110,9 +117,10 @@ def shared_legend(figure: Figure, all_axes: Sequence[Axes], *, columns: int = 3)
     figure.legend(
         list(found.values()),
         list(found),
-        loc="outside lower center",
+        loc=loc,
         ncols=min(columns, max(1, len(found))),
         frameon=False,
+        **options,
     )
 
 

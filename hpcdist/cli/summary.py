@@ -219,7 +219,7 @@ def _text(result: Summary, form: str) -> str:
 
 
 def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
-    from hpcdist.summary.report.outputs import write_output
+    from hpcdist.summary.writing import write_output
 
     for form, file in files.items():
         assert file is not None
@@ -227,7 +227,7 @@ def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
 
 
 def _write_pictures(result: Summary, folder: Path) -> None:
-    from hpcdist.summary.report.pictures.files import write_pictures
+    from hpcdist.summary.writing import write_pictures
 
     written = write_pictures(result, folder)
     if written:

@@ -1,19 +1,22 @@
-"""The summary as files: what --summary-after, and comparisons, leave beside the runs."""
+"""The summary as files: those that the user names, and those beside runs and comparisons."""
 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.base.errors import UserError
 from hpcdist.monitor.states import run_accounting, run_states
 from hpcdist.runs.run import Run
 from hpcdist.summary import Summary, print_summary, summarize, to_json
 
 PICTURE = "compare.png"
+PICTURE_FORMS = ("png", "svg")
 
 
 def write_summary(runs: Sequence[Run], folder: Path) -> str:
@@ -32,13 +35,64 @@ def write_summary(runs: Sequence[Run], folder: Path) -> str:
 def write_comparisons(summary: Summary, runs: Path) -> list[Path]:
     """Write compare.png and compare.json into the folder of every comparison's sweep in the folder
     of the runs; the pictures' paths. Raises OSError."""
-    from hpcdist.summary.report.plot import write_plot
+    from hpcdist.base.plotting import drawing, save
+    from hpcdist.summary.report.pictures.shares import draw_comparison
 
     written = []
     for comparison in summary.comparisons:
         folder = runs / comparison.id
         if folder.is_dir():
             files.write_json(folder / "compare.json", msgspec.to_builtins(comparison))
-            write_plot(comparison, folder / PICTURE)
+            with drawing():
+                picture = save(draw_comparison(comparison), "png")
+            files.write_whole(folder / PICTURE, picture, mode=files.USUAL_FILE)
             written.append(folder / PICTURE)
     return written
+
+
+def write_pictures(summary: Summary, folder: Path) -> list[Path]:
+    """Draw all pictures into a folder, which is made; their paths. Raises UserError where it
+    cannot be written."""
+    from hpcdist.base.plotting import drawing, save
+    from hpcdist.summary.report.pictures.catalogue import find_pictures
+    from hpcdist.summary.report.report import make_sections
+
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for _, picture in find_pictures(make_sections(summary)):
+            with drawing():
+                figure = picture.draw()
+                for form in PICTURE_FORMS:
+                    path = folder / f"{picture.name}.{form}"
+                    files.write_whole(path, save(figure, form), mode=files.USUAL_FILE)
+                    written.append(path)
+    except OSError as error:
+        raise cannot_write_output(folder, error, what="pictures") from None
+    return written
+
+
+def write_output(path: Path, text: str, *, what: str) -> None:
+    """Write a file for the user, whole or not at all; a pipe or a device is written to.
+
+    `what` names the content in the UserError where it cannot be written.
+    """
+    data = text.encode(errors="backslashreplace")
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                file.write(data)
+        else:
+            # A link is followed: what it points to is what the user means.
+            target = Path(os.path.realpath(path))
+            files.write_whole(target, data, mode=files.USUAL_FILE)
+    except OSError as error:
+        raise cannot_write_output(path, error, what=what) from None
+
+
+def cannot_write_output(path: Path, error: OSError, *, what: str) -> UserError:
+    """The error for a file or folder of the user's that cannot be written."""
+    return UserError(
+        f"{path}: {what} cannot be written: {error.strerror}",
+        hint="name a place in a folder that is there, and that you may write to",
+    )

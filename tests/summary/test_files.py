@@ -15,8 +15,8 @@ from hpcdist.summary import summarize, to_json
 from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.markdown import to_markdown
-from hpcdist.summary.report.outputs import write_output
 from hpcdist.summary.report.report import make_report
+from hpcdist.summary.writing import write_output
 
 FAILED = Verdict(
     kind="exception",

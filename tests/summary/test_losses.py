@@ -11,7 +11,7 @@ from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import Pauses, divide
 from hpcdist.summary.figures.timing import StepTotals
-from hpcdist.summary.report.pictures.losses import draw
+from hpcdist.summary.report.pictures.shares import draw_sizes
 from hpcdist.summary.report.text import make_console
 
 ALONE = {"data_wait": 0.01, "forward_backward": 0.08, "optimizer": 0.01}
@@ -341,7 +341,7 @@ def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     assert two.lost["computing"] == pytest.approx(-0.2)
     bars = [
         (bar.get_x(), bar.get_x() + bar.get_width())
-        for bar in draw(sizes, ["1 x 1", "1 x 2"], "title").axes[0].patches
+        for bar in draw_sizes(sizes, ["1 x 1", "1 x 2"], "title").axes[0].patches
         if bar.get_y() > 0.5
     ]
     assert min(min(bar) for bar in bars) == pytest.approx(-20)

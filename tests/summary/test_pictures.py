@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 from hpcdist.base.errors import UserError
-from hpcdist.base.statistics import Measure
+from hpcdist.base.statistics import Measure, Ratio
 from hpcdist.summary import summarize
-from hpcdist.summary.report.pictures import heat_map
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.files import write_pictures
-from hpcdist.summary.report.pictures.scaling import draw, points
+from hpcdist.summary.report.pictures.over_time import draw_heat_map
+from hpcdist.summary.report.pictures.scaling import draw
 from hpcdist.summary.report.pictures.series import (
     NUM_COLUMNS,
     HeatMap,
@@ -22,7 +21,8 @@ from hpcdist.summary.report.pictures.series import (
     read_learning,
 )
 from hpcdist.summary.report.report import make_sections
-from hpcdist.summary.values import RunSummary
+from hpcdist.summary.values import RunSummary, SizeSummary
+from hpcdist.summary.writing import write_pictures
 
 
 def windows_of(events, *, times_s, clock_s, first_step=0, loss=1.0, waits_s=None):
@@ -177,37 +177,38 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path)
     }
 
 
-def run_of(gpus, mean, sd=None, *, nodes=1):
+def run_of(gpus, mean, *, against=100.0, nodes=1, sd=None):
+    speedup = Ratio(mean=mean / against, sd=sd and sd / against)
+    size = SizeSummary(
+        num_runs=1,
+        samples_per_s=Measure(mean=mean, sd=sd),
+        speedup=speedup,
+        efficiency=Measure(mean=1.0),
+    )
     return RunSummary(
-        run=f"r{nodes}-{gpus}-{mean}",
+        run=f"r{nodes}-{gpus}",
         job="ddp",
         nodes=nodes,
         gpus_per_node=gpus,
         world_size=gpus,
-        samples_per_s=Measure(mean=mean, sd=sd),
+        of_size=size,
     )
 
 
-def test_points_have_the_spread_of_repeats_and_propagate_it_to_the_speedup():
-    one, two = points([run_of(1, 90.0), run_of(1, 110.0), run_of(2, 150.0, sd=15.0)])
-    assert (one.num_gpus, one.samples_per_s.mean, one.speedup.mean) == (1, 100.0, 1.0)
-    assert one.samples_per_s.sd == pytest.approx(math.sqrt(200))
-    assert two.speedup.mean == pytest.approx(1.5)
-    assert two.speedup.sd == pytest.approx(1.5 * math.hypot(*[math.sqrt(200) / 100] * 2))
+def test_the_scaling_picture_draws_the_values_of_the_table_of_sizes():
+    rates, speedups = draw([run_of(1, 100.0, sd=5.0), run_of(2, 150.0, sd=15.0)], "two").axes
+    for axes, ends in ((rates, [(95, 105), (135, 165)]), (speedups, [(1, 1), (1.35, 1.65)])):
+        (_, _, (bars,)) = axes.containers[0]
+        drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
+        assert drawn == [pytest.approx(end) for end in ends]
 
 
-def test_as_many_gpus_on_more_nodes_are_no_repeats_and_stand_beside_the_line():
+def test_as_many_gpus_on_more_nodes_stand_beside_the_line():
     runs = [
         run_of(1, 100.0),
         run_of(2, 190.0),
         run_of(1, 120.0, nodes=2),
         run_of(2, 200.0, nodes=2),
-    ]
-    assert [(point.num_gpus, point.nodes, point.speedup.mean) for point in points(runs)] == [
-        (1, 1, 1.0),
-        (2, 1, 1.9),
-        (2, 2, 1.2),
-        (4, 2, 2.0),
     ]
     axes = draw(runs, "two nodes").axes[1]
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
@@ -216,8 +217,9 @@ def test_as_many_gpus_on_more_nodes_are_no_repeats_and_stand_beside_the_line():
 
 
 def test_labels_of_what_is_far_below_the_ideal_stay_above_the_axis():
-    two_nodes = [run_of(4, 2600.0), run_of(2, 4700.0, nodes=2)]
-    figure = draw([run_of(1, 5100.0), run_of(2, 1700.0), *two_nodes, run_of(8, 3600.0)], "slow")
+    sizes = [(1, 5100.0, 1), (2, 1700.0, 1), (4, 2600.0, 1), (2, 4700.0, 2), (8, 3600.0, 1)]
+    runs = [run_of(gpus, mean, nodes=nodes, against=5100.0) for gpus, mean, nodes in sizes]
+    figure = draw(runs, "slow")
     figure.draw_without_rendering()
     for axes in figure.axes:
         assert len(axes.texts) == 5
@@ -254,7 +256,7 @@ def test_of_many_runs_those_of_every_size_learn_in_the_picture(make_ddp):
         for _, one in find_pictures(make_sections(summarize(runs, {})))
         if "learning" in one.name
     ]
-    assert picture.told.endswith("Only 7 of 9 runs are drawn.")
+    assert picture.description.endswith("Only 7 of 9 runs are drawn.")
     drawn = [line.get_label() for line in picture.draw().axes[0].lines]
     assert drawn[:2] == ["#1: training", "#1: test"]
     assert drawn[-2:] == ["#9: training", "#9: test"]
@@ -267,7 +269,7 @@ def test_the_scaling_picture_shows_what_more_gpus_would_bring(make_scaled):
         one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-scaling"
     ]
     assert picture.title == "ddp: speed against size (weak scaling)"
-    assert "dashed, what more would bring" in picture.told
+    assert "dashed, what more would bring" in picture.description
     _, axes = picture.draw().axes
     (forecast,) = [line for line in axes.lines if line.get_label() == "forecast"]
     assert list(forecast.get_xdata()) == [4, 8, 16]
@@ -283,7 +285,7 @@ def test_the_learning_picture_has_the_target_of_the_time_to_accuracy(make_ddp):
     (picture,) = [
         one for _, one in find_pictures(make_sections(summary)) if one.name == "ddp-learning"
     ]
-    assert "Dotted is 80.0 %." in picture.told
+    assert "Dotted is 80.0 %." in picture.description
     for axes in picture.draw().axes[2:]:
         assert [80.0, 80.0] in [list(line.get_ydata()) for line in axes.lines]
 
@@ -315,7 +317,7 @@ def test_pictures_are_written_as_png_and_svg_whatever_the_names_are(make_ddp, tm
 def test_the_caption_of_a_heat_map_names_the_slowest_rank(make_ddp):
     summary = summarize([make_ddp("ddp-4", 4)], {})
     told = [
-        picture.told
+        picture.description
         for _, picture in find_pictures(make_sections(summary))
         if "ranks" in picture.name
     ]
@@ -327,7 +329,7 @@ def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
     times_s = [[0.1 + 0.001 * (rank % 7)] * NUM_COLUMNS for rank in range(1000)]
     times_s[517] = [0.2] * NUM_COLUMNS
     found = HeatMap(list(range(1000)), [None] * 1000, 60.0, times_s)
-    (axes, _) = heat_map.draw(found, "large").axes
+    (axes, _) = draw_heat_map(found, "large").axes
     (image,) = axes.images
     shown = image.norm(image.get_array())[:, 0]
     slow = 517 // -(-1000 // len(shown))

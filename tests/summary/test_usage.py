@@ -16,7 +16,7 @@ from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.catalogue import find_pictures
-from hpcdist.summary.report.pictures.usage_series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
+from hpcdist.summary.report.pictures.series import CPUS_BUSY, GPU_BUSY, MOST_NODES, read_usage
 from hpcdist.summary.report.remarks import remarks
 from hpcdist.summary.report.report import make_sections
 from hpcdist.summary.report.text import make_console

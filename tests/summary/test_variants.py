@@ -13,7 +13,7 @@ from hpcdist.summary import print_summary, summarize
 from hpcdist.summary.compare.conclusions import conclusion, conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import lost_shares
-from hpcdist.summary.report.plot import make_figure
+from hpcdist.summary.report.pictures.shares import draw_comparison
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.writing import write_comparisons
 
@@ -278,7 +278,7 @@ def test_errors_in_the_picture_are_seen_on_a_dark_page(add_run):
     alone = [add_run("one", ALONE), add_run("one", ALONE | {"optimizer": 0.02})]
     two = [add_run("two", *[ALONE] * 2), add_run("two", *[ALONE | {"optimizer": 0.02}] * 2)]
     with drawing(ink="#eeeeee"):
-        speedups, _ = make_figure(compared(*alone, *two)).axes
+        speedups, _ = draw_comparison(compared(*alone, *two)).axes
     bars = [one for one in speedups.collections if isinstance(one, LineCollection)]
     assert bars
     assert {tuple(colour) for one in bars for colour in one.get_colors()} == {to_rgba("#eeeeee")}

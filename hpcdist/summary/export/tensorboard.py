@@ -17,8 +17,8 @@ from hpcdist.base import files
 from hpcdist.runs.run import Run, slug
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.export.series import History, Setting, created_s, settings_of, whole_history
-from hpcdist.summary.report.outputs import cannot_write_output
 from hpcdist.summary.values import RunSummary, Summary
+from hpcdist.summary.writing import cannot_write_output
 
 _FILE = "events.out.tfevents.0000000000.hpcdist"
 _STATUS = {"done": "STATUS_SUCCESS", "running": "STATUS_RUNNING", "pending": "STATUS_RUNNING"}

@@ -109,7 +109,7 @@ def _sections(report: Report) -> list[PageSection]:
     """Draw the pictures, and read the specs of runs and the logs of failed ones."""
     pictures: dict[int, list[PagePicture]] = defaultdict(list)
     for index, picture in find_pictures(report.sections):
-        drawn = PagePicture(picture.title, picture.told, draw_inline(picture))
+        drawn = PagePicture(picture.title, picture.description, draw_inline(picture))
         pictures[index].append(drawn)
     return [
         PageSection(section, pictures[index], [_run(row) for row in section.rows])

@@ -25,7 +25,7 @@ def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator
     of which some size was repeated, where so wanted."""
     by_id = {row.run.run: row.run for row in rows}
     groups = _groups(rows)
-    strategies = {_of(runs[0]).strategy for runs in groups}
+    strategies = {of_size(runs[0]).strategy for runs in groups}
     for runs in groups:
         if only_repeated and not _is_repeated(runs):
             continue
@@ -50,7 +50,7 @@ def _groups(rows: Sequence[Row]) -> list[list[RunSummary]]:
 
 
 def _is_repeated(runs: Sequence[RunSummary]) -> bool:
-    return any(_of(run).num_runs > 1 for run in runs)
+    return any(of_size(run).num_runs > 1 for run in runs)
 
 
 def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
@@ -88,12 +88,12 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
     told = [*_over(firsts), *([forecast_sentence(forecast, firsts[0])] if forecast else [])]
     caption = _caption(compared)
     if names_strategy:
-        caption = f"{shown(_of(compared).strategy or 'no strategy')}: {caption}"
+        caption = f"{shown(of_size(compared).strategy or 'no strategy')}: {caption}"
     return Table(caption, _columns(firsts, compared), firsts, "\n".join(told))
 
 
 def _caption(compared: RunSummary) -> str:
-    size = _of(compared)
+    size = of_size(compared)
     names = {"strong": "Strong scaling", "weak": "Weak scaling", None: "Scaling"}
     samples = size.samples_per_step
     unit = "GPU" if compared.num_cpus is None else "rank"
@@ -114,22 +114,22 @@ def _over(firsts: Sequence[RunSummary]) -> list[str]:
 
 
 def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[RunSummary]]:
-    unit_s, unit = time_unit(max(_of(run).step_time_s or 0.0 for run in firsts))
+    unit_s, unit = time_unit(max(of_size(run).step_time_s or 0.0 for run in firsts))
 
     def speedup(run: RunSummary) -> Measure | int:
-        return 1 if is_baseline(run) else _of(run).speedup
+        return 1 if is_baseline(run) else of_size(run).speedup
 
     def efficiency(run: RunSummary) -> float:
-        return 1.0 if is_baseline(run) else _of(run).efficiency.mean
+        return 1.0 if is_baseline(run) else of_size(run).efficiency.mean
 
     def is_baseline(run: RunSummary) -> bool:
         return run.run in compared.compared_with
 
     return [
         gpus_column(lambda run: run),
-        Column("runs", lambda run: _of(run).num_runs),
-        Column("samples/s", lambda run: _of(run).samples_per_s, mean_interval()),
-        Column("step", lambda run: _of(run).step_time_s, number(per=unit_s), unit=unit),
+        Column("runs", lambda run: of_size(run).num_runs),
+        Column("samples/s", lambda run: of_size(run).samples_per_s, mean_interval()),
+        Column("step", lambda run: of_size(run).step_time_s, number(per=unit_s), unit=unit),
         Column("speed-\nup", speedup, each(_speedup), is_marked=is_baseline),
         Column("effic.", efficiency, percent(), unit="%"),
         Column("differs\nfrom *", _difference, align="left"),
@@ -141,10 +141,10 @@ def _speedup(value: Measure | int) -> str:
 
 
 def _difference(run: RunSummary) -> str | None:
-    differs = _of(run).differs_from_baseline
+    differs = of_size(run).differs_from_baseline
     return None if differs is None else "yes" if differs else "no"
 
 
-def _of(run: RunSummary) -> SizeSummary:
+def of_size(run: RunSummary) -> SizeSummary:
     assert run.of_size is not None
     return run.of_size

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcdist.base.plotting import label
 from hpcdist.base.text import format_percent, format_ranges
 from hpcdist.runs.run import slug
-from hpcdist.summary.report import plot
-from hpcdist.summary.report.pictures import (
-    bandwidth,
-    heat_map,
-    learning,
-    losses,
-    phases,
-    scaling,
-    usage,
-)
-from hpcdist.summary.report.pictures.series import read_heat_map, read_learning
-from hpcdist.summary.report.pictures.usage_series import read_usage
+from hpcdist.summary.report.pictures import bandwidth, over_time, scaling, shares
+from hpcdist.summary.report.pictures.series import read_heat_map, read_learning, read_usage
 from hpcdist.summary.report.report import Section
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.report.shares import alone_losses
@@ -42,7 +32,7 @@ class Picture(NamedTuple):
     name: str
     """Of its file, without an ending; no two pictures of a summary have the same."""
     title: str
-    told: str
+    description: str
     """What is to be seen, also for those who cannot see it; what was left out."""
     draw: Callable[[], Figure]
 
@@ -59,7 +49,7 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
 
 def _of_section(section: Section) -> Iterator[Picture]:
     yield from _scaling(section)
-    yield from _losses(section)
+    yield from _shares(section)
     yield from _phases(section)
     yield from _heat_maps(section)
     yield from _learning(section)
@@ -71,11 +61,11 @@ def _of_section(section: Section) -> Iterator[Picture]:
 def _scaling(section: Section) -> Iterator[Picture]:
     job = section.name
     if section.comparison is not None:
-        draw = functools.partial(plot.make_figure, section.comparison)
-        told = (
+        draw = functools.partial(shares.draw_comparison, section.comparison)
+        description = (
             "Bars: times as fast as the first variant, and what the rest of the time was lost to."
         )
-        yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", told, draw)
+        yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", description, draw)
         return
     by_id = {row.run.run: row for row in section.rows}
     for group in section.groups:
@@ -86,75 +76,75 @@ def _scaling(section: Section) -> Iterator[Picture]:
         kind = f" ({group.scaling} scaling)" if group.scaling else ""
         title = f"{label(job)}: speed against size{kind}"
         dashed = "; dashed, what more would bring" if _is_forecast(rows) else ""
-        told = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
+        description = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
         draw = functools.partial(scaling.draw, [row.run for row in rows], title)
-        yield Picture(f"{slug(job)}-scaling", title, told, draw)
+        yield Picture(f"{slug(job)}-scaling", title, description, draw)
 
 
 def _is_forecast(rows: Sequence[Row]) -> bool:
     return any(row.run.forecast and row.run.forecast.sizes for row in rows)
 
 
-def _losses(section: Section) -> Iterator[Picture]:
+def _shares(section: Section) -> Iterator[Picture]:
     job = section.name
     for group in section.groups:
         if group.baseline and group.losses:
             title = f"{label(job)}: where the time goes"
-            told = "One bar per size: what was not lost, and what the rest was lost to."
+            description = "One bar per size: what was not lost, and what the rest was lost to."
             names = [f"{one.nodes} x {one.gpus_per_node}" for one in group.losses]
-            draw = functools.partial(losses.draw, group.losses, names, title)
-            yield Picture(f"{slug(job)}-losses", title, told, draw)
+            draw = functools.partial(shares.draw_sizes, group.losses, names, title)
+            yield Picture(f"{slug(job)}-losses", title, description, draw)
     if alone := alone_losses(section.groups):
-        yield _losses_alone(section, alone)
+        yield _alone_shares(section, alone)
 
 
-def _losses_alone(section: Section, alone: Sequence[Losses]) -> Picture:
+def _alone_shares(section: Section, alone: Sequence[Losses]) -> Picture:
     """Of groups of one size: nothing says what is ideal, so computing is."""
     numbers = {row.run.run: row.number for row in section.rows}
-    shown, left_out = alone[: phases.MOST_RUNS], ""
-    if len(shown) < len(alone):
-        left_out = f" Only {len(shown)} of {len(alone)} are drawn."
+    drawn, left_out = alone[: shares.MOST_RUNS], ""
+    if len(drawn) < len(alone):
+        left_out = f" Only {len(drawn)} of {len(alone)} are drawn."
     names = [
         f"#{format_ranges(sorted(numbers[run] for run in one.runs))}: "
         f"{one.nodes} x {one.gpus_per_node}"
-        for one in shown
+        for one in drawn
     ]
     title = f"{label(section.name)}: where the time goes, without another size to compare with"
-    told = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
-    draw = functools.partial(losses.draw, shown, names, title)
-    return Picture(f"{slug(section.name)}-shares", title, told, draw)
+    description = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+    draw = functools.partial(shares.draw_sizes, drawn, names, title)
+    return Picture(f"{slug(section.name)}-shares", title, description, draw)
 
 
 def _phases(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
     if rows:
-        shown, left_out = _first(rows, phases.MOST_RUNS)
+        drawn, left_out = _first(rows, shares.MOST_RUNS)
         title = f"{label(section.name)}: what a step consists of"
-        told = f"One bar per run: number, nodes x GPUs.{left_out}"
-        draw = functools.partial(phases.draw, shown, title)
-        yield Picture(f"{slug(section.name)}-phases", title, told, draw)
+        description = f"One bar per run: number, nodes x GPUs.{left_out}"
+        draw = functools.partial(shares.draw_phases, drawn, title)
+        yield Picture(f"{slug(section.name)}-phases", title, description, draw)
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
     several = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
     largest = sorted(several, key=lambda row: -row.run.world_size)
-    shown, left_out = _first(largest, MOST_HEAT_MAPS)
-    for row in shown:
+    drawn, left_out = _first(largest, MOST_HEAT_MAPS)
+    for row in drawn:
         found = read_heat_map(Path(row.run.path)) if row.run.path else None
         if found is not None:
             title = f"#{row.number} {label(row.run.run)}: step time by rank"
-            told = f"{heat_map.told(found)}{left_out}"
-            draw = functools.partial(heat_map.draw, found, title)
-            yield Picture(f"{slug(row.run.run)}-ranks", title, told, draw)
+            description = f"{over_time.describe_heat_map(found)}{left_out}"
+            draw = functools.partial(over_time.draw_heat_map, found, title)
+            yield Picture(f"{slug(row.run.run)}-ranks", title, description, draw)
 
 
 def _learning(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
-    shown, left_out = _first(_of_each_size_first(rows), learning.MOST_RUNS)
-    shown = sorted(shown, key=lambda row: row.number)
+    drawn, left_out = _first(_of_each_size_first(rows), over_time.MOST_LINES)
+    drawn = sorted(drawn, key=lambda row: row.number)
     named = [
-        learning.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in shown
+        over_time.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in drawn
     ]
     named = [run for run in named if not run.learning.is_empty]
     if named:
@@ -162,34 +152,34 @@ def _learning(section: Section) -> Iterator[Picture]:
         targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
         target = targets[0] if targets else None
         aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
-        told = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
-        draw = functools.partial(learning.draw, named, title, target)
-        yield Picture(f"{slug(section.name)}-learning", title, told, draw)
+        description = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
+        draw = functools.partial(over_time.draw_learning, named, title, target)
+        yield Picture(f"{slug(section.name)}-learning", title, description, draw)
 
 
 def _usage(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
     sampled = [row for row in section.rows if row.run.usage and row.run.path]
     largest = sorted(sampled, key=lambda row: -row.run.world_size)
-    shown, left_out = _first(largest, MOST_USAGES)
-    for row in shown:
+    drawn, left_out = _first(largest, MOST_USAGES)
+    for row in drawn:
         found = read_usage(Path(row.run.path or ""))
         if found is not None:
             title = f"#{row.number} {label(row.run.run)}: what it used"
-            draw = functools.partial(usage.draw, found, title)
-            told = f"{usage.told(found)}{left_out}"
-            yield Picture(f"{slug(row.run.run)}-usage", title, told, draw)
+            draw = functools.partial(over_time.draw_usage, found, title)
+            description = f"{over_time.describe_usage(found)}{left_out}"
+            yield Picture(f"{slug(row.run.run)}-usage", title, description, draw)
 
 
 def _bandwidth(section: Section) -> Iterator[Picture]:
-    shown, left_out = _first(
+    drawn, left_out = _first(
         [row for row in section.rows if row.run.all_reduce], bandwidth.MOST_RUNS
     )
-    if shown:
+    if drawn:
         title = f"{label(section.name)}: all-reduce by size"
-        told = f"One line per run: number, nodes x GPUs.{left_out}"
-        draw = functools.partial(bandwidth.draw, shown, title)
-        yield Picture(f"{slug(section.name)}-allreduce", title, told, draw)
+        description = f"One line per run: number, nodes x GPUs.{left_out}"
+        draw = functools.partial(bandwidth.draw, drawn, title)
+        yield Picture(f"{slug(section.name)}-allreduce", title, description, draw)
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
@@ -198,17 +188,17 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
     from hpcdist.bench.inference import plot as inference
 
     measured = [row for row in section.rows if row.run.inference or row.run.loading]
-    shown, left_out = _first(measured[::-1], MOST_BENCHMARKS)
-    for row in shown:
+    drawn, left_out = _first(measured[::-1], MOST_BENCHMARKS)
+    for row in drawn:
         name, title = slug(row.run.run), f"#{row.number} {label(row.run.run)}"
         if (found := row.run.inference) and any(cell.mean_time_s for cell in found.cells):
             draw = functools.partial(inference.make_figure, found.cells, f"{title}: inference")
-            told = f"Time per batch and images/s by batch size.{left_out}"
-            yield Picture(f"{name}-inference", f"{title}: inference", told, draw)
+            description = f"Time per batch and images/s by batch size.{left_out}"
+            yield Picture(f"{name}-inference", f"{title}: inference", description, draw)
         if (loaded := row.run.loading) and loaded.cells:
             draw = functools.partial(loading.make_figure, loaded.cells, f"{title}: loading")
-            told = f"Time to load a batch by workers.{left_out}"
-            yield Picture(f"{name}-loading", f"{title}: loading", told, draw)
+            description = f"Time to load a batch by workers.{left_out}"
+            yield Picture(f"{name}-loading", f"{title}: loading", description, draw)
 
 
 def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,9 +13,9 @@ from hpcdist.base.plotting import (
     new_figure,
     shared_legend,
 )
-from hpcdist.base.statistics import Measure, measure, ratio
-from hpcdist.summary.compare.sizes import Size
-from hpcdist.summary.compare.sizes import size as size_of
+from hpcdist.base.statistics import Measure
+from hpcdist.summary.compare.sizes import by_size, num_gpus
+from hpcdist.summary.report.scaling import of_size
 from hpcdist.summary.values import ForecastSize, RunSummary
 
 if TYPE_CHECKING:
@@ -31,80 +30,59 @@ _BELOW, _ABOVE = (6, -12), (6, 4)
 """Where a label is, in points."""
 
 
-class Point(NamedTuple):
-    """All runs of one size, which are repeats of each other."""
+class _Point(NamedTuple):
+    """One size, and where it is on an axis."""
 
     num_gpus: int
-    nodes: int
-    samples_per_s: Measure
-    """Mean and sd over the runs; of a single run, the sd over its windows."""
-    speedup: Measure
-
-
-def points(runs: Sequence[RunSummary]) -> list[Point]:
-    """By GPUs, then by nodes, smallest first; the speed-up is against the mean of the smallest."""
-    rates: dict[Size, list[Measure]] = defaultdict(list)
-    for run in runs:
-        if run.samples_per_s is not None:
-            rates[size_of(run)].append(run.samples_per_s)
-    means = {key: _mean(rates[key]) for key in sorted(rates)}
-    baseline = next(iter(means.values()))
-    return [
-        Point(*key, rate, Measure(mean=1.0) if rate is baseline else ratio(rate, baseline))
-        for key, rate in means.items()
-    ]
+    measured: Measure
 
 
 def draw(runs: Sequence[RunSummary], title: str) -> Figure:
-    """The runs of one group, which has several sizes."""
-    found = points(runs)
+    """Draw what the table of sizes has of one group, which has several sizes."""
+    sizes = [theirs[0] for theirs in by_size(run for run in runs if run.of_size).values()]
     is_on_cpus = any(run.num_cpus is not None for run in runs)
     figure = new_figure(9, 4.2)
     rate_axes, speed_axes = figure.subplots(1, 2)
-    smallest = found[0].samples_per_s.mean
-    to_come = _forecast(runs, found[-1])
-    _draw(rate_axes, found, [point.samples_per_s for point in found], to_come, smallest)
-    _draw(speed_axes, found, [point.speedup for point in found], to_come, 1.0)
+    rates = [_Point(num_gpus(run), of_size(run).samples_per_s) for run in sizes]
+    speedups = [_Point(num_gpus(run), of_size(run).speedup) for run in sizes]
+    speedups[0] = speedups[0]._replace(measured=Measure(mean=1.0))
+    to_come = _forecast(runs, speedups[-1])
+    _draw(rate_axes, rates, to_come, rates[0].measured.mean)
+    _draw(speed_axes, speedups, to_come, 1.0)
     unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
     finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
-    finish(speed_axes, x=unit, y=f"speed-up against {found[0].num_gpus} (mean ± sd)")
+    finish(speed_axes, x=unit, y=f"speed-up against {rates[0].num_gpus} (mean ± sd)")
     shared_legend(figure, [rate_axes])
     figure.suptitle(title)
     return figure
 
 
-def _forecast(runs: Sequence[RunSummary], last: Point) -> list[ForecastSize]:
+def _forecast(runs: Sequence[RunSummary], last: _Point) -> list[ForecastSize]:
     """The sizes to come, after the largest that was measured; empty where there is no forecast."""
     found = next((run.forecast.sizes for run in runs if run.forecast), [])
-    measured = Measure(mean=last.speedup.mean)
+    measured = Measure(mean=last.measured.mean)
     first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
     return [first, *found] if found else []
 
 
 def _draw(
-    axes: Axes,
-    found: Sequence[Point],
-    rates: Sequence[Measure],
-    to_come: Sequence[ForecastSize],
-    unit: float,
+    axes: Axes, points: Sequence[_Point], to_come: Sequence[ForecastSize], unit: float
 ) -> None:
     """`unit` is what a speed-up of 1 is on this axis."""
-    sizes = list(dict.fromkeys(point.num_gpus for point in found))
+    sizes = list(dict.fromkeys(point.num_gpus for point in points))
     drawn = [*sizes, *(size.gpus for size in to_come[1:])]
     ideal = [unit * size / sizes[0] for size in drawn]
     axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
-    fewest: dict[int, Measure] = {}
-    others: list[tuple[int, Measure]] = []
-    for point, rate in zip(found, rates, strict=True):
-        if fewest.setdefault(point.num_gpus, rate) is not rate:
-            others.append((point.num_gpus, rate))
+    fewest = {point.num_gpus: point for point in reversed(points)}
+    on_more_nodes = [point for point in points if fewest[point.num_gpus] is not point]
     is_linear = drawn[-1] <= _MOST_LINEAR * drawn[0] and not to_come
-    is_low = is_linear and min(rate.mean for rate in rates) < _LOW * ideal[-1]
+    is_low = is_linear and min(point.measured.mean for point in points) < _LOW * ideal[-1]
     shift = _ABOVE if is_low else _BELOW  # of all alike, so that none comes between two others
-    _draw_measured(axes, list(fewest.items()), LINES[0] | {"label": "measured"}, shift)
-    if others:
+    on_line = [fewest[size] for size in sizes]
+    _draw_measured(axes, on_line, LINES[0] | {"label": "measured"}, shift)
+    if on_more_nodes:
         style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
-        _draw_measured(axes, others, style, shift)
+        _draw_measured(axes, on_more_nodes, style, shift)
     _draw_forecast(axes, to_come, unit)
     axes.margins(x=0.25, y=0.12)
     if not is_linear:
@@ -117,22 +95,19 @@ def _draw(
 
 
 def _draw_measured(
-    axes: Axes,
-    measured: Sequence[tuple[int, Measure]],
-    style: dict[str, Any],
-    shift: tuple[int, int],
+    axes: Axes, points: Sequence[_Point], style: dict[str, Any], shift: tuple[int, int]
 ) -> None:
     """`shift` is that of the labels from their points."""
     axes.errorbar(
-        [size for size, _ in measured],
-        [rate.mean for _, rate in measured],
-        yerr=[rate.sd or 0.0 for _, rate in measured],
+        [point.num_gpus for point in points],
+        [point.measured.mean for point in points],
+        yerr=[point.measured.sd or 0.0 for point in points],
         capsize=4,
         **style,
     )
-    for size, rate in measured:
-        text = f"{rate.mean:.3g}" if rate.mean < 1_000 else f"{rate.mean:,.0f}"
-        axes.annotate(text, (size, rate.mean), xytext=shift, textcoords="offset points")
+    for size, measured in points:
+        text = f"{measured.mean:.3g}" if measured.mean < 1_000 else f"{measured.mean:,.0f}"
+        axes.annotate(text, (size, measured.mean), xytext=shift, textcoords="offset points")
 
 
 def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
@@ -156,7 +131,3 @@ def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> 
         linewidth=0,
         label="its 95 % interval",
     )
-
-
-def _mean(rates: Sequence[Measure]) -> Measure:
-    return rates[0] if len(rates) == 1 else measure([rate.mean for rate in rates])

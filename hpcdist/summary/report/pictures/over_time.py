@@ -1,0 +1,289 @@
+"""Pictures over time: loss and accuracy, step times by rank, and what a run used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcdist.base.plotting import (
+    LINES,
+    finish,
+    label,
+    long_unit,
+    new_figure,
+    plain_log_ticks,
+    shared_legend,
+)
+from hpcdist.base.text import format_time, number_of, time_unit
+from hpcdist.summary.report.pictures.series import (
+    GPU_BUSY,
+    Curve,
+    HeatMap,
+    Learning,
+    Line,
+    UsageSeries,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+MOST_LINES = len(LINES)
+_MOST_MARKERS = 12
+
+
+class Named(NamedTuple):
+    """One run's curves, and what the legend calls it."""
+
+    name: str
+    learning: Learning
+
+
+def draw_learning(runs: Sequence[Named], title: str, target: float | None = None) -> Figure:
+    """Loss above accuracy, where there is any, with the `target` of the time to accuracy; on the
+    left against steps, on the right against time."""
+    has_accuracy = any(run.learning.accuracy.values for run in runs)
+    num_rows = 2 if has_accuracy else 1
+    figure = new_figure(9, 1.4 + 2.6 * num_rows)
+    grid = figure.subplots(num_rows, 2, squeeze=False, sharey="row", sharex="col")
+    unit_s, unit = long_unit(_learned_s(runs))
+    for column, unit_of_time_s in enumerate((None, unit_s)):
+        for run, style in zip(runs, LINES, strict=False):
+            _draw_run([row[column] for row in grid], run, style, unit_of_time_s)
+    if has_accuracy and target is not None:
+        for axes in grid[1]:
+            axes.axhline(100 * target, color="#888888", linestyle=":", linewidth=1)
+    _finish_learning(grid, f"time since the first step ({unit})")
+    shared_legend(figure, [grid[0][0]])
+    figure.suptitle(title)
+    return figure
+
+
+def _learned_s(runs: Sequence[Named]) -> float:
+    return max(time_s for run in runs for curve in run.learning for time_s in curve.times_s[-1:])
+
+
+def _draw_run(
+    column: Sequence[Axes], run: Named, style: dict[str, Any], unit_s: float | None
+) -> None:
+    """Training thin, tests with markers; `unit_s` None is against steps."""
+    thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
+    train, test, accuracy = run.learning
+    _plot(column[0], train, unit_s, **thin, label=label(f"{run.name}: training"))
+    if test.values:
+        _plot(column[0], test, unit_s, **style, label=label(f"{run.name}: test"))
+    if accuracy.values:
+        shares = accuracy._replace(values=[100 * value for value in accuracy.values])
+        _plot(column[1], shares, unit_s, **style)
+
+
+def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
+    xs = curve.steps if unit_s is None else [time_s / unit_s for time_s in curve.times_s]
+    every = max(1, len(xs) // _MOST_MARKERS)
+    if len(xs) == 1:  # a line of one point is not to be seen
+        style = {"marker": ".", **style}
+    axes.plot(xs, curve.values, markevery=every, markersize=5, **style)
+
+
+def _finish_learning(grid: Any, time_label: str) -> None:
+    for row, name in zip(grid, ("loss", "test accuracy (%)"), strict=False):
+        finish(row[0], x="", y=name)
+        finish(row[1], x="", y="")
+    grid[-1][0].set_xlabel("steps")
+    grid[-1][1].set_xlabel(time_label)
+    losses = [value for line in grid[0][0].lines for value in line.get_ydata()]
+    if losses and min(losses) > 0 and max(losses) > 100 * min(losses):
+        grid[0][0].set_yscale("log")
+        plain_log_ticks(grid[0][0].yaxis)
+
+
+_MOST_NAMES = 32
+_MOST_ROWS = 128
+_QUANTILES = (0.01, 0.99)
+"""Colours span these: one odd window must not make all others look alike."""
+
+
+class _Rows(NamedTuple):
+    """What is drawn: a row for each rank, or for so many neighbours that rows stay visible."""
+
+    size: int
+    """Ranks in a row."""
+    times_s: NDArray[np.float64]
+    """By row and column, of the slowest rank in it."""
+
+
+def draw_heat_map(found: HeatMap, title: str) -> Figure:
+    """A row per rank, the lowest on top."""
+    rows = _rows(found)
+    unit_s, unit = time_unit(_median(rows.times_s))
+    long_s, unit_of_all = long_unit(found.whole_s)
+    low_s, high_s = _limits(rows.times_s)
+    figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows.times_s))))
+    axes = figure.subplots()
+    image = axes.imshow(
+        rows.times_s / unit_s,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="cividis",  # told apart by all kinds of sight, and lighter is slower
+        vmin=low_s / unit_s,
+        vmax=high_s / unit_s,
+        extent=(0, found.whole_s / long_s, len(rows.times_s), 0),
+    )
+    _name_rows(axes, found, rows.size)
+    axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
+    bar = figure.colorbar(image, ax=axes, extend="both")
+    bar.set_label(f"step time without the\nwait for others ({unit})")
+    figure.suptitle(title)
+    return figure
+
+
+def describe_heat_map(found: HeatMap) -> str:
+    """What the picture shows, in words."""
+    means = sorted(zip(map(_known_mean, found.times_s), range(len(found.ranks)), strict=True))
+    (low_s, fastest), (high_s, slowest) = means[0], means[-1]
+    return (
+        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(found, fastest)}) to "
+        f"{format_time(high_s)} (rank {_rank_name(found, slowest)})."
+    )
+
+
+def _known_mean(times_s: list[float]) -> float:
+    known = [time_s for time_s in times_s if not math.isnan(time_s)]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _rows(found: HeatMap) -> _Rows:
+    import numpy as np
+
+    size = -(-len(found.ranks) // _MOST_ROWS)
+    starts = range(0, len(found.ranks), size)
+    # fmax knows a time from a gap.
+    rows = [np.fmax.reduce(np.array(found.times_s[start : start + size])) for start in starts]
+    return _Rows(size, np.array(rows))
+
+
+def _median(times_s: NDArray[np.float64]) -> float:
+    import numpy as np
+
+    return float(np.nanmedian(times_s))
+
+
+def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
+    """As most times are, but far enough for a rank that is slow for most of its time."""
+    import numpy as np
+
+    low_s, high_s = np.nanquantile(times_s, _QUANTILES)
+    slowest_s = max(float(np.median(row[~np.isnan(row)])) for row in times_s)
+    low_s, high_s = float(low_s), max(float(high_s), slowest_s)
+    return low_s, high_s if high_s > low_s else low_s + 1e-9
+
+
+def _name_rows(axes: Any, found: HeatMap, size: int) -> None:
+    num_rows = -(-len(found.ranks) // size)
+    shown = range(0, num_rows, -(-num_rows // _MOST_NAMES))
+    names = [_rank_name(found, row * size) for row in shown]
+    axes.set_yticks([row + 0.5 for row in shown], names)
+    axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
+
+
+def _rank_name(found: HeatMap, index: int) -> str:
+    host = found.hosts[index]
+    return label(f"{found.ranks[index]}" + (f" {host}" if host else ""))
+
+
+_BAND_COLUMNS = 240
+_HEADROOM = 1.1
+_BAND_LABEL = "mean of all, with the least and the most"
+
+
+def draw_usage(found: UsageSeries, title: str) -> Figure:
+    """A panel for each quantity; of more GPUs or nodes than can be told apart, how they range."""
+    figure = new_figure(9, 1.5 + 1.7 * len(found.panels))
+    column = figure.subplots(len(found.panels), 1, squeeze=False, sharex=True)[:, 0]
+    longest_s = max(_longest_s(lines) for lines in found.panels.values())
+    unit_s, unit = long_unit(longest_s)
+    for axes, (panel, lines) in zip(column, found.panels.items(), strict=True):
+        if len(lines) <= MOST_LINES:
+            _draw_lines(axes, lines, unit_s)
+        else:
+            _draw_band(axes, lines, unit_s)
+        finish(axes, x="", y=panel.replace(" (", "\n("))
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * _largest(lines) or None)
+    column[-1].set_xlabel(f"time since the ranks began ({unit})")
+    shared_legend(figure, list(column))
+    figure.suptitle(title)
+    return figure
+
+
+def describe_usage(found: UsageSeries) -> str:
+    """What the picture shows, in words."""
+    means = [f"{panel}: {_range(lines)}" for panel, lines in found.panels.items()]
+    left_out = found.num_left_out
+    less = f" {number_of(left_out, 'node')} of {found.num_nodes} left out." if left_out else ""
+    return f"Mean over time, {'; '.join(means)}.{less}"
+
+
+def _range(lines: Sequence[Line]) -> str:
+    means = [_mean_over_time(line) for line in lines]
+    low, high = f"{min(means):.3g}", f"{max(means):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _mean_over_time(line: Line) -> float:
+    pairs = zip(line.values, line.lengths_s, strict=True)
+    whole = sum(value * length_s for value, length_s in pairs if not math.isnan(value))
+    return whole / (sum(line.lengths_s) or math.inf)
+
+
+def _longest_s(lines: Sequence[Line]) -> float:
+    return max(line.times_s[-1] for line in lines)
+
+
+def _largest(lines: Sequence[Line]) -> float:
+    return max(value for line in lines for value in line.values if not math.isnan(value))
+
+
+def _draw_lines(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
+    for line, style in zip(lines, LINES, strict=False):
+        axes.plot(
+            [time_s / unit_s for time_s in line.times_s],
+            line.values,
+            label=line.name,
+            markersize=4,
+            markevery=max(1, len(line.values) // _MOST_MARKERS),
+            **style,
+        )
+
+
+def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
+    import numpy as np
+
+    times_s = np.linspace(0.0, _longest_s(lines), _BAND_COLUMNS)
+    values = np.array([_at(line, times_s) for line in lines])
+    is_known = ~np.isnan(values)
+    counts = is_known.sum(0)
+    mean = np.where(counts, np.where(is_known, values, 0.0).sum(0) / np.maximum(counts, 1), np.nan)
+    style = LINES[0]
+    # fmin and fmax know a value from a gap.
+    low, high = np.fmin.reduce(values), np.fmax.reduce(values)
+    axes.fill_between(times_s / unit_s, low, high, color=style["color"], alpha=0.25)
+    axes.plot(times_s / unit_s, mean, color=style["color"], label=_BAND_LABEL)
+
+
+def _at(line: Line, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The line at these times; not known before, after and between its attempts."""
+    import numpy as np
+
+    found = np.full(len(times_s), np.nan)
+    own_s, values = np.array(line.times_s), np.array(line.values)
+    for part in np.split(np.arange(len(own_s)), np.flatnonzero(np.isnan(own_s))):
+        known = part[~np.isnan(own_s[part])]
+        if len(known):
+            half_s = np.array(line.lengths_s)[known[[0, -1]]] / 2
+            first_s, last_s = own_s[known[0]] - half_s[0], own_s[known[-1]] + half_s[1]
+            within = (times_s >= first_s) & (times_s <= last_s)
+            found[within] = np.interp(times_s[within], own_s[known], values[known])
+    return found
