@@ -111,10 +111,10 @@ def _refuse_planted(path: Path) -> None:
 
 def _read(path: Path) -> ProfileFile:
     shown = shown_path(path)
-    values = _parse(path, shown)
-    if values.get("clusters", ...) is None:
-        del values["clusters"]
     try:
+        values = _parse(path, shown)
+        if values.get("clusters", ...) is None:
+            del values["clusters"]
         check_values(values, _Contents, lambda _: shown, whole="the file")
     except JobError as error:
         raise ProfileError(error.message, hint=error.hint) from None
@@ -124,28 +124,15 @@ def _read(path: Path) -> ProfileFile:
 
 
 def _parse(path: Path, shown: str) -> dict[str, Any]:
-    from hpcdist.job.yaml12 import YamlError, parse_yaml
+    from hpcdist.job.yaml_text import parse_keys
 
     try:
-        values = parse_yaml(path.read_text(encoding="utf-8-sig"))
+        content = path.read_bytes()
     except OSError as error:
         raise ProfileError(
             f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
         ) from None
-    except UnicodeDecodeError as error:
-        raise ProfileError(
-            f"{shown} is not UTF-8 text: byte {error.start}", hint="save the file as UTF-8"
-        ) from None
-    except YamlError as error:
-        raise ProfileError(
-            f"{shown}: not valid YAML: {error}", hint="check the indentation and the quotes there"
-        ) from None
-    if values is not None and not isinstance(values, dict):
-        raise ProfileError(
-            f"{shown}: the file holds a {type(values).__name__}, must be keys with values",
-            hint="it has the keys default and clusters",
-        )
-    return values or {}
+    return parse_keys(content, shown, hint="it has the keys default and clusters") or {}
 
 
 _SUFFIX = ".yaml"

@@ -82,24 +82,17 @@ def named_jobs() -> dict[str, JobFile]:
 
 def read_job_file(file: JobFile) -> dict[str, Any]:
     """The keys of a YAML job file."""
-    from hpcdist.job.yaml12 import YamlError, parse_yaml
+    from hpcdist.job.yaml_text import parse_keys
 
-    try:
-        values = parse_yaml(_read_text(file))
-    except YamlError as error:
-        raise JobError(
-            f"{file.shown}: not valid YAML: {error}",
-            hint="check the indentation and the quotes there",
-        ) from None
+    values = parse_keys(
+        read_bytes(str(file.path), file.shown),
+        file.shown,
+        hint="a job file begins with keys such as workload: train",
+    )
     if values is None:
         raise JobError(
             f"{file.shown} is empty",
             hint="a job file has at least the key workload: train or script",
-        )
-    if not isinstance(values, dict):
-        raise JobError(
-            f"{file.shown}: the file holds a {type(values).__name__}, must be keys with values",
-            hint="a job file begins with keys such as workload: train",
         )
     return values
 
@@ -107,17 +100,6 @@ def read_job_file(file: JobFile) -> dict[str, Any]:
 def compares(values: Mapping[str, Any]) -> bool:
     """Whether the keys of a job file are those of one that compares jobs."""
     return "workload" not in values and ("compare" in values or "sweep" in values)
-
-
-def _read_text(file: JobFile) -> str:
-    content = read_bytes(str(file.path), file.shown)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise JobError(
-            f"{file.shown} is not UTF-8 text: byte {error.start} is 0x{content[error.start]:02x}",
-            hint="save the file as UTF-8",
-        ) from None
 
 
 def read_bytes(path: str, shown: str) -> bytes:

@@ -136,7 +136,7 @@ def locate(loaded: LoadedJob, error: JobError) -> JobError:
 
 def parse_flag(name: str, text: str) -> Flag:
     """A flag's text as a value: YAML, or else the text itself."""
-    from hpcdist.job.yaml12 import YamlError, parse_yaml
+    from hpcdist.job.yaml_text import YamlError, parse_yaml
 
     try:
         return Flag(name=name, value=parse_yaml(text), text=text)

@@ -1,5 +1,6 @@
 """Loading jobs: where they are found, what is refused, and in which words."""
 
+import itertools
 import os
 from zipfile import ZipFile
 
@@ -10,6 +11,11 @@ from hpcdist.base.errors import JobError
 from hpcdist.job import Flag, load_job, parse_flag
 from hpcdist.job.comparison import list_jobs
 from hpcdist.job.spec import ScriptJob, TrainJob
+
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"k{n}: &{after} [{', '.join(['*' + before] * 9)}]\n"
+    for n, (before, after) in enumerate(itertools.pairwise("abcdefghij"))
+)
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +79,13 @@ def test_a_script_in_a_job_file_is_relative_to_the_file_and_arguments_add_up(tmp
 def test_numbers_and_words_mean_what_yaml_1_2_says(tmp_path):
     path = write(
         tmp_path / "a.yaml",
-        "workload: train\ndescription: no\n"
+        "workload: train\ndescription: no\ncheckpoint: {resume: 2024-05-01}\n"
         "train: {lr: 1e-3, batch_size: 010}\nmodel: {name: 1:30}\n",
     )
     job = load_job(path).job
     assert (job.train.lr, job.train.batch_size) == (0.001, 10)
     assert (job.description, job.model.name) == ("no", "1:30")
+    assert job.checkpoint.resume == os.path.abspath("2024-05-01")
 
 
 def test_a_section_without_keys_is_an_empty_one(tmp_path):
@@ -192,6 +199,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("a: &a [*a]\n", "an anchor holds itself"),
         ("a: " + "[" * 100_000, "nested more than 50 levels deep"),
         ("a: !!python/object/apply:os.system [true]\n", "is not known here"),
+        (BOMB, "more than 100,000 values, with those that aliases repeat"),
         ("a: b\n--- \nc: d\n", "not valid YAML"),
         ("a: \x01\n", "not valid YAML"),
         (b"a: \xff\n", "is not UTF-8 text: byte 3 is 0xff"),
@@ -202,7 +210,7 @@ def test_typed_values_are_refused_by_the_name_of_their_flag():
         ("workload: train\nresources: {nodes: null}\n", "resources.nodes is null, must be"),
         ("workload: train\nresources: 5\n", "resources is 5, must be a section with keys"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_a_broken_job_file_is_refused(tmp_path, content, message):
     error = error_of(write(tmp_path / "a.yaml", content))

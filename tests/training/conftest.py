@@ -17,13 +17,13 @@ import msgspec
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-import yaml
 from torch.distributed import TCPStore
 from torch.distributed.checkpoint import FileSystemReader
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hpcdist import workloads
 from hpcdist.job.spec import JOB_TYPES, TrainJob
+from hpcdist.job.yaml_text import parse_yaml
 from hpcdist.rank.board import ProgressBoard, ProgressSlot
 from hpcdist.rank.context import RankContext
 from hpcdist.runs.events import EventWriter, read_events
@@ -151,7 +151,7 @@ def load_parts(path):
 @pytest.fixture
 def make_demo_job():
     """The job that the package ships, but for its name."""
-    values = yaml.safe_load(DEMO_JOB.read_text())
+    values = parse_yaml(DEMO_JOB.read_text())
     return lambda: msgspec.convert({"name": "ddp", **values}, TrainJob)
 
 
