@@ -374,8 +374,8 @@ def test_pictures_stay_readable_with_many_nodes(make_run, num_nodes):
     assert len(figure.axes) == 5
     assert all(len(axes.lines) == 1 for axes in figure.axes)
     left_out = num_nodes > MOST_NODES
-    assert ("left out" in pictures[0].told) == left_out
-    assert "GPU busy (%): 50" in pictures[0].told
+    assert ("left out" in pictures[0].description) == left_out
+    assert "GPU busy (%): 50" in pictures[0].description
 
 
 def test_a_run_without_samples_has_no_picture_of_them(make_run):
