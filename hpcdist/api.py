@@ -15,13 +15,13 @@ print(run.result())  # what rank 0 returned
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpcdist.base.errors import HpcdistError, JobError, RunDirectoryError, RunFailedError, UserError
-from hpcdist.monitor.states import EndWatch, run_states, wait_until_gone
+from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.monitor.states import run_states
 from hpcdist.runs.run import Run, find_run, runs_folder
 from hpcdist.runs.verdict import State, Verdict
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.files import NameKind
     from hpcdist.schedulers.base import Dependency, Scheduler
-    from hpcdist.submission.sweeps.plan import PlannedSweep
+    from hpcdist.submission.plan import PlannedSubmission
     from hpcdist.summary import RunSummary
 
 __all__ = ["RunFailedError", "SubmittedRun", "load", "submit", "sweep"]
@@ -76,14 +76,11 @@ class SubmittedRun:
 
         A run that failed raises nothing: see the verdict's `state` and `message`.
         """
-        end = EndWatch(self._run)
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (verdict := end.poll()) is None:
-            if deadline_s is not None and time.monotonic() >= deadline_s:
-                raise TimeoutError(f"run {self.id} has not ended after {timeout_s} s")
-            time.sleep(_POLL_S)
+        ended = EndWatch([self._run]).wait(interval_s=_POLL_S, limit_s=timeout_s)
+        if self.id not in ended:
+            raise TimeoutError(f"run {self.id} has not ended after {timeout_s} s")
         wait_until_gone(self._run)
-        return verdict
+        return ended[self.id]
 
     def result(self, rank: int = 0, *, timeout_s: float | None = None) -> Any:
         """What a submitted function returned in one rank, once the run has ended.
@@ -143,7 +140,7 @@ class SubmittedRun:
 
     def logs(self, rank: int = 0) -> str:
         """What one rank printed, over all attempts, as a terminal shows it."""
-        from hpcdist.monitor.follow.tail import whole_log
+        from hpcdist.monitor.tail import whole_log
 
         files = [path for found, _, path in self._run.log_files() if found == rank]
         return "".join(f"{line}\n" for path in files for line in whole_log(path))
@@ -202,7 +199,8 @@ def submit(
         RunDirectoryError: the run directory cannot be written.
 
     """
-    from hpcdist.submission import single as submission
+    from hpcdist.submission.plan import PlannedSubmission, plan_run
+    from hpcdist.submission.submit import submit as submit_runs
     from hpcdist.submission.workspace import SnapshotRequest
 
     short = {"resources.nodes": nodes, "resources.gpus": gpus, "launch.max_restarts": max_restarts}
@@ -211,24 +209,21 @@ def submit(
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
-    planned = submission.plan_submission(
-        loaded,
-        scheduler=chosen,
-        cluster=profile,
-        snapshot=SnapshotRequest(wanted=snapshot, runs=_folder(runs)),
-    )
-    planned = replace(planned, call=call)
-    dependencies = _dependencies(after, planned.scheduler, _folder(runs))
-    if after and not planned.scheduler.has_queue:
-        planned = submission.plan_now(planned)
-    submission.prepare(planned)
-    submitted = submission.submit(
+    folder = _folder(runs)
+    request = SnapshotRequest(wanted=snapshot, runs=folder)
+    run = plan_run(loaded, scheduler=chosen, cluster=profile, snapshot=request)
+    planned = PlannedSubmission.of_run(replace(run, call=call))
+    dependencies = _dependencies(after, planned.scheduler, folder)
+    if after:
+        planned = planned.now()
+    planned.prepare()
+    submitted = submit_runs(
         planned,
-        runs=_folder(runs),
+        runs=folder,
         command=["hpcdist.submit", loaded.source if callable(job) else os.fspath(job)],
         dependencies=dependencies,
     )
-    return SubmittedRun(submitted.run)
+    return SubmittedRun(submitted.runs[0])
 
 
 def sweep(
@@ -285,10 +280,9 @@ def sweep(
     """
     from hpcdist.job import load_job
     from hpcdist.job.comparison import SHORT_NAMES
-    from hpcdist.submission import single as submission
-    from hpcdist.submission.sweeps.plan import plan_sweep
-    from hpcdist.submission.sweeps.points import axes_from_values, check_given_once, make_points
-    from hpcdist.submission.sweeps.submit import submit_sweep
+    from hpcdist.submission.plan import plan_points, plan_run
+    from hpcdist.submission.points import axes_from_values, check_given_once, make_points
+    from hpcdist.submission.submit import submit as submit_runs
     from hpcdist.submission.workspace import SnapshotRequest
 
     if callable(job):
@@ -304,10 +298,10 @@ def sweep(
     chosen, profile = _cluster(
         scheduler, cluster, {"partition": partition, "account": account, "qos": qos}
     )
-    planned = plan_sweep(
+    planned = plan_points(
         make_points(axes, num_repeats=repeat),
         load=lambda point: load_job(job, flags=flags | point.flags, script_args=args, kind=kind),
-        plan=lambda loaded: submission.plan_submission(
+        plan=lambda loaded: plan_run(
             loaded,
             scheduler=chosen,
             cluster=profile,
@@ -322,9 +316,8 @@ def sweep(
         return _sweep_here(planned, folder, command, summary_after=summary_after)
     from hpcdist.summary.task import SummaryTask
 
-    submitted = submit_sweep(
+    submitted = submit_runs(
         planned,
-        planned.scheduler,
         runs=folder,
         command=command,
         dependencies=dependencies,
@@ -414,19 +407,16 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
 
 
 def _sweep_here(
-    planned: PlannedSweep, folder: Path, command: list[str], *, summary_after: bool
+    planned: PlannedSubmission, folder: Path, command: list[str], *, summary_after: bool
 ) -> list[SubmittedRun]:
-    from hpcdist.runs.sweep import Sweep
-    from hpcdist.submission.sweeps.local import EndsHere, LocalSweep, run_points
+    from hpcdist.submission.local import EndsHere, LocalSweep
     from hpcdist.summary.writing import write_summary
 
-    planned = planned.stored(folder)
-    local = LocalSweep(planned=planned, sweep=Sweep.create(folder, planned.name), command=command)
-    local.write()
-    for end in run_points(local, EndsHere()):
+    local = LocalSweep(planned, folder, command)
+    for end in local.run_points(EndsHere()):
         if end.error is not None:
             label = planned.points[end.index].label
             raise HpcdistError(f"the run for {label} could not be started: {end.error}")
     if summary_after:
-        write_summary(local.started, local.sweep.path)
-    return [SubmittedRun(run) for run in local.sweep.runs()]
+        write_summary(local.started, local.places.path)
+    return [SubmittedRun(run) for run in local.places.runs if run.path.exists()]

@@ -13,12 +13,13 @@ import msgspec
 
 from hpcdist.agent.usage import NodeBegin, Sample, Windows, to_fields
 from hpcdist.base import files
+from hpcdist.base.version import versions
 from hpcdist.job import load_job
 from hpcdist.job.spec import job_to_dict
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import SPEC_VERSION, versions
+from hpcdist.runs.spec import SPEC_VERSION
 from hpcdist.runs.verdict import Verdict
 
 _STEPS_PER_WINDOW = 80

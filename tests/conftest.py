@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from submitting import submit_run
 
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import Launch, ProgramJob, Record, Resources, ScriptJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.submission import single as submission
 
 LIMIT_S = 90.0  # all is well long before, also on a slow machine that is busy
 _GONE_LIMIT_S = 30.0
@@ -311,11 +311,9 @@ def submit(tmp_path):
 
     def start(script, *args, **options):
         job = script_job(script, *args, **options)
-        run = submission.submit(
-            submission.plan_submission(LoadedJob(job=job, source=str(script)), scheduler="local"),
-            runs=tmp_path / "runs",
-            command=["hpcdist", "submit", str(script)],
-        ).run
+        loaded = LoadedJob(job=job, source=str(script))
+        command = ["hpcdist", "submit", str(script)]
+        run = submit_run(loaded, tmp_path / "runs", command=command)
         started.append(LaunchedRun(run))
         return started[-1]
 

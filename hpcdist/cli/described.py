@@ -56,7 +56,7 @@ def _attempt_verdict(run: Run) -> Verdict | None:
 
 def _last_attempt(run: Run) -> str | None:
     """How the newest attempt ended, where another is to follow."""
-    from hpcdist.monitor.follow.run import again_sentence
+    from hpcdist.monitor.follow import again_sentence
 
     verdict = _attempt_verdict(run)
     if verdict is None or run.verdict_file.exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -34,8 +33,8 @@ def logs(*, run_name: str, rank: int | None, follow: bool, runs: Path) -> None:
 
 
 def _print(run: Run, rank: int | None) -> None:
-    from hpcdist.monitor.follow.screen import Screen
-    from hpcdist.monitor.follow.tail import whole_log
+    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.tail import whole_log
 
     files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
     if not files:
@@ -47,22 +46,24 @@ def _print(run: Run, rank: int | None) -> None:
 
 
 def _follow(run: Run, rank: int | None) -> None:
-    from hpcdist.monitor.follow.beginning import Beginning
-    from hpcdist.monitor.follow.run import POLL_S, end_sentence, show_lost_agents, show_new
-    from hpcdist.monitor.follow.screen import Screen
-    from hpcdist.monitor.follow.tail import LogTail
-    from hpcdist.monitor.states import EndWatch
+    from hpcdist.monitor.ends import EndWatch
+    from hpcdist.monitor.follow import POLL_S, end_sentence, show_lost_agents, show_new
+    from hpcdist.monitor.nodes import Beginning
+    from hpcdist.monitor.screen import Screen
+    from hpcdist.monitor.tail import LogTail
 
-    end = EndWatch(run)
+    end = EndWatch([run])
     tail = LogTail(run, lambda found: rank in {None, found})
     beginning = Beginning(run)
     with closing(Screen(prefixed=rank is None, with_progress=False)) as screen:
-        while (verdict := end.poll()) is None:
-            beginning.show(screen, end.condition)
+
+        def show() -> None:
+            beginning.show(screen, end.conditions[run.id])
             show_new(tail, screen)
             if screen.has_log:
                 screen.draw(tail.open_lines())
-            time.sleep(POLL_S)
+
+        verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
         screen.close()
         screen.lines(tail.lines(finish=True))
         if verdict.kind == "agent_lost":

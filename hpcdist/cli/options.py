@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
-    from hpcdist.submission.sweeps.points import Axis, Point
+    from hpcdist.submission.points import Axis, Point
     from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -270,7 +270,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
     """The points of the options' sweep, checked against what else they give."""
     from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.job.load import parse_override
-    from hpcdist.submission.sweeps.points import (
+    from hpcdist.submission.points import (
         check_given_once,
         make_points,
         parse_sweeps,

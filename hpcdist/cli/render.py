@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcdist.base.text import one_line
-from hpcdist.cli.after import dependencies_now, summary_scripts
-from hpcdist.cli.options import (
-    JobOptions,
-    cluster_from_options,
-    job_options,
-    load_from_options,
-    snapshot_from_options,
-)
-from hpcdist.cli.printing import note, say
+from hpcdist.cli.options import JobOptions, job_options
+from hpcdist.cli.printing import say
+from hpcdist.cli.submit import plan, settle_afters
 
 if TYPE_CHECKING:
-    from hpcdist.submission.single import PlannedSubmission
-    from hpcdist.submission.sweeps.plan import PlannedSweep
+    from hpcdist.submission.plan import PlannedSubmission
 
 
 @click.command
@@ -38,8 +31,10 @@ def render(*, options: JobOptions, explain: bool) -> None:
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
-    of = _of_sweep if options.is_sweep else _of_run
-    scripts = of(options, explain=explain)
+    planned = plan(options)
+    if explain:
+        _explain(planned)
+    scripts = _scripts(planned, options)
     sys.stdout.flush()
     for number, script in enumerate(scripts, start=1):
         if len(scripts) > 1:
@@ -47,55 +42,18 @@ def render(*, options: JobOptions, explain: bool) -> None:
         sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
 
 
-def _of_run(options: JobOptions, *, explain: bool) -> list[str]:
-    from hpcdist.submission.single import placeholder_run, plan_submission
+def _scripts(planned: PlannedSubmission, options: JobOptions) -> list[str]:
+    from hpcdist.submission.layout import planned_scripts
 
-    loaded = load_from_options(options)
-    scheduler, cluster = cluster_from_options(options)
-    planned = plan_submission(
-        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
-    )
-    for text in planned.notes:
-        note(text)
-    if explain:
-        _explain(planned)
-    run = placeholder_run(options.runs)
-    dependencies = dependencies_now(options, planned.scheduler)
-    script = planned.script(planned.target(run, dependencies))
-    return [script, *summary_scripts(options, planned, run)]
-
-
-def _of_sweep(options: JobOptions, *, explain: bool) -> list[str]:
-    from hpcdist.cli.sweeping import plan
-    from hpcdist.runs.sweep import Sweep
-    from hpcdist.submission.single import placeholder_run
-    from hpcdist.submission.sweeps.submit import planned_scripts
-
-    planned = plan(options)
-    if explain:
-        _explain_sweep(planned)
-    sweep = Sweep(placeholder_run(options.runs).path)
     scheduler = planned.scheduler
-    if scheduler.has_queue:
-        return planned_scripts(
-            planned,
-            scheduler,
-            sweep,
-            dependencies=dependencies_now(options, scheduler),
-            summary_after=options.summary_after,
-        )
-    runs = [sweep.run(point.index, len(planned.points)) for point in planned.points]
-    return [one.script(one.target(run)) for one, run in zip(planned.runs, runs, strict=True)]
+    # Without a queue the command itself would wait.
+    dependencies = settle_afters(options, scheduler) if scheduler.has_queue else []
+    return planned_scripts(planned, options.runs, dependencies, summary_after=options.summary_after)
 
 
 def _explain(planned: PlannedSubmission) -> None:
-    for line in planned.scheduler.explain(planned.loaded.job, planned.plan):
-        say(one_line(line))
-
-
-def _explain_sweep(planned: PlannedSweep) -> None:
-    """Once for runs that ask for the same."""
-    from hpcdist.submission.single import shape_of
+    """Explain the numbers, once for runs that ask for the same."""
+    from hpcdist.submission.plan import shape_of
 
     points: dict[str, list[int]] = {}
     for index, run in enumerate(planned.runs):
@@ -104,4 +62,6 @@ def _explain_sweep(planned: PlannedSweep) -> None:
         if len(points) > 1:
             labels = ", ".join(dict.fromkeys(planned.points[index].label for index in same))
             say(one_line(f"{len(same)} of {len(planned.runs)} runs: {labels}"))
-        _explain(planned.runs[same[0]])
+        run = planned.runs[same[0]]
+        for line in run.scheduler.explain(run.loaded.job, run.plan):
+            say(one_line(line))

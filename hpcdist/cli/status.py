@@ -18,7 +18,7 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.follow.live import Progress
+    from hpcdist.monitor.progress import Progress
     from hpcdist.schedulers.base import Condition
 
 
@@ -38,8 +38,8 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     """
     import msgspec
 
-    from hpcdist.monitor.follow.live import LiveProgress
     from hpcdist.monitor.nodes import seen_nodes
+    from hpcdist.monitor.progress import LiveProgress
     from hpcdist.monitor.states import run_conditions
 
     found = named_runs(runs, run_names)
@@ -145,8 +145,7 @@ def _whose(run: Mapping[str, Any]) -> str:
 
 def _print_place(run: Run, condition: Condition) -> None:
     """Why it waits, or where it is and by which way its nodes reach the first one."""
-    from hpcdist.monitor.follow.beginning import waiting_sentence
-    from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes
+    from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes, waiting_sentence
     from hpcdist.monitor.states import OPEN_STATES
 
     _print_line("pending", waiting_sentence(condition))
@@ -164,7 +163,7 @@ def _print_line(name: str, value: str | None) -> None:
 
 
 def _place(progress: Progress | None, *, is_open: bool) -> str | None:
-    from hpcdist.monitor.follow.screen import progress_figures, progress_place
+    from hpcdist.monitor.screen import progress_figures, progress_place
 
     if progress is None or progress.step is None:
         return None

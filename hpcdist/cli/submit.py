@@ -1,20 +1,24 @@
-"""`hpcdist submit`: from a job to a run, and on request to its end."""
+"""`hpcdist submit`: from a job to its runs, and on request to their ends."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base.errors import EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
-from hpcdist.cli.after import print_summary_here, settle, submit_summary
-from hpcdist.cli.interrupts import Interrupted, Interrupts
+from hpcdist.cli.follow import (
+    describe_end,
+    describe_sweep,
+    follow_run,
+    run_sweep_here,
+    wait_for_sweep,
+)
+from hpcdist.cli.interrupts import Interrupts
 from hpcdist.cli.options import (
     JobOptions,
     cluster_from_options,
@@ -23,16 +27,21 @@ from hpcdist.cli.options import (
     json_option,
     load_from_options,
     snapshot_from_options,
+    sweep_points,
 )
-from hpcdist.cli.printing import note, print_json, say
+from hpcdist.cli.printing import note, print_columns, print_json, say
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
     from hpcdist.cluster.load import LoadedProfile
     from hpcdist.job import LoadedJob
     from hpcdist.runs.verdict import Verdict
-    from hpcdist.schedulers.base import Dependency
-    from hpcdist.submission.single import PlannedSubmission
+    from hpcdist.schedulers.base import Dependency, Scheduler
+    from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+    from hpcdist.submission.submit import Submitted
+
+_LISTED_POINTS = 40
+"""A longer table would push what comes before it off the screen."""
 
 
 @click.command
@@ -72,36 +81,41 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
     """
     if here:
         return _submit_here(options, debug=debug, as_json=as_json)
-    if options.is_sweep:
-        from hpcdist.cli.sweeping import submit_sweep
-
-        return submit_sweep(options, wait=wait, debug=debug, as_json=as_json)
-    _refuse_what_needs_more(options, debug=debug)
-    loaded = load_from_options(options)
+    _check_options(options, wait=wait, debug=debug)
     if debug:
-        if wait:
-            raise click.UsageError("--debug always waits for the run; leave --wait away")
-        name, cluster = cluster_from_options(options, debug=True)
-        return _debug(loaded, name, cluster, options, as_json=as_json)
-    name, cluster = cluster_from_options(options)
+        return _debug(options, as_json=as_json)
     follows = options.local or wait
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = _plan(loaded, name, cluster, options)
-        name = planned.scheduler.name
-        if not planned.scheduler.has_queue and options.summary_after and not follows:
+        planned = plan(options)
+        has_queue = planned.scheduler.has_queue
+        if not has_queue and options.summary_after and not (follows or planned.is_sweep):
             raise click.UsageError("--summary-after on this machine needs --local or --wait")
-        planned, dependencies = settle(options, planned)
-        run = _submit(planned, options.runs, interrupts, dependencies)
-        if options.summary_after:
-            submit_summary(planned, run)
+        dependencies = settle_afters(options, planned.scheduler)
+        if options.after:
+            planned = planned.now()  # this machine may look otherwise after the waiting
+        planned.prepare()  # may be interrupted
+        if planned.is_sweep and not has_queue:
+            return run_sweep_here(
+                planned,
+                options.runs,
+                interrupts,
+                as_json=as_json,
+                with_summary=options.summary_after,
+            )
+        submitted = _submit(planned, options, interrupts, dependencies)
+        if planned.is_sweep:
+            return _report_sweep(planned, submitted, interrupts, wait=wait, as_json=as_json)
+        (run,) = submitted.runs
+        if submitted.summary_job_id is not None:
+            _note_summary(submitted)
         if not follows:
-            _report_submitted(run, name, as_json=as_json)
+            _report_run(run, planned.scheduler.name, as_json=as_json)
             interrupts.check()
             return 0
-        return _follow_to_end(
+        return follow_run(
             run,
-            name,
+            planned.scheduler.name,
             interrupts,
             as_json=as_json,
             owned=options.local,
@@ -109,72 +123,88 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         )
 
 
+def plan(options: JobOptions) -> PlannedSubmission:
+    """Check and plan every run that the options describe, and print the notes on them."""
+    from hpcdist.submission.plan import plan_points
+    from hpcdist.submission.points import Point
+
+    comparison = options.comparison()
+    cluster: list[tuple[str, LoadedProfile]] = []
+
+    def plan_loaded(loaded: LoadedJob) -> PlannedRun:
+        if not cluster:  # a mistake in the job is told before one in the profile
+            cluster.append(cluster_from_options(options))
+        return _plan_run(loaded, *cluster[0], options)
+
+    planned = plan_points(
+        sweep_points(options) if options.is_sweep else [Point(index=0, flags={})],
+        load=lambda point: load_from_options(options, point),
+        plan=plan_loaded,
+        max_parallel=options.max_parallel,
+        comparison=None if comparison is None else comparison.name,
+        is_sweep=options.is_sweep,
+    )
+    _note_all(planned.notes)
+    return planned
+
+
+def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]:
+    """Return what the scheduler has to wait for; on this machine, wait."""
+    if not options.after:
+        return []
+    from hpcdist.submission.dependencies import find_afters, settle
+
+    return settle(find_afters(options.runs, options.after), scheduler, told=note)
+
+
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
     from hpcdist.schedulers import find_allocation
-    from hpcdist.submission.single import plan_step
+    from hpcdist.submission.plan import PlannedSubmission, plan_step
 
     if debug:
         raise click.UsageError("--here and --debug contradict each other")
     if options.is_sweep or options.max_parallel or options.after or options.summary_after:
         raise click.UsageError(
-            "--here runs one job at once: leave --sweep, --repeat, --max-parallel, --after and "
-            "--summary-after away"
+            "--here runs one job at once, without --sweep, --repeat, --max-parallel, --after and "
+            "--summary-after"
         )
     cluster = cluster_here(options)
     scheduler, allocation = find_allocation(os.environ)
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
     interrupts = Interrupts()
     with interrupts.handled():
-        planned = plan_step(
+        run = plan_step(
             loaded,
             allocation,
             scheduler=scheduler,
             cluster=cluster,
             snapshot=snapshot_from_options(options),
         )
-        _note_all(planned)
-        run = _submit(planned, options.runs, interrupts)
-        return _follow_to_end(run, scheduler.name, interrupts, as_json=as_json, owned=True)
+        planned = PlannedSubmission.of_run(run)
+        _note_all(planned.notes)
+        planned.prepare()
+        (started,) = _submit(planned, options, interrupts).runs
+        return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
 
 
-def _follow_to_end(
-    run: Run,
-    scheduler: str,
-    interrupts: Interrupts,
-    *,
-    as_json: bool,
-    owned: bool,
-    with_summary: bool = False,
-) -> int:
-    verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
-    if with_summary and verdict is not None:
-        print_summary_here([run], run.path, as_json=as_json)
-    if as_json:
-        print_json(_described(run, scheduler, verdict, code))
-    return code
+def _debug(options: JobOptions, *, as_json: bool) -> int:
+    from hpcdist.submission.plan import one_rank
+    from hpcdist.submission.submit import debug
 
-
-def _debug(
-    loaded: LoadedJob,
-    scheduler: str,
-    cluster: LoadedProfile,
-    options: JobOptions,
-    *,
-    as_json: bool,
-) -> int:
-    from hpcdist.submission import single as submission
-
+    loaded = load_from_options(options)
+    scheduler, cluster = cluster_from_options(options, debug=True)
     num_ranks = loaded.job.resources.nodes * loaded.job.ranks_per_node
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan(submission.one_rank(loaded), scheduler, cluster, options)
-    submission.prepare(planned)
+    planned = _plan_run(one_rank(loaded), scheduler, cluster, options)
+    _note_all(planned.notes)
+    planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
-        run, verdict = submission.debug(planned, runs=options.runs, command=sys.argv)
+        run, verdict = debug(planned, runs=options.runs, command=sys.argv)
     print(f"debug run {verdict.state}: {one_line(verdict.message)}", file=sys.stderr)
     code = verdict.exit_code_of_run
     if as_json:
-        print_json(_described(run, scheduler, verdict, code))
+        print_json(describe_end(run, scheduler, verdict, code))
     return code
 
 
@@ -192,91 +222,67 @@ def _stdout_as_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-def _refuse_what_needs_more(options: JobOptions, *, debug: bool) -> None:
-    """Options without a meaning for one run."""
+def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
+    """Refuse options that contradict each other or have no meaning for one run."""
+    if options.is_sweep:
+        if debug:
+            raise click.UsageError("--debug runs one rank of one run, and no sweep")
+        return
     if options.max_parallel is not None:
         raise click.UsageError("--max-parallel is for the runs of a --sweep or --repeat")
     if debug and (options.after or options.summary_after):
-        raise click.UsageError("--debug runs here and now; leave --after and --summary-after away")
+        raise click.UsageError("--debug runs here and now, without --after and --summary-after")
+    if debug and wait:
+        raise click.UsageError("--debug always waits for the run, and needs no --wait")
 
 
-def _plan(
+def _plan_run(
     loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
-) -> PlannedSubmission:
-    from hpcdist.submission.single import plan_submission
+) -> PlannedRun:
+    from hpcdist.submission.plan import plan_run
 
-    planned = plan_submission(
+    return plan_run(
         loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
     )
-    _note_all(planned)
-    return planned
 
 
-def _note_all(planned: PlannedSubmission) -> None:
-    for text in planned.notes:
+def _note_all(texts: list[str]) -> None:
+    for text in texts:
         note(text)
 
 
 def _submit(
     planned: PlannedSubmission,
-    runs: Path,
+    options: JobOptions,
     interrupts: Interrupts,
     dependencies: Sequence[Dependency] = (),
-) -> Run:
-    from hpcdist.submission.single import prepare, submit
+) -> Submitted:
+    from hpcdist.submission.submit import submit
+    from hpcdist.summary.task import SummaryTask
 
-    prepare(planned)  # may be interrupted
-    interrupts.defer()  # until the caller knows the run, and can end it
-    submitted = submit(planned, runs=runs, command=sys.argv, dependencies=dependencies)
-    for text in submitted.said:
-        note(text)
-    return submitted.run
-
-
-def _follow(
-    run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
-) -> tuple[Verdict | None, int]:
-    """Follow the run to its end; `owned` is a run that must not outlive this command."""
-    from hpcdist.monitor.follow.run import end_sentence, follow
-    from hpcdist.monitor.follow.screen import Screen
-
-    with closing(Screen(log=sys.stderr if as_json else sys.stdout)) as screen:
-        screen.say(f"run {run.id} in {one_line(str(run.path))}")
-        try:
-            verdict = follow(run, screen, check=interrupts.check)
-        except Interrupted:
-            screen.close()
-            return _interrupted(run, owned=owned), EXIT_INTERRUPTED
-        except BaseException:  # such as a closed pipe: the run has lost its reader
-            if owned:
-                _cancel(run)
-            raise
-        screen.say(one_line(end_sentence(run, verdict)))
-    return verdict, verdict.exit_code_of_run
+    interrupts.defer()  # until the caller knows the runs, and can end them
+    submitted = submit(
+        planned,
+        runs=options.runs,
+        command=sys.argv,
+        dependencies=dependencies,
+        summary_task=SummaryTask if options.summary_after else None,
+    )
+    _note_all(submitted.said)
+    return submitted
 
 
-def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
-    if not owned:
-        say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
-        return None
-    _cancel(run)
-    say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
-    return run.read_verdict()
+def _note_summary(submitted: Submitted) -> None:
+    file = submitted.places.path / "summary.txt"
+    note(f"job {submitted.summary_job_id} will write {file}")
 
 
-def _cancel(run: Run) -> None:
-    from hpcdist.cluster.schedulers import LOCAL
-    from hpcdist.schedulers import load_scheduler
-
-    load_scheduler(run.read_scheduler() or LOCAL).cancel([run])
-
-
-def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
+def _report_run(run: Run, scheduler: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(describe_end(run, scheduler))
+        return
     from hpcdist.schedulers import runs_here
 
-    if as_json:
-        print_json(_described(run, scheduler, None, None))
-        return
     print(run.id)
     job_id = run.read_job_id()
     job = f" as job {job_id}" if job_id and not runs_here(scheduler) else ""
@@ -286,19 +292,52 @@ def _report_submitted(run: Run, scheduler: str, *, as_json: bool) -> None:
         print(f"  hpcdist {verb} {run.id}", file=sys.stderr)
 
 
-def _described(
-    run: Run, scheduler: str, verdict: Verdict | None, exit_code: int | None
-) -> dict[str, Any]:
-    import msgspec
+def _report_sweep(
+    planned: PlannedSubmission,
+    submitted: Submitted,
+    interrupts: Interrupts,
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    if not as_json:
+        print(submitted.id, flush=True)
+        _print_sweep(planned, submitted)
+    verdicts: dict[str, Verdict] = {}
+    code: int | None = None
+    if wait:
+        verdicts, code = wait_for_sweep(planned, submitted, interrupts, as_json=as_json)
+    if as_json:
+        print_json(
+            describe_sweep(planned, submitted.places, verdicts)
+            | {
+                "exit_code": code,
+                "jobs": [{"name": job.name, "job_id": job.job_id} for job in submitted.jobs],
+                "summary_job_id": submitted.summary_job_id,
+            }
+        )
+    if not wait:
+        interrupts.check()
+    return code or 0
 
-    from hpcdist.monitor.states import run_states
 
-    return {
-        "run": run.id,
-        "path": str(run.path),
-        "scheduler": scheduler,
-        "job_id": run.read_job_id(),
-        "state": run_states([run])[run.id] if verdict is None else verdict.state,
-        "exit_code": exit_code,
-        "verdict": None if verdict is None else msgspec.to_builtins(verdict),
-    }
+def _print_sweep(planned: PlannedSubmission, submitted: Submitted) -> None:
+    num_runs, num_jobs = len(submitted.runs), len(submitted.jobs)
+    jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
+    say(f"{num_runs} runs submitted to {planned.scheduler.name}, as {jobs}:")
+    rows = [
+        (run.id, str(run.read_job_id()), one_line(point.label))
+        for run, point in zip(submitted.runs[:_LISTED_POINTS], planned.points, strict=False)
+    ]
+    print_columns(("RUN", "JOB ID", "POINT"), rows, file=sys.stderr)
+    if num_runs > _LISTED_POINTS:
+        say(f"... and {num_runs - _LISTED_POINTS} more")
+    if planned.max_parallel is not None and planned.max_parallel < num_jobs:
+        note(
+            f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for each other, "
+            f"as the limit holds for all of them together"
+        )
+    if submitted.summary_job_id is not None:
+        _note_summary(submitted)
+    for verb in ("status", "summary", "cancel"):
+        say(f"  hpcdist {verb} {submitted.id}")

@@ -18,7 +18,7 @@ from hpcdist.cli.printing import note
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.watch.board import Board
+    from hpcdist.monitor.board import Board
 
 
 @click.command
@@ -45,7 +45,7 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     if not found and not is_live:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return EXIT_DONE
-    from hpcdist.monitor.watch.board import Board
+    from hpcdist.monitor.board import Board
 
     interrupts = Interrupts()
     try:
@@ -61,13 +61,13 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
 
 
 def _watch_live(board: Board, title: Callable[[], str]) -> bool:
-    from hpcdist.monitor.watch.live import watch_live
+    from hpcdist.monitor.watch import watch_live
 
     return watch_live(board, title)
 
 
 def _print_frame(board: Board, title: Callable[[], str]) -> None:
-    from hpcdist.monitor.watch.frame import make_frame, plain
+    from hpcdist.monitor.board import make_frame, plain
 
     frame = make_frame(board.look(), title=title(), notes=board.unanswered)
     sys.stdout.write(plain(frame))

@@ -15,7 +15,8 @@ from hpcdist.doctor.trial import NotEndedError, collect, run_trial
 from hpcdist.job import LoadedJob
 from hpcdist.schedulers import load_scheduler
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
-from hpcdist.submission.single import PlannedSubmission, placeholder_run, plan_submission
+from hpcdist.submission.layout import planned_scripts
+from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +58,11 @@ def examine(request: Request) -> Iterator[Finding]:
 
 def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     try:
-        planned = plan_submission(
-            request.loaded, scheduler=request.scheduler, cluster=request.cluster
-        )
+        planned = plan_run(request.loaded, scheduler=request.scheduler, cluster=request.cluster)
     except HpcdistError as error:
         yield failed("resources", error.message, error.hint)
         return
-    script = planned.script(planned.target(placeholder_run(request.runs)))
+    (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
     accepted = planned.scheduler.try_script(script)
     yield accepted
     if has_failed or _is_bad(accepted):
@@ -74,7 +73,7 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
         yield from _job(request, planned)
 
 
-def _job(request: Request, planned: PlannedSubmission) -> Iterator[Finding]:
+def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
     try:
         run, verdict = run_trial(
             planned,

@@ -11,16 +11,16 @@ import msgspec
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.terminal_lines import last_lines
-from hpcdist.monitor.follow.beginning import waiting_sentence
-from hpcdist.monitor.nodes import NodeSeen, seen_nodes
-from hpcdist.monitor.states import OPEN_STATES, EndWatch
+from hpcdist.monitor.ends import EndWatch
+from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
+from hpcdist.monitor.states import OPEN_STATES
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Condition
-from hpcdist.submission import single as submission
-from hpcdist.submission.single import PlannedSubmission
+from hpcdist.submission.plan import PlannedRun, PlannedSubmission
+from hpcdist.submission.submit import submit
 
 _POLL_S = 0.2
 _GONE_POLL_S = 1.0
@@ -55,7 +55,7 @@ class NotEndedError(Exception):
 
 
 def run_trial(
-    planned: PlannedSubmission,
+    planned: PlannedRun,
     *,
     runs: Path,
     command: Sequence[str],
@@ -68,7 +68,8 @@ def run_trial(
     Raises SchedulerError where it is refused, NotEndedError after `timeout_s` seconds. Whatever
     interrupts the wait ends the job.
     """
-    run = submission.submit(planned, runs=runs, command=command).run
+    submission = PlannedSubmission.of_run(planned)
+    (run,) = submit(submission, runs=runs, command=command).runs
     scheduler = planned.scheduler
     try:
         verdict = _wait(run, timeout_s, say, check)
@@ -116,20 +117,24 @@ def _ended(run: Run, num_nodes: int) -> Iterator[int]:
 def _wait(
     run: Run, timeout_s: float, say: Callable[[str], None], check: Callable[[], None]
 ) -> Verdict:
-    end = EndWatch(run)
-    deadline_s = time.monotonic() + timeout_s
+    end = EndWatch([run])
     said = None
-    while (verdict := end.poll()) is None:
+
+    def tell() -> None:
+        nonlocal said
         check()
-        waiting = waiting_sentence(end.condition)
+        waiting = waiting_sentence(end.conditions[run.id])
         if waiting not in {None, said}:
             said = waiting
             say(f"the job is pending: {waiting}")
-        if time.monotonic() > deadline_s:
-            state = f"{end.condition.state}: {waiting}" if waiting else end.condition.state
-            raise NotEndedError(f"the job was {state}, after {timeout_s / 60:g} minutes")
-        time.sleep(_POLL_S)
-    return verdict
+
+    verdicts = end.wait(check=tell, interval_s=_POLL_S, limit_s=timeout_s)
+    if run.id not in verdicts:
+        condition = end.conditions[run.id]
+        waiting = waiting_sentence(condition)
+        state = f"{condition.state}: {waiting}" if waiting else condition.state
+        raise NotEndedError(f"the job was {state}, after {timeout_s / 60:g} minutes")
+    return verdicts[run.id]
 
 
 def _wait_until_gone(condition: Callable[[], Condition]) -> None:

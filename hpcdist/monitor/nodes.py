@@ -1,14 +1,18 @@
-"""The nodes of a run and the way from each to node 0, as their agents found it."""
+"""The beginning of a run: why it waits, the nodes it starts on, and the way from each to node 0."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from hpcdist.base import files
+from hpcdist.monitor.screen import Screen
 from hpcdist.runs.run import Run
+from hpcdist.schedulers import runs_here
+from hpcdist.schedulers.base import Condition
 
 _SHOWN = 8
 
@@ -66,3 +70,46 @@ def _convert(value: Any) -> NodeSeen | None:
         return msgspec.convert(value, NodeSeen)
     except msgspec.ValidationError:
         return None  # torn, or gone
+
+
+_A_DAY_S = 20 * 3600
+
+
+class Beginning:
+    """Says each reason to wait once, and then once where the run is."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._num_nodes = run.read_outline().resources.nodes or 1
+        self._said: str | None = None
+        self._is_over = runs_here(run.read_scheduler())  # its nodes are this machine
+
+    def show(self, screen: Screen, condition: Condition) -> None:
+        """Say what has become known since the last call."""
+        if self._is_over:
+            return
+        nodes = [seen for seen in seen_nodes(self._run) if seen.master_addr is not None]
+        if len(nodes) >= self._num_nodes:
+            self._is_over = True
+            listed = "; ".join(node_lines(nodes))
+            screen.say(f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}")
+        elif (waiting := waiting_sentence(condition)) not in {None, self._said}:
+            self._said = waiting
+            screen.say(f"pending: {waiting}")
+
+
+def waiting_sentence(condition: Condition) -> str | None:
+    """Why a run waits, and until when as far as the scheduler knows; None where nothing is known,
+    or it does not wait."""
+    if condition.state != "pending":
+        return None
+    start = ""
+    if condition.expected_start_s is not None:
+        start = f"expected start {_clock(condition.expected_start_s)}"
+    return ", ".join(text for text in (condition.reason, start) if text) or None
+
+
+def _clock(time_s: float) -> str:
+    """To the minute; with its date if that may not be today's."""
+    pattern = "%H:%M" if abs(time_s - time.time()) < _A_DAY_S else "%Y-%m-%d %H:%M"
+    return time.strftime(pattern, time.localtime(time_s))

@@ -1,28 +1,22 @@
-"""What state runs are in, and when they have ended: the verdict, else what the scheduler says; and
-what it accounts."""
+"""The state of runs: their verdict, else what the scheduler says; and what it accounts."""
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
-from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
+from hpcdist.cluster.schedulers import SCHEDULERS
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers import load_scheduler, runs_here
-from hpcdist.schedulers.base import Accounting, Condition, Scheduler
+from hpcdist.schedulers import load_scheduler
+from hpcdist.schedulers.base import Accounting, Condition
 
 OPEN_STATES: tuple[State, ...] = ("pending", "running", "unknown")
 """States of a run that has not ended, as far as is known."""
 
-_FIRST_INTERVAL_S = 1.0
-_POLL_S = 0.02
-_GONE_LIMIT_S = 5.0  # agents end within moments of their verdict
 _LOST_MESSAGE = "the run ended without a verdict: its agents were killed or lost their machine"
 _NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log has the reason"
 
@@ -105,54 +99,6 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
 
 def _end_state(state: State) -> State:
     return "lost" if state in (*OPEN_STATES, "done") else state
-
-
-class EndWatch:
-    """Watches one run for its end, without asking its scheduler too often."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self.condition = Condition(state="pending")
-        """What the scheduler said last."""
-        name = run.read_scheduler()
-        scheduler = load_scheduler(name) if name in SCHEDULERS else Scheduler
-        self._longest_s = scheduler.longest_poll_s
-        self._interval_s = _FIRST_INTERVAL_S
-        self._next_s = time.monotonic() + self._interval_s
-        self._ended_before = False
-
-    def poll(self) -> Verdict | None:
-        """The verdict once the run has ended; where it left none, one that says so.
-
-        The scheduler must say twice that the run ended: a verdict may be on its way through a
-        shared file system.
-        """
-        verdict = self._run.read_verdict()
-        if verdict is not None or time.monotonic() < self._next_s:
-            return verdict
-        self._interval_s = min(2 * self._interval_s, self._longest_s)
-        self.condition = run_conditions([self._run])[self._run.id]
-        self._next_s = time.monotonic() + self._interval_s
-        if self.condition.state in OPEN_STATES:
-            self._ended_before = False
-            return None
-        if self._ended_before:
-            return self._run.read_verdict() or end_verdict(self._run, self.condition)
-        self._ended_before = True
-        return None
-
-
-def wait_until_gone(run: Run) -> None:
-    """Wait for the last processes of a run that has a verdict, where they are on this machine."""
-    name = run.read_scheduler()
-    if not runs_here(name) and not (run.read_submission() or Submission()).step:
-        return
-    scheduler = load_scheduler(name or LOCAL)
-    deadline_s = time.monotonic() + _GONE_LIMIT_S
-    while time.monotonic() < deadline_s:
-        if scheduler.conditions([run])[run.id].state not in OPEN_STATES:
-            return
-        time.sleep(_POLL_S)
 
 
 def _ask(

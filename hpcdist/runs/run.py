@@ -102,18 +102,15 @@ class Run:
     def create(cls, runs: Path, job_name: str) -> Run:
         """Make the directory of a new run in `runs`; two calls at one instant get two runs."""
         run = cls(make_unique_folder(runs, slug(job_name)))
-        run._fill()
+        run.make()
         return run
 
     def make(self) -> None:
-        """Make the directory of a run whose id is its own already, as those of a sweep are."""
+        """Make the directory of a run whose id nothing else has."""
         try:
-            self.path.mkdir(mode=files.PRIVATE_FOLDER)
+            self.path.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
-        self._fill()
-
-    def _fill(self) -> None:
         try:
             for folder in _FOLDERS:
                 (self.path / folder).mkdir(mode=files.PRIVATE_FOLDER)

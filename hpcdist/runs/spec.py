@@ -218,6 +218,40 @@ def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
     return job_from_dict(spec.job), spec.plan, spec
 
 
+class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that a scheduler has, of a sweep."""
+
+    name: str
+    job_id: str
+    """Of an array, its own."""
+    runs: list[str]
+    """Ids of the runs, in the order of the array."""
+
+
+class SweepSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """sweep.json: the runs and jobs of a sweep."""
+
+    version: int = SPEC_VERSION
+    id: str | None = None
+    created_s: float | None = None
+    """Unix time."""
+    job: str | None = None
+    """Name of the job, or of the comparison."""
+    scheduler: str | None = None
+    command: list[str] = []
+    """How the user asked for the sweep."""
+    num_points: int | None = None
+    max_parallel: int | None = None
+    jobs: list[SubmittedJob] = []
+    summary_job_id: str | None = None
+    """Of the job that writes the summary."""
+
+    @classmethod
+    def decode(cls, value: object) -> SweepSpec:
+        """Return what can be read of a sweep.json."""
+        return _decode(value if isinstance(value, dict) else {}, cls)
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """submission.json: which job of which scheduler a run is."""
 

@@ -16,24 +16,15 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunNotFoundError
-from hpcdist.runs.run import Run, all_runs, cannot_write, find_run, make_unique_folder, slug
+from hpcdist.runs.run import Run, all_runs, cannot_write, find_run
+from hpcdist.runs.spec import SweepSpec
 
 _SWEEP_FILE = "sweep.json"
-
-
-class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of the scheduler's."""
-
-    name: str
-    job_id: str
-    runs: list[str]
-    """Ids of the runs, in the order of the array."""
 
 
 class Sweep:
@@ -48,11 +39,6 @@ class Sweep:
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r})"
 
-    @classmethod
-    def create(cls, runs: Path, job_name: str) -> Sweep:
-        """Make the folder of a new sweep in `runs`."""
-        return cls(make_unique_folder(runs, slug(job_name)))
-
     def run(self, index: int, num_points: int) -> Run:
         """The run of one point, there or not."""
         digits = max(3, len(str(num_points - 1)))
@@ -62,22 +48,14 @@ class Sweep:
         """Its runs that are still there, in the order of the points."""
         return _runs_of(self, all_runs(self.path.parent))
 
-    def read(self) -> dict[str, Any]:
-        """sweep.json; empty where it is torn."""
-        found = files.read_json(self.file)
-        return found if isinstance(found, dict) else {}
+    def read(self) -> SweepSpec:
+        """Return what sweep.json says; nothing where it is torn."""
+        return SweepSpec.decode(files.read_json(self.file))
 
-    def jobs(self) -> list[SubmittedJob]:
-        """What the scheduler got; empty where sweep.json is torn."""
-        try:
-            return msgspec.convert(self.read().get("jobs", []), list[SubmittedJob])
-        except msgspec.ValidationError:
-            return []
-
-    def write(self, content: dict[str, Any]) -> None:
+    def write(self, spec: SweepSpec) -> None:
         """Write sweep.json."""
         try:
-            files.write_json(self.file, {"version": 1, "id": self.id, **content})
+            files.write_json(self.file, msgspec.to_builtins(spec))
         except OSError as error:
             raise cannot_write(self.path.parent, error) from None
 

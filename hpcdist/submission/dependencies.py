@@ -6,7 +6,6 @@ locally for the command.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -15,7 +14,8 @@ import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
-from hpcdist.monitor.states import OPEN_STATES, EndWatch, run_states
+from hpcdist.monitor.ends import EndWatch
+from hpcdist.monitor.states import OPEN_STATES, run_states
 from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import State
@@ -146,7 +146,7 @@ def _whole_arrays(runs: Sequence[Run], scheduler: Scheduler) -> set[str]:
     ids = {run.id for run in runs}
     places = [(run.path.parent, place) for run in runs if (place := run.read_sweep_place())]
     folders = {folder / str(place.id) for folder, place in places}
-    jobs = [job for folder in folders for job in Sweep(folder).jobs()]
+    jobs = [job for folder in folders for job in Sweep(folder).read().jobs]
     return {scheduler.dependency_id(job.job_id) for job in jobs if ids.issuperset(job.runs)}
 
 
@@ -160,10 +160,7 @@ def wait_for(
     for after, runs in waiting:
         for run in runs:
             told(f"waiting for the end of run {run.id} (--after {after.kind}:{after.name})")
-            end = EndWatch(run)
-            while end.poll() is None:
-                check()
-                time.sleep(_POLL_S)
+            EndWatch([run]).wait(check=check, interval_s=_POLL_S)
 
 
 def settle(

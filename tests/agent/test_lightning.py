@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from submitting import submit_run
 
 from hpcdist.job import load_job
 from hpcdist.rank.lightning_defaults import added_arguments
-from hpcdist.submission import single as submission
 
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 LIMIT_S = 110.0
@@ -182,10 +182,7 @@ def submit_job(tmp_path, launched_run):
         for name, section in values.items():
             changed = msgspec.structs.replace(getattr(job, name), **section)
             job = msgspec.structs.replace(job, **{name: changed})
-        plan = submission.plan_submission(
-            msgspec.structs.replace(loaded, job=job), scheduler="local"
-        )
-        run = submission.submit(plan, runs=tmp_path / "runs", command=["hpcdist"]).run
+        run = submit_run(msgspec.structs.replace(loaded, job=job), tmp_path / "runs")
         started.append(launched_run(run))
         return started[-1]
 

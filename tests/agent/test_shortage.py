@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from submitting import submit_run
 
 from hpcdist.agent.outcome.failure import decide
 from hpcdist.agent.outcome.shortage import (
@@ -13,7 +14,6 @@ from hpcdist.agent.outcome.shortage import (
 from hpcdist.job import load_job
 from hpcdist.job.spec import TrainJob
 from hpcdist.runs.verdict import RankEnd
-from hpcdist.submission import single as submission
 from hpcdist.training.memory import Holding, advise, advise_on_model, expected_holding
 
 GIB = 1 << 30
@@ -209,8 +209,7 @@ def test_a_model_for_which_there_is_no_memory_ends_with_figures(
     monkeypatch.chdir(tmp_path)
     model = ("model.name=hungry:Net", "model.args.width=5000000")
     loaded = load_job(workload, overrides=["launch.device=cpu", *model])
-    plan = submission.plan_submission(loaded, scheduler="local")
-    run = submission.submit(plan, runs=tmp_path / "runs", command=["hpcdist"]).run
+    run = submit_run(loaded, tmp_path / "runs")
     launched = launched_run(run)
     try:
         verdict = launched.verdict(LIMIT_S)

@@ -31,7 +31,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["submit", "ddp", "--local", "--max-restarts", "-1"], 2, "launch.max_restarts is -1", ""),
         (["submit", "ddp", "--local", "--scheduler", "slurm"], 2, "contradict each other", ""),
         (["submit", "t.py", "--debug", "--scheduler", "lsf"], 2, "--debug and --scheduler lsf", ""),
-        (["submit", "t.py", "--debug", "--wait"], 2, "leave --wait away", ""),
+        (["submit", "t.py", "--debug", "--wait"], 2, "needs no --wait", ""),
         (["submit", "t.py", "--debug", "--set", "launch.device=cuda"], 2, "shows no GPU", "cpu"),
         (["submit", "t.py", "--debug", "--set", "launch.backend=nccl"], 2, "needs GPUs", "gloo"),
         (["submit", "ddp", "--scheduler", "pbs"], 2, "'pbs'", "hpcdist submit --help"),

@@ -14,7 +14,8 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.snapshot import stored
 from hpcdist.runs.snapshot.store import manifest_file
 from hpcdist.runs.verdict import Verdict
-from hpcdist.submission import single as submission
+from hpcdist.submission.plan import plan_run
+from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import SnapshotRequest
 
 DAY_S = 86400.0
@@ -38,23 +39,16 @@ def make_run(tree):
 
     def make(name="train", *, days=60.0, state="done", resume=None, unused_days=60.0):
         runs = tree / "runs"
-        planned = submission.plan_submission(
+        planned = plan_run(
             load_job("train.py"),
             scheduler="local",
             snapshot=SnapshotRequest(wanted=True, runs=runs),
         )
-        planned = submission.store_workspace(planned, runs)
+        planned = planned.stored(runs)
         unused_s = time.time() - unused_days * DAY_S
         os.utime(manifest_file(planned.workspace.snapshot.folder(runs)), (unused_s, unused_s))
         run = Run.create(runs, name)
-        submission.write_spec(
-            run,
-            planned.loaded,
-            scheduler="local",
-            plan=planned.plan,
-            command=[],
-            workspace=planned.workspace,
-        )
+        write_spec(run, planned)
         if resume is not None:
             spec = json.loads(run.spec_file.read_text())
             spec["job"]["checkpoint"] = {"resume": str(resume)}

@@ -47,7 +47,7 @@ def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
         for nodes in (1, 2)
         for index, word in enumerate(("a", "fail"), 1)
     ]
-    arrays = [job.job_id for job in sweep.jobs()]
+    arrays = [job.job_id for job in sweep.read().jobs]
     ids = [job_id(run) for run in runs]
     assert ids == [f"{array}[{index}]" for array in arrays for index in (1, 2)]
     assert "2 done, 2 failed" in user("status", sweep.id).stdout

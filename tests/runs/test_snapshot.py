@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from submitting import submit_run
 
 from hpcdist.base.errors import RunDirectoryError, UserError
 from hpcdist.job import LoadedJob, load_job
@@ -23,7 +24,9 @@ from hpcdist.runs.snapshot import (
 )
 from hpcdist.runs.snapshot.store import manifest_file, read_manifest
 from hpcdist.runs.spec import UsedSnapshot
-from hpcdist.submission import single as submission
+from hpcdist.submission.layout import planned_scripts
+from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.submit import write_spec
 from hpcdist.submission.workspace import LIMIT_VARIABLE, SnapshotRequest, plan_workspace
 
 
@@ -314,25 +317,18 @@ def loaded(tree, name="train.py"):
 
 
 def test_the_spec_the_script_and_render_name_the_snapshot(tree, runs):
-    planned = submission.plan_submission(
+    planned = plan_run(
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
-    script = planned.script(planned.target(submission.placeholder_run(runs)))
+    (script,) = planned_scripts(PlannedSubmission.of_run(planned), runs)
     assert not runs.exists()
     folder = planned.workspace.snapshot.folder(runs)
     assert f"\ncd {folder}" in script
     assert f"\nexport HPCDIST_SUBMIT_DIR={tree}\n" in script
-    stored_plan = submission.store_workspace(planned, runs)
+    stored_plan = planned.stored(runs)
     assert stored_plan.workspace.snapshot.folder(runs) == folder
     run = Run.create(runs, "x")
-    submission.write_spec(
-        run,
-        planned.loaded,
-        scheduler="local",
-        plan=planned.plan,
-        command=[],
-        workspace=planned.workspace,
-    )
+    write_spec(run, planned)
     spec = run.read_spec()
     assert spec.snapshot == UsedSnapshot(id=folder.name, folder=str(folder), source=str(tree))
     assert spec.job["script"] == str(folder / "train.py")
@@ -404,10 +400,8 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
     write(tree / "helper.py", "WORD = 'submitted'")
     write(tree / "data/x", "datum")
     job = load_job("train.py", overrides=["launch.device=cpu"], script_args=[str(tmp_path / "go")])
-    planned = submission.plan_submission(
-        job, scheduler="local", snapshot=SnapshotRequest(wanted=takes_snapshot, runs=runs)
-    )
-    launched = launched_run(submission.submit(planned, runs=runs, command=["hpcdist"]).run)
+    request = SnapshotRequest(wanted=takes_snapshot, runs=runs)
+    launched = launched_run(submit_run(job, runs, snapshot=request))
     try:
         launched.wait(lambda: "up" in launched.log(0))
         write(tree / "helper.py", "WORD = 'edited'")
@@ -423,11 +417,11 @@ def test_editing_after_submitting_changes_a_run_only_without_a_snapshot(
 
 
 def test_what_changed_between_plan_and_submission_is_submitted_as_it_is_then(tree, runs):
-    planned = submission.plan_submission(
+    planned = plan_run(
         loaded(tree), scheduler="local", snapshot=SnapshotRequest(wanted=True, runs=runs)
     )
     write(tree / "train.py", "print('later')")
-    again = submission.store_workspace(planned, runs)
+    again = planned.stored(runs)
     folder = again.workspace.snapshot.folder(runs)
     assert (folder / "train.py").read_text() == "print('later')"
     assert again.workspace.snapshot.id != planned.workspace.snapshot.id
@@ -439,7 +433,7 @@ def test_schedulers_of_clusters_take_a_snapshot_by_default_and_this_machine_does
     assert plan_workspace(job, request, by_default=True).snapshot is not None
     refused = SnapshotRequest(wanted=False, runs=runs)
     assert plan_workspace(job, refused, by_default=True).snapshot is None
-    planned = submission.plan_submission(LoadedJob(job=job, source="x"), scheduler="local")
+    planned = plan_run(LoadedJob(job=job, source="x"), scheduler="local")
     assert planned.workspace.snapshot is None
 
 

@@ -92,7 +92,7 @@ def test_one_array_per_shape_and_each_point_a_run(user, sbatch_calls):
     assert len(sbatch_calls.made()) == 3  # two shapes, and the summary
     runs = ended(user, sweep)
     assert [run.read_verdict().state for run in runs] == ["done"] * 8
-    arrays = [job.job_id for job in sweep.jobs()]
+    arrays = [job.job_id for job in sweep.read().jobs]
     assert [log(run).strip() for run in runs] == [
         f"says {word} {nodes} {array}"
         for nodes, array in zip((1, 2), arrays, strict=True)
@@ -105,7 +105,7 @@ def test_one_array_per_shape_and_each_point_a_run(user, sbatch_calls):
     user.cluster.wait_for((sweep.path / "summary.json").exists)
     assert len(json.loads((sweep.path / "summary.json").read_text())) == 8
     assert runs[7].id in (sweep.path / "summary.txt").read_text()
-    user.cluster.wait_for_end(sweep.read()["summary_job_id"])
+    user.cluster.wait_for_end(sweep.read().summary_job_id)
 
 
 def test_what_is_rendered_is_what_is_submitted(user):
@@ -117,18 +117,18 @@ def test_what_is_rendered_is_what_is_submitted(user):
     expected = "".join(
         f"# ---- script {number} of 3 ----\n{script}" for number, script in enumerate(scripts, 1)
     ).replace(sweep.id, "RUN")
-    for job in sweep.jobs():
+    for job in sweep.read().jobs:
         rendered = rendered.replace(f"JOBID-of-{job.name.replace(sweep.id, 'RUN')}", job.job_id)
     assert rendered == expected
     ended(user, sweep)
-    user.cluster.wait_for_end(sweep.read()["summary_job_id"])
+    user.cluster.wait_for_end(sweep.read().summary_job_id)
 
 
 def test_arrays_are_split_at_the_sites_limit(user, sbatch_calls):
     with user.cluster.settings(MaxArraySize=3):
         sweep = submit_sweep(user, "--sweep", "args=[a]", "--repeat", "7", env=sbatch_calls())
         assert len(sbatch_calls.made()) == 3
-        assert [len(job.runs) for job in sweep.jobs()] == [3, 3, 1]
+        assert [len(job.runs) for job in sweep.read().jobs] == [3, 3, 1]
         runs = ended(user, sweep)
     assert [run.read_verdict().state for run in runs] == ["done"] * 7
 

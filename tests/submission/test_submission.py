@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from submitting import submit_run
 
 from hpcdist import schedulers
 from hpcdist.base.errors import RunDirectoryError, SchedulerError
@@ -16,24 +17,23 @@ from hpcdist.cluster.load import NO_PROFILE
 from hpcdist.job import LoadedJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan, NodePlan
-from hpcdist.schedulers.base import Plan
 from hpcdist.schedulers.local import scheduler as local
-from hpcdist.submission import single as submission
-
-PLAN = Plan(launch=LaunchPlan(nodes=[NodePlan()], device="cpu", backend="gloo"))
+from hpcdist.submission import plan
+from hpcdist.submission import submit as submission
+from hpcdist.submission.layout import planned_scripts
+from hpcdist.submission.plan import PlannedSubmission, plan_run
 
 DEBUG = """
 import sys
 from pathlib import Path
-from hpcdist.submission import single as submission
+from hpcdist.submission.plan import one_rank, plan_run
+from hpcdist.submission.submit import debug
 from hpcdist.job import LoadedJob
 from hpcdist.job.spec import ScriptJob, Launch
-
 job = ScriptJob(name="x", script=sys.argv[1], args=["a"], launch=Launch(device="cpu"))
-loaded = submission.one_rank(LoadedJob(job=job, source="x"))
-planned = submission.plan_submission(loaded, scheduler="local")
-_, verdict = submission.debug(planned, runs=Path(sys.argv[2]), command=["c"])
+loaded = one_rank(LoadedJob(job=job, source="x"))
+planned = plan_run(loaded, scheduler="local")
+_, verdict = debug(planned, runs=Path(sys.argv[2]), command=["c"])
 print("verdict", verdict.kind, verdict.exception, verdict.exit_code_of_run)
 """
 
@@ -44,8 +44,7 @@ def loaded(script_job, write_script):
 
 
 def submit(loaded, runs):
-    planned = submission.plan_submission(loaded, scheduler="local")
-    return submission.submit(planned, runs=runs, command=["hpcdist", "submit"]).run
+    return submit_run(loaded, runs)
 
 
 def modes(folder):
@@ -64,7 +63,8 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     for name, value in (secrets | {"NCCL_DEBUG": "INFO"}).items():
         monkeypatch.setenv(name, value)
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, scheduler="local", plan=PLAN, command=["hpcdist"])
+    planned = plan_run(loaded, scheduler="local")
+    submission.write_spec(run, planned)
     text = run.spec_file.read_text()
     assert "s3cret" not in text
     spec = json.loads(text)
@@ -72,7 +72,7 @@ def test_the_spec_says_what_was_submitted_with_what_and_by_whom_but_no_secret(
     assert spec["environment"]["TORCH_MIRROR"] == "https://***@host/path"
     assert spec["id"] == run.id
     assert spec["job"]["script"] == loaded.job.script
-    assert spec["plan"] == msgspec.to_builtins(PLAN.launch)
+    assert spec["plan"] == msgspec.to_builtins(planned.plan.launch)
     assert spec["scheduler"] == "local"
     assert spec["cwd"] == os.getcwd()
     assert spec["versions"]["python"] == sys.version.split()[0]
@@ -119,7 +119,7 @@ def test_without_git_and_without_a_user_name_the_spec_is_written(loaded, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(submission.getpass, "getuser", lambda: {}["no such user"])
     run = Run.create(tmp_path, "x")
-    submission.write_spec(run, loaded, scheduler="local", plan=PLAN, command=[])
+    submission.write_spec(run, plan_run(loaded, scheduler="local"))
     spec = run.read_spec()
     assert (spec.git, spec.user) == (None, str(os.getuid()))
 
@@ -140,8 +140,8 @@ def test_two_submits_of_one_instant_both_run(submit, write_script):
 
 
 def test_planning_has_no_effect_and_names_no_run(loaded, tmp_path):
-    planned = submission.plan_submission(loaded, scheduler="local")
-    script = planned.script(planned.target(submission.placeholder_run(tmp_path / "runs")))
+    planned = plan_run(loaded, scheduler="local")
+    (script,) = planned_scripts(PlannedSubmission.of_run(planned), tmp_path / "runs")
     assert f"{tmp_path}/runs/RUN/submitit" in script
     assert not (tmp_path / "runs").exists()
 
@@ -215,7 +215,7 @@ def test_a_scheduler_that_refuses_leaves_nothing_behind(loaded, tmp_path, monkey
         def submit(self, *_, **__):
             raise SchedulerError("no such partition")
 
-    monkeypatch.setattr(submission, "load_scheduler", lambda _: Refusing())
+    monkeypatch.setattr(plan, "load_scheduler", lambda _: Refusing())
     with pytest.raises(SchedulerError):
         submit(loaded, tmp_path / "runs")
     assert os.listdir(tmp_path / "runs") == []
@@ -314,11 +314,9 @@ def test_a_debug_run_takes_an_idle_gpu_and_holds_it(write_script, tmp_path):
 
 def test_a_submission_without_a_profile_says_so_where_there_are_profiles_to_choose(loaded):
     cluster = msgspec.structs.replace(NO_PROFILE, known=["jura", "helix"], files=["hpcdist.yaml"])
-    planned = submission.plan_submission(loaded, scheduler="local", cluster=cluster)
+    planned = plan_run(loaded, scheduler="local", cluster=cluster)
     assert planned.notes[0] == (
         "no cluster profile is used: hpcdist.yaml has jura, helix and no default; "
         "choose one with --cluster"
     )
-    assert "no cluster profile" not in "".join(
-        submission.plan_submission(loaded, scheduler="local").notes
-    )
+    assert "no cluster profile" not in "".join(plan_run(loaded, scheduler="local").notes)

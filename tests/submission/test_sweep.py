@@ -7,13 +7,14 @@ from hpcdist.base.errors import JobError, RunNotFoundError, UserError
 from hpcdist.job.comparison import SHORT_NAMES
 from hpcdist.monitor.ends import exit_code_of_all
 from hpcdist.runs.run import Run
+from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.limits import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
 from hpcdist.schedulers.slurm.queue import parse_accounting
 from hpcdist.submission.dependencies import parse_after
-from hpcdist.submission.sweeps.jobs import group_points
-from hpcdist.submission.sweeps.points import (
+from hpcdist.submission.layout import group_points
+from hpcdist.submission.points import (
     axes_from_values,
     check_given_once,
     make_points,
@@ -242,7 +243,7 @@ def runs(tmp_path):
     make("ddp-1", 1)
     sweep = Sweep(tmp_path / "ddp-2")
     sweep.path.mkdir()
-    sweep.write({"jobs": []})
+    sweep.write(SweepSpec())
     for index in (2, 0, 1):
         make(f"ddp-2-00{index}", 2, sweep="ddp-2")
     return tmp_path

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcdist.cluster.profile import ClusterProfile
+import msgspec
+
 from hpcdist.rank import exit as rank_exit
 from hpcdist.runs.run import Run
-from hpcdist.schedulers import load_scheduler
-from hpcdist.submission import single as submission
+from hpcdist.submission.plan import plan_run
+from hpcdist.submission.submit import write_spec
 
 _ZYGOTE = Path(__file__).parents[1] / "agent" / "zygote.py"
 
@@ -36,8 +37,8 @@ def start_run(forking, loaded, runs, *, agents=None, scheduler="local", change="
     """Start a run's agents on simulated nodes, or those of some; the run, and what starts the agent
     of a node. `change` ("module:function") is called in each agent, and so holds for its ranks."""
     run = Run.create(runs, loaded.job.name)
-    plan = load_scheduler("local").plan(loaded.job, ClusterProfile())
-    submission.write_spec(run, loaded, scheduler=scheduler, plan=plan, command=[])
+    write_spec(run, plan_run(loaded, scheduler="local"))
+    run.write_spec(msgspec.structs.replace(run.read_spec(), scheduler=scheduler))
 
     def start_agent(node):
         forking.stdin.write(os.fsencode(f"{run.path}\t{node}\t{change}\0"))

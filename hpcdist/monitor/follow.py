@@ -6,17 +6,16 @@ the same, rank 0 is shown, and the last lines of the rank that failed first.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from hpcdist.agent.outcome.failure import is_own_error
 from hpcdist.base.terminal_lines import last_lines
-from hpcdist.monitor.follow.beginning import Beginning
-from hpcdist.monitor.follow.live import LiveProgress
-from hpcdist.monitor.follow.screen import Screen
-from hpcdist.monitor.follow.tail import LogTail
-from hpcdist.monitor.states import EndWatch, wait_until_gone
+from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.monitor.nodes import Beginning
+from hpcdist.monitor.progress import LiveProgress
+from hpcdist.monitor.screen import Screen
+from hpcdist.monitor.tail import LogTail
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
@@ -35,23 +34,25 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
 
     `check` is called between looks, and may raise to end the following.
     """
-    end = EndWatch(run)
+    end = EndWatch([run])
     shown = _shown_ranks(run)
     logs = LogTail(run, lambda rank: rank in shown)
     progress = LiveProgress(run) if screen.is_live else None
     restarts = _Restarts(run)
     beginning = Beginning(run)
-    while (verdict := end.poll()) is None:
+
+    def show() -> None:
         check()
-        beginning.show(screen, end.condition)
+        beginning.show(screen, end.conditions[run.id])
         show_new(logs, screen)
         restarts.show(screen)
         if progress is not None:
             screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
-        time.sleep(POLL_S)
+
+    verdict = end.wait(check=show, interval_s=POLL_S)[run.id]
     wait_until_gone(run)
     screen.close()  # what was drawn as unfinished becomes a part of the log
-    beginning.show(screen, end.condition)
+    beginning.show(screen, end.conditions[run.id])
     screen.lines(logs.lines(finish=True))
     restarts.show(screen)
     _show_unseen(run, verdict, shown, screen)

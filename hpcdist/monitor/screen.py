@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
-from hpcdist.monitor.follow.live import Progress
+from hpcdist.monitor.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from hpcdist.monitor.watch.event_tail import EventTail
-from hpcdist.monitor.watch.running import RunningRun
+from hpcdist.monitor.progress import RunningRun
+from hpcdist.monitor.tail import EventTail
 from hpcdist.runs.events import EventWriter
 
 DAY_S = 86400

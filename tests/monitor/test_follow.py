@@ -3,15 +3,15 @@
 import io
 import json
 import os
-import time
 
 import pytest
 
-from hpcdist.monitor.follow.live import LiveProgress
-from hpcdist.monitor.follow.run import end_sentence, follow
-from hpcdist.monitor.follow.screen import Screen
-from hpcdist.monitor.follow.tail import OVERDUE_S, LogTail, TailedFile, whole_log
-from hpcdist.monitor.states import EndWatch, run_states
+from hpcdist.monitor.ends import EndWatch
+from hpcdist.monitor.follow import end_sentence, follow
+from hpcdist.monitor.progress import LiveProgress
+from hpcdist.monitor.screen import Screen
+from hpcdist.monitor.states import run_states
+from hpcdist.monitor.tail import OVERDUE_S, LogTail, TailedFile, whole_log
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -211,9 +211,7 @@ def test_a_scheduler_that_cannot_be_asked_is_told_and_others_are_still_asked(tmp
 
 
 def test_a_lost_run_ends_with_a_verdict_that_says_so(run):
-    watch = EndWatch(run)
-    while (verdict := watch.poll()) is None:
-        time.sleep(0.05)
+    (verdict,) = EndWatch([run]).wait(interval_s=0.05).values()
     assert (verdict.state, verdict.kind, verdict.exit_code_of_run) == ("lost", "agent_lost", 1)
     assert run.read_verdict() is None
 

@@ -1,0 +1,51 @@
+"""Looking again and again until there is something to see: the one loop that waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar, overload
+
+_Value = TypeVar("_Value")
+
+
+@overload
+def poll(
+    look: Callable[[], _Value | None],
+    *,
+    interval_s: float,
+    clock: Callable[[], float] = ...,
+    sleep: Callable[[float], None] = ...,
+) -> _Value: ...
+
+
+@overload
+def poll(
+    look: Callable[[], _Value | None],
+    *,
+    interval_s: float,
+    limit_s: float | None,
+    clock: Callable[[], float] = ...,
+    sleep: Callable[[float], None] = ...,
+) -> _Value | None: ...
+
+
+def poll(
+    look: Callable[[], _Value | None],
+    *,
+    interval_s: float,
+    limit_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _Value | None:
+    """Call `look` every `interval_s` seconds and return the first value that is not None.
+
+    Returns None once `limit_s` seconds have passed; without a limit it goes on. What `look` raises
+    ends the waiting.
+    """
+    deadline_s = None if limit_s is None else clock() + limit_s
+    while (value := look()) is None:
+        if deadline_s is not None and clock() >= deadline_s:
+            return None
+        sleep(interval_s)
+    return value

@@ -1,0 +1,234 @@
+"""Following what `hpcdist submit` submitted to its end, and what it prints of that."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcdist.base.errors import EXIT_INTERRUPTED
+from hpcdist.base.text import one_line
+from hpcdist.cli.described import states_in_words
+from hpcdist.cli.interrupts import Interrupted, Interrupts
+from hpcdist.cli.printing import note, print_json, say
+from hpcdist.runs.run import Run
+
+if TYPE_CHECKING:
+    from hpcdist.monitor.screen import Screen
+    from hpcdist.runs.verdict import Verdict
+    from hpcdist.submission.local import Follower, LocalSweep, PointEnd
+    from hpcdist.submission.plan import Places, PlannedSubmission
+    from hpcdist.submission.submit import Submitted
+
+
+def follow_run(
+    run: Run,
+    scheduler: str,
+    interrupts: Interrupts,
+    *,
+    as_json: bool,
+    owned: bool,
+    with_summary: bool = False,
+) -> int:
+    """Follow a run to its end and return its exit code; an `owned` run must not outlive this."""
+    verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
+    if with_summary and verdict is not None:
+        _print_summary([run], run.path, as_json=as_json)
+    if as_json:
+        print_json(describe_end(run, scheduler, verdict, code))
+    return code
+
+
+def describe_end(
+    run: Run, scheduler: str, verdict: Verdict | None = None, exit_code: int | None = None
+) -> dict[str, Any]:
+    """Return what --json prints of a run: as it ended, or as it is now."""
+    import msgspec
+
+    from hpcdist.monitor.states import run_states
+
+    return {
+        "run": run.id,
+        "path": str(run.path),
+        "scheduler": scheduler,
+        "job_id": run.read_job_id(),
+        "state": run_states([run])[run.id] if verdict is None else verdict.state,
+        "exit_code": exit_code,
+        "verdict": None if verdict is None else msgspec.to_builtins(verdict),
+    }
+
+
+def describe_sweep(
+    planned: PlannedSubmission, places: Places, verdicts: Mapping[str, Verdict]
+) -> dict[str, Any]:
+    """Return what --json prints of a sweep; `verdicts` are by the run's id."""
+    import msgspec
+
+    return {
+        "sweep": places.id,
+        "path": str(places.path),
+        "scheduler": planned.scheduler.name,
+        "runs": [
+            {
+                "run": run.id if run.path.exists() else None,
+                "path": str(run.path) if run.path.exists() else None,
+                "point": point.values,
+                "repeat": point.repeat,
+                "job_id": run.read_job_id(),
+                "verdict": msgspec.to_builtins(verdicts[run.id]) if run.id in verdicts else None,
+            }
+            for run, point in zip(places.runs, planned.points, strict=True)
+        ],
+    }
+
+
+def wait_for_sweep(
+    planned: PlannedSubmission, submitted: Submitted, interrupts: Interrupts, *, as_json: bool
+) -> tuple[dict[str, Verdict], int]:
+    """Wait for all runs that a scheduler has; return their verdicts and the exit code."""
+    from hpcdist.monitor.ends import EndWatch, exit_code_of_all
+
+    name = submitted.id
+    try:
+        verdicts = EndWatch(submitted.runs).wait(
+            check=interrupts.check,
+            changed=lambda counts: say(f"sweep {name}: {states_in_words(counts.elements())}"),
+        )
+    except Interrupted:
+        say(f"sweep {name} goes on; end it with: hpcdist cancel {name}")
+        return {}, EXIT_INTERRUPTED
+    for run in submitted.runs:
+        if verdicts[run.id].state != "done":
+            say(_end_sentence(run, verdicts[run.id]))
+    if planned.comparison or submitted.summary_job_id is not None:
+        _print_summary(submitted.runs, submitted.places.path, as_json=as_json)
+    return verdicts, exit_code_of_all(verdicts.values())
+
+
+def run_sweep_here(
+    planned: PlannedSubmission,
+    runs: Path,
+    interrupts: Interrupts,
+    *,
+    as_json: bool,
+    with_summary: bool,
+) -> int:
+    """Run all points of a sweep on this machine, and return the exit code."""
+    from hpcdist.monitor.ends import exit_code_of_all
+    from hpcdist.submission.local import LocalSweep
+
+    interrupts.defer()
+    local = LocalSweep(planned, runs, sys.argv)
+    name = local.places.id
+    if not as_json:
+        print(name, flush=True)
+    ends: list[PointEnd] = []
+    try:
+        ends = local.run_points(_follower(local, interrupts, as_json=as_json))
+    except Interrupted:
+        say(f"sweep {name} interrupted; its runs are cancelled or were not started")
+    code = exit_code_of_all(end.verdict for end in ends) if ends else EXIT_INTERRUPTED
+    if ends:
+        states = [end.verdict.state if end.verdict else "not started" for end in ends]
+        say(f"sweep {name}: {states_in_words(states)}")
+    if (planned.comparison or with_summary) and local.started:
+        _print_summary(local.started, local.places.path, as_json=as_json)
+    if as_json:
+        verdicts = {run.id: found for run in local.started if (found := run.read_verdict())}
+        print_json(describe_sweep(planned, local.places, verdicts) | {"exit_code": code})
+    return code
+
+
+def _follow(
+    run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
+) -> tuple[Verdict | None, int]:
+    from hpcdist.monitor.follow import follow
+
+    with closing(_screen(as_json=as_json)) as screen:
+        screen.say(f"run {run.id} in {one_line(str(run.path))}")
+        try:
+            verdict = follow(run, screen, check=interrupts.check)
+        except Interrupted:
+            screen.close()
+            return _interrupted(run, owned=owned), EXIT_INTERRUPTED
+        except BaseException:  # such as a closed pipe: the run has lost its reader
+            if owned:
+                _cancel(run)
+            raise
+        screen.say(_end_sentence(run, verdict))
+    return verdict, verdict.exit_code_of_run
+
+
+def _screen(*, as_json: bool) -> Screen:
+    from hpcdist.monitor.screen import Screen
+
+    return Screen(log=sys.stderr if as_json else sys.stdout)
+
+
+def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
+    if not owned:
+        say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
+        return None
+    _cancel(run)
+    say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
+    return run.read_verdict()
+
+
+def _cancel(run: Run) -> None:
+    from hpcdist.cluster.schedulers import LOCAL
+    from hpcdist.schedulers import load_scheduler
+
+    load_scheduler(run.read_scheduler() or LOCAL).cancel([run])
+
+
+def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
+    """Write the summary of runs that have ended, and show it."""
+    from hpcdist.summary.writing import PICTURE, write_summary
+
+    text = write_summary(runs, folder)
+    print(text, end="", file=sys.stderr if as_json else sys.stdout)
+    note(f"the summary is in {folder / 'summary.txt'}")
+    if (folder / PICTURE).exists():
+        note(f"its picture is in {folder / PICTURE}")
+
+
+def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Follower:
+    """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
+    beginnings and ends, as nobody could read their logs."""
+    from hpcdist.submission.local import EndsHere
+
+    points = local.planned.points
+
+    class EachAtItsEnd(EndsHere):
+        def started(self, index: int, run: Run) -> None:
+            place = f"{index + 1} of {len(points)}"
+            say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")
+
+        def ended(self, end: PointEnd) -> None:
+            if end.run is not None and end.verdict is not None:
+                say(_end_sentence(Run(end.run), end.verdict))
+            else:
+                label = one_line(points[end.index].label)
+                say(f"the run for {label} could not be started: {one_line(end.error or '')}")
+
+    class OneByOne(EachAtItsEnd):
+        def started(self, index: int, run: Run) -> None:
+            say(f"run {run.id} ({index + 1} of {len(points)}): {one_line(points[index].label)}")
+
+        def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
+            from hpcdist.monitor.follow import follow
+
+            ((index, run),) = running.items()
+            with closing(_screen(as_json=as_json)) as screen:
+                return {index: follow(run, screen, check=interrupts.check)}
+
+    is_one_by_one = (local.planned.max_parallel or 1) == 1
+    return (OneByOne if is_one_by_one else EachAtItsEnd)(interrupts.check)
+
+
+def _end_sentence(run: Run, verdict: Verdict) -> str:
+    from hpcdist.monitor.follow import end_sentence
+
+    return one_line(end_sentence(run, verdict))

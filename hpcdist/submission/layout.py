@@ -1,0 +1,230 @@
+"""The scheduler's jobs that a submission becomes, and the scripts that they are given.
+
+Pure but for `SummaryJob.submit`: `hpcdist render` prints what is made here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec, Launch, Resources
+from hpcdist.runs.run import Run
+from hpcdist.schedulers.base import Dependency, Scheduler, Target, Task
+from hpcdist.submission.plan import Places, PlannedSubmission
+
+_SUMMARY_LIMIT_MIN = 10.0
+_SUMMARY_MEM_GB = 2.0
+_SUMMARY_FOLDER = "summary-job"
+
+MakeTask: TypeAlias = Callable[[list[str], str], Task]
+"""Makes what the summary's job executes, of the run directories and the folder for the summary."""
+
+
+class PointGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Points that go to the scheduler together: one, or an array of runs that differ only in what
+    they read."""
+
+    points: list[int]
+    """Indices of the points."""
+    max_parallel: int | None = None
+    """So many of its runs at one time."""
+    behind: int | None = None
+    """The group, by its place in the list, whose end this one waits for."""
+
+    @property
+    def is_array(self) -> bool:
+        """A single run needs none."""
+        return len(self.points) > 1
+
+
+class LaidOutJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job of a submission, as its scheduler is to get it."""
+
+    target: Target
+    points: list[int]
+    behind: int | None = None
+    """The job, by its place, whose end it waits for; not among the target's dependencies yet."""
+
+    def target_behind(self, job_id: str | None) -> Target:
+        """Return the target once the id of the job before it is known."""
+        if job_id is None:
+            return self.target
+        before = Dependency(kind="afterany", job_ids=[job_id])
+        return msgspec.structs.replace(
+            self.target, dependencies=[*self.target.dependencies, before]
+        )
+
+
+def group_points(
+    shapes: Sequence[str], *, max_array_size: int, max_parallel: int | None = None
+) -> list[PointGroup]:
+    """Put points of one shape into arrays of at most `max_array_size`, in the points' order.
+
+    `max_parallel` holds for all of them together: the groups are dealt out to as many lanes, one
+    group of a lane waits for the one before it, and the lanes share the number.
+    """
+    by_shape: dict[str, list[int]] = {}
+    for index, shape in enumerate(shapes):
+        by_shape.setdefault(shape, []).append(index)
+    size = max(1, max_array_size)
+    parts = [
+        points[start : start + size]
+        for points in by_shape.values()
+        for start in range(0, len(points), size)
+    ]
+    if max_parallel is None:
+        return [PointGroup(points=points) for points in parts]
+    num_lanes = min(max_parallel, len(parts))
+    return [
+        PointGroup(
+            points=points,
+            max_parallel=_share(max_parallel, place % num_lanes, num_lanes),
+            behind=place - num_lanes if place >= num_lanes else None,
+        )
+        for place, points in enumerate(parts)
+    ]
+
+
+def lay_out(
+    planned: PlannedSubmission, places: Places, dependencies: Sequence[Dependency] = ()
+) -> list[LaidOutJob]:
+    """Return the jobs of a submission: runs whose scripts are the same go into one array."""
+    scheduler = planned.scheduler
+    if not (planned.is_sweep and scheduler.has_queue):
+        return [
+            single_job(planned, places, index, dependencies) for index in range(len(planned.runs))
+        ]
+    size = scheduler.max_array_size()
+    probe = planned.runs[0].target(Run(places.path))
+    shapes = [run.script(probe) for run in planned.runs]
+    groups = group_points(shapes, max_array_size=size, max_parallel=planned.max_parallel)
+    arrays = [place for place, group in enumerate(groups) if group.is_array]
+    jobs = []
+    for place, group in enumerate(groups):
+        if group.is_array:
+            target = _array_target(planned, places, group, (arrays.index(place), len(arrays)))
+            target = msgspec.structs.replace(target, dependencies=list(dependencies))
+            job = LaidOutJob(target=target, points=group.points)
+        else:
+            job = single_job(planned, places, group.points[0], dependencies)
+        jobs.append(msgspec.structs.replace(job, behind=group.behind))
+    return jobs
+
+
+def single_job(
+    planned: PlannedSubmission,
+    places: Places,
+    index: int,
+    dependencies: Sequence[Dependency] = (),
+) -> LaidOutJob:
+    """Return the job of one point."""
+    target = planned.runs[index].target(places.runs[index], dependencies)
+    return LaidOutJob(target=target, points=[index])
+
+
+def planned_scripts(
+    planned: PlannedSubmission,
+    folder: Path,
+    dependencies: Sequence[Dependency] = (),
+    *,
+    summary_after: bool = False,
+) -> list[str]:
+    """Return what would be submitted with the runs in `folder`, script by script.
+
+    RUN and JOBID-of-NAME stand for ids that are not known yet.
+    """
+    places = planned.placeholders(folder)
+    jobs = lay_out(planned, places, dependencies)
+    scripts = [
+        planned.runs[job.points[0]].script(
+            job.target_behind(None if job.behind is None else _unknown_id(jobs[job.behind]))
+        )
+        for job in jobs
+    ]
+    if summary_after and planned.scheduler.has_queue:
+        summary = SummaryJob.of(planned, places)
+        scripts.append(summary.script(summary.target([_unknown_id(job) for job in jobs])))
+    return scripts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryJob:
+    """The small job of --summary-after: it writes the summary once all other jobs have ended."""
+
+    scheduler: Scheduler
+    cluster: ClusterProfile
+    folder: Path
+    """The run's or the sweep's; its name is the first part of the job's."""
+
+    @classmethod
+    def of(cls, planned: PlannedSubmission, places: Places) -> SummaryJob:
+        """Return the job for a submission."""
+        cluster = planned.runs[0].plan.cluster
+        return cls(scheduler=planned.scheduler, cluster=cluster, folder=places.path)
+
+    @property
+    def job(self) -> JobSpec:
+        """One node, one CPU, no GPU."""
+        return JobSpec(
+            name=f"summary of {self.folder.name}",
+            workload="summary",
+            resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
+            launch=Launch(device="cpu"),
+        )
+
+    def target(self, job_ids: Sequence[str]) -> Target:
+        """Return what its script is for; `job_ids` are those that must have ended."""
+        return Target(
+            name=f"{self.folder.name}.summary",
+            folder=self.folder / _SUMMARY_FOLDER,
+            cwd=os.getcwd(),
+            dependencies=[Dependency(kind="afterany", job_ids=list(job_ids))],
+        )
+
+    def script(self, target: Target) -> str:
+        """Return what is submitted."""
+        mem_gb = self.cluster.mem_gb and min(self.cluster.mem_gb, _SUMMARY_MEM_GB)
+        cluster = msgspec.structs.replace(self.cluster, mem_gb=mem_gb)
+        return self.scheduler.render(self.job, target, self.scheduler.plan(self.job, cluster))
+
+    def submit(
+        self, runs: Sequence[Run], job_ids: Sequence[str], make_task: MakeTask
+    ) -> tuple[str, list[str]]:
+        """Submit it; return its job id, and what the scheduler had to say.
+
+        Raises SchedulerError.
+        """
+        target = self.target(job_ids)
+        target.submitit_folder.mkdir(parents=True, exist_ok=True)
+        task = make_task([str(run.path) for run in runs], str(self.folder))
+        return self.scheduler.submit_task(self.job, target, task, self.script(target))
+
+
+def _share(number: int, lane: int, num_lanes: int) -> int:
+    return number // num_lanes + (1 if lane < number % num_lanes else 0)
+
+
+def _unknown_id(job: LaidOutJob) -> str:
+    return f"JOBID-of-{job.target.name}"
+
+
+def _array_target(
+    planned: PlannedSubmission, places: Places, group: PointGroup, numbered: tuple[int, int]
+) -> Target:
+    number, num_arrays = numbered
+    size = len(group.points)
+    limits = group.max_parallel is not None and group.max_parallel < size
+    return msgspec.structs.replace(
+        planned.runs[group.points[0]].target(Run(places.path)),
+        name=places.id if num_arrays == 1 else f"{places.id}.{number}",
+        folder=places.path / f"array-{number}",
+        array_size=size,
+        max_parallel=group.max_parallel if limits else None,
+    )

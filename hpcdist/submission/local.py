@@ -1,0 +1,144 @@
+"""A sweep on this machine: its points one after the other, or a few at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from hpcdist.base.errors import HpcdistError
+from hpcdist.base.polling import poll
+from hpcdist.monitor.ends import EndWatch, wait_until_gone
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+from hpcdist.submission.layout import single_job
+from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_now
+from hpcdist.submission.submit import Submission
+
+_POLL_S = 0.1
+
+
+class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one point."""
+
+    index: int
+    run: Path | None = None
+    """Its run directory; None where it could not be started."""
+    verdict: Verdict | None = None
+    error: str | None = None
+    """Why it could not be started."""
+
+
+class Follower(Protocol):
+    """What shows a sweep that goes on here."""
+
+    def started(self, index: int, run: Run) -> None:
+        """A point has started."""
+
+    def ended(self, end: PointEnd) -> None:
+        """A point has ended, or could not be started."""
+
+    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
+        """Wait until at least one of the runs has ended; return those that have.
+
+        May raise to end the sweep.
+        """
+
+
+class LocalSweep:
+    """Starts the runs of a sweep; a run's directory is made when it starts."""
+
+    def __init__(self, planned: PlannedSubmission, runs: Path, command: Sequence[str]) -> None:
+        """Store the snapshots, and make the sweep's folder in `runs`."""
+        self._submission = Submission(planned.stored(runs), runs, command)
+        self._submission.write_sweep()
+        self.planned = self._submission.planned
+        self.places = self._submission.places
+        self.started: list[Run] = []
+
+    def run_points(self, follower: Follower) -> list[PointEnd]:
+        """Run all points, so many at one time as the sweep's max_parallel says, or one.
+
+        A point that fails does not stop the others. Once somebody cancels the sweep no more are
+        started, and those are not among the ends. An exception that `follower` raises ends what
+        runs, and starts no more.
+        """
+        sweep = self.places.sweep
+        waiting = list(range(len(self.planned.points)))
+        running: dict[int, Run] = {}
+        gpus: dict[int, set[str]] = {}
+        ends: list[PointEnd] = []
+        try:
+            while waiting or running:
+                if sweep is not None and sweep.is_to_be_cancelled:
+                    waiting.clear()
+                while waiting and len(running) < (self.planned.max_parallel or 1):
+                    index = waiting[0]
+                    try:
+                        run, gpus[index] = self._start(index, set().union(*gpus.values()))
+                    except HpcdistError as error:
+                        if running:  # perhaps for want of what the others hold
+                            break
+                        end = PointEnd(index=waiting.pop(0), error=error.message)
+                        ends.append(end)
+                        follower.ended(end)
+                    else:
+                        running[waiting.pop(0)] = run
+                        follower.started(index, run)
+                for index, verdict in (follower.wait(running) if running else {}).items():
+                    end = PointEnd(index=index, run=running.pop(index).path, verdict=verdict)
+                    del gpus[index]
+                    ends.append(end)
+                    follower.ended(end)
+        except BaseException:
+            self.planned.scheduler.cancel(list(running.values()))
+            raise
+        return sorted(ends, key=lambda end: end.index)
+
+    def _start(self, index: int, busy_gpus: Collection[str]) -> tuple[Run, set[str]]:
+        """Start one point; return its run and its GPUs, which are others than the busy ones."""
+        planned = plan_now(self.planned.runs[index], busy_gpus)
+        job = single_job(self.planned, self.places, index)
+        run = self.places.runs[index]
+        try:
+            self._submission.make_run(index, planned, job)
+            self._submission.hand_over(job, planned)
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        self.started.append(run)
+        return run, _gpus(planned)
+
+
+class EndsHere:
+    """Waits for the first end of several runs on this machine, and shows nothing."""
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        self._check = check
+
+    def started(self, index: int, run: Run) -> None:
+        """See Follower."""
+
+    def ended(self, end: PointEnd) -> None:
+        """See Follower."""
+
+    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
+        """See Follower."""
+        watch = EndWatch(running.values())
+
+        def look() -> dict[str, Verdict] | None:
+            self._check()
+            return watch.look() or None
+
+        verdicts = poll(look, interval_s=_POLL_S)
+        ended = {index: run for index, run in running.items() if run.id in verdicts}
+        for run in ended.values():
+            wait_until_gone(run)
+        return {index: verdicts[run.id] for index, run in ended.items()}
+
+
+def _gpus(planned: PlannedRun) -> set[str]:
+    return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

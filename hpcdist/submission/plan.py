@@ -1,0 +1,313 @@
+"""A checked job and how its scheduler would run it, at one point or at many.
+
+Nothing here has an effect: every mistake at any point is found before anything is submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from hpcdist.agent.task import AgentTask
+from hpcdist.base.errors import JobError
+from hpcdist.cluster.load import NO_PROFILE, LoadedProfile
+from hpcdist.job import LoadedJob, locate
+from hpcdist.job.spec import JobSpec, ScriptJob
+from hpcdist.runs.run import Run
+from hpcdist.runs.sweep import Sweep
+from hpcdist.schedulers import detect_scheduler, load_scheduler
+from hpcdist.schedulers.base import Allocation, Dependency, Plan, Scheduler, Target
+from hpcdist.submission.points import Point
+from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
+from hpcdist.workloads import load_workload
+
+_PLACEHOLDER_ID = "RUN"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A checked job, and how its scheduler would run it."""
+
+    loaded: LoadedJob
+    scheduler: Scheduler
+    cluster: LoadedProfile
+    plan: Plan
+    workspace: Workspace
+    call: bytes | None = None
+    """The function that is submitted, with its arguments, pickled; None: the job is no function."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the user should know, one sentence each."""
+        of_job = load_workload(self.loaded.job).notes()
+        of_plan = [*self.plan.notes, *self.workspace.notes]
+        return [*self.loaded.notes, *_notes(self.cluster), *of_plan, *of_job]
+
+    def script(self, target: Target) -> str:
+        """Return what would be executed for `target`."""
+        return self.scheduler.render(self.loaded.job, target, self.plan)
+
+    def target(self, run: Run, dependencies: Sequence[Dependency] = ()) -> Target:
+        """Return what the script of one run is for."""
+        place = self.workspace.place(run.path.parent)
+        return Target(
+            name=run.id,
+            folder=run.path,
+            cwd=place.cwd,
+            environment=place.environment,
+            dependencies=list(dependencies),
+            allocation=self.plan.allocation,
+            step_options=self.plan.step_options,
+        )
+
+    def hand_over(self, target: Target, runs: Sequence[Run]) -> list[str]:
+        """Submit runs whose directories are there; return what the scheduler had to say."""
+        job = self.workspace.job_in(runs[0].path.parent, self.loaded.job)
+        agents = [AgentTask(str(run.path), self.scheduler.name) for run in runs]
+        return self.scheduler.submit(job, target, runs, self.script(target), agents=agents)
+
+    def prepare(self) -> None:
+        """Do what comes before any submission, such as a download, which may take long."""
+        with _located(self.loaded):
+            load_workload(self.loaded.job).prepare()
+
+    def stored(self, folder: Path) -> PlannedRun:
+        """Store the snapshot, if there is one, in the folder of the runs, and return the new plan.
+
+        Files that changed since the plan was made are taken as they are now.
+        """
+        return replace(self, workspace=self.workspace.store(folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The run directories of a submission, made or not."""
+
+    path: Path
+    """The run's, or the sweep's."""
+    runs: list[Run]
+    """One per point."""
+    sweep: Sweep | None
+    """None: the run is by itself."""
+
+    @property
+    def id(self) -> str:
+        """The name by which the user calls the submission."""
+        return self.path.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSubmission:
+    """All runs of one submission, and how each would run; a single run has one point."""
+
+    points: list[Point]
+    runs: list[PlannedRun]
+    """One per point."""
+    max_parallel: int | None = None
+    """So many runs at one time; None: locally one, else as many as there is room for."""
+    comparison: str | None = None
+    """Name of the comparison whose variants the points are."""
+    is_sweep: bool = True
+    """The runs belong to a sweep, which has a folder of its own."""
+
+    @classmethod
+    def of_run(cls, planned: PlannedRun) -> PlannedSubmission:
+        """Return the submission of one run by itself."""
+        return cls(points=[Point(index=0, flags={})], runs=[planned], is_sweep=False)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The one that gets all runs."""
+        return self.runs[0].scheduler
+
+    @property
+    def name(self) -> str:
+        """The job's, or the comparison's."""
+        return self.comparison or self.runs[0].loaded.job.name
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what the user should know, each sentence once."""
+        return list(dict.fromkeys(note for run in self.runs for note in run.notes))
+
+    def places(self, path: Path) -> Places:
+        """Return the run directories, where `path` is the run's or the sweep's folder."""
+        if not self.is_sweep:
+            return Places(path=path, runs=[Run(path)], sweep=None)
+        sweep = Sweep(path)
+        runs = [sweep.run(index, len(self.points)) for index in range(len(self.points))]
+        return Places(path=path, runs=runs, sweep=sweep)
+
+    def placeholders(self, folder: Path) -> Places:
+        """Return directories for rendering: RUN stands for an id that does not exist yet."""
+        return self.places(folder / _PLACEHOLDER_ID)
+
+    def prepare(self) -> None:
+        """Do what comes before any submission, once for runs that are the same."""
+        for run in {id(run): run for run in self.runs}.values():
+            run.prepare()
+
+    def stored(self, folder: Path) -> PlannedSubmission:
+        """Store the snapshots, each once, in the folder of the runs, and return the new plan."""
+        stored: dict[int, Workspace] = {}
+        for run in self.runs:
+            if id(run.workspace) not in stored:
+                stored[id(run.workspace)] = run.workspace.store(folder)
+        runs = [replace(run, workspace=stored[id(run.workspace)]) for run in self.runs]
+        return replace(self, runs=runs)
+
+    def now(self) -> PlannedSubmission:
+        """Return the plan for this machine as it is at present, if the runs are for it."""
+        if not self.scheduler.runs_here:
+            return self
+        return replace(self, runs=[plan_now(run) for run in self.runs])
+
+
+def plan_run(
+    loaded: LoadedJob,
+    *,
+    scheduler: str,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
+) -> PlannedRun:
+    """Check the job and plan how it would run on the cluster.
+
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
+    Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
+    """
+    chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
+    with _located(loaded):
+        load_workload(loaded.job).check()
+        plan = chosen.plan(loaded.job, cluster.profile)
+    workspace = plan_workspace(
+        loaded.job, snapshot or SnapshotRequest(), by_default=not chosen.runs_here
+    )
+    return PlannedRun(
+        loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
+    )
+
+
+def plan_step(
+    loaded: LoadedJob,
+    allocation: Allocation,
+    *,
+    scheduler: Scheduler,
+    cluster: LoadedProfile = NO_PROFILE,
+    snapshot: SnapshotRequest | None = None,
+) -> PlannedRun:
+    """Check the job and plan how it would run in an allocation.
+
+    A step cannot be requeued: one that is told to stop ends with what it has saved.
+
+    Raises UserError.
+    """
+    launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+    loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
+    with _located(loaded):
+        load_workload(loaded.job).check()
+        plan = scheduler.plan_step(loaded.job, cluster.profile, allocation)
+    # It starts while its user looks on: as on this machine, there is no queue to wait in.
+    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
+    return PlannedRun(
+        loaded=loaded,
+        scheduler=scheduler,
+        cluster=cluster,
+        plan=plan,
+        workspace=workspace,
+    )
+
+
+def plan_points(
+    points: Sequence[Point],
+    *,
+    load: Callable[[Point], LoadedJob],
+    plan: Callable[[LoadedJob], PlannedRun],
+    max_parallel: int | None = None,
+    comparison: str | None = None,
+    is_sweep: bool = True,
+) -> PlannedSubmission:
+    """Load and plan every point: once for its repeats, the scheduler's plan once for every shape,
+    and what depends on the code once for all.
+
+    Raises UserError or SchedulerError, as `load` and `plan` do.
+    """
+    by_values: dict[tuple[str, ...], PlannedRun] = {}
+    by_shape: dict[tuple[str, ...], PlannedRun] = {}
+    for point in points:
+        values = _values(point)
+        if values not in by_values:
+            loaded = load(point)
+            code = _code_of(loaded.job)
+            shape = (*code, shape_of(loaded.job))
+            alike = by_shape.get(shape) or by_shape.get(code)
+            planned = plan(loaded) if alike is None else _plan_again(alike, loaded)
+            by_values[values] = by_shape[shape] = by_shape[code] = planned
+    return PlannedSubmission(
+        points=list(points),
+        runs=[by_values[_values(point)] for point in points],
+        max_parallel=max_parallel,
+        comparison=comparison,
+        is_sweep=is_sweep,
+    )
+
+
+def plan_now(planned: PlannedRun, busy_gpus: Collection[str] = ()) -> PlannedRun:
+    """Return the plan for this machine as it is at present: which of its GPUs are idle changes.
+
+    `busy_gpus` are UUIDs of GPUs that are given away, but may not look so yet.
+    """
+    with _located(planned.loaded):
+        plan = planned.scheduler.plan(planned.loaded.job, planned.plan.cluster, busy_gpus=busy_gpus)
+    return replace(planned, plan=plan)
+
+
+def one_rank(loaded: LoadedJob) -> LoadedJob:
+    """Return the job as debug mode runs it: on one rank."""
+    resources = msgspec.structs.replace(loaded.job.resources, nodes=1, gpus=1)
+    return msgspec.structs.replace(
+        loaded, job=msgspec.structs.replace(loaded.job, resources=resources)
+    )
+
+
+def shape_of(job: JobSpec) -> str:
+    """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
+    return msgspec.json.encode((job.resources, job.launch)).decode()
+
+
+def _plan_again(planned: PlannedRun, loaded: LoadedJob) -> PlannedRun:
+    """Plan other values of a job that runs the same code; what does not change is shared."""
+    job = loaded.job
+    with _located(loaded):
+        load_workload(job).check()
+        is_same = shape_of(job) == shape_of(planned.loaded.job)
+        plan = planned.plan if is_same else planned.scheduler.plan(job, planned.cluster.profile)
+    return replace(planned, loaded=loaded, plan=plan)
+
+
+def _code_of(job: JobSpec) -> tuple[str, str]:
+    """What the ranks run: the workload, and the script where it is one."""
+    return job.workload, job.script if isinstance(job, ScriptJob) else ""
+
+
+def _values(point: Point) -> tuple[str, ...]:
+    return (point.job or "", *(flag.name for flag in point.flags.values()))
+
+
+def _notes(cluster: LoadedProfile) -> list[str]:
+    if cluster.name is not None or not cluster.known:
+        return []
+    listed = f"{' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default"
+    return [f"no cluster profile is used: {listed}; choose one with --cluster"]
+
+
+@contextmanager
+def _located(loaded: LoadedJob) -> Iterator[None]:
+    """Name in errors the place that a wrong value came from."""
+    try:
+        yield
+    except JobError as error:
+        raise locate(loaded, error) from None

@@ -1,0 +1,163 @@
+"""All runs that are watched: which are shown, and how they end, and one frame of them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hpcdist.base import files
+from hpcdist.monitor.board import Board, RunView, make_frame, plain
+from hpcdist.monitor.progress import Progress, RanksSeen
+from hpcdist.runs.run import all_runs
+from hpcdist.runs.verdict import Verdict
+
+LIMIT_S = 90.0
+DONE = Verdict(kind="done", state="done", message="every rank ended well", exit_code_of_run=0)
+FAILED = Verdict(kind="exit", state="failed", message="rank 0 left with 3", exit_code_of_run=1)
+
+
+def submitted(made, scheduler="local"):
+    files.write_json(made.run.submission_file, {"scheduler": scheduler, "job_id": "1"})
+    return made
+
+
+def states(views):
+    return {view.run: view.state for view in views}
+
+
+def test_runs_end_with_their_verdicts_and_the_board_with_them(going):
+    one, two = (submitted(going(name, world_size=1)) for name in ("one", "two"))
+    one.start(0)
+    one.window(0, 10)
+    board = Board([one.run, two.run])
+    board.look()
+    assert not board.is_over
+    one.run.write_verdict(FAILED)
+    (view, _) = board.look()
+    assert (view.state, view.details) == ("failed", ["rank 0 left with 3"])
+    assert view.ranks.progress.step == 10  # what it had come to
+    assert not board.is_over
+    two.run.write_verdict(DONE)
+    assert states(board.look()) == {"one": "failed", "two": "done"}
+    assert board.is_over
+    assert board.verdicts["one"].exit_code_of_run == 1
+
+
+def test_a_run_that_began_after_the_scheduler_was_asked_is_running(going):
+    made = going(world_size=1)
+    board = Board([made.run], folder=made.run.path.parent)
+    later = submitted(going("later", world_size=1))
+    assert states(board.look())["later"] == "pending"
+    later.start(0)
+    assert states(board.look())["later"] == "running"
+
+
+def test_of_a_folder_what_goes_on_and_the_last_that_ended_are_shown(going, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))  # so nobody says that the run has ended
+    for number in range(8):
+        going(f"ended-{number}").run.write_verdict(DONE)
+    folder = submitted(going("going-on"), "slurm").run.path.parent
+    board = Board(all_runs(folder), folder=folder)
+    shown = states(board.look())
+    assert len(shown) == 6
+    assert "going-on" in shown
+    assert not board.is_over
+
+
+def test_a_run_that_its_scheduler_knows_nothing_of_is_lost(going):
+    made = submitted(going())
+    board = Board([made.run])
+    deadline_s = time.monotonic() + LIMIT_S
+    while not board.is_over:
+        board.look()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    (view,) = board.look()
+    assert view.state == "lost"
+    assert view.details == ["the job ended before hpcdist started in it: its log has the reason"]
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "lsf"])
+def test_a_scheduler_that_does_not_answer_is_told_and_ends_nothing(
+    going, scheduler, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = submitted(going(world_size=1), scheduler)
+    board = Board([made.run])
+    (view,) = board.look()
+    assert view.state == "unknown"
+    (told,) = board.unanswered
+    assert "the state of 1 run is not known" in told
+    assert not board.is_over
+
+
+def ranks(step=120, *, alive=4, troubles=()):
+    progress = Progress(
+        attempt=0, epoch=2, step=step, total_steps=400, samples_per_s=3412.3, remaining_s=62.4
+    )
+    return RanksSeen(
+        progress=progress, num_alive=alive, world_size=4, quiet_s=0.0, troubles=list(troubles)
+    )
+
+
+VIEWS = [
+    RunView(run="ddp-a", state="done", ranks=ranks(400, alive=0)),
+    RunView(run="ddp-b", state="pending", details=["it waits for nodes (Resources)"]),
+    RunView(run="ddp-cc", state="running", ranks=ranks(), details=["rank 3\nis \x1b[31mslow"]),
+    RunView(run="ddp-d", state="failed", details=["rank 1 was killed by SIGKILL"]),
+]
+
+EXPECTED = """\
+1 running, 1 failed, 1 pending, 1 done  12:00:00 all
+
+RUN     STATE       STEP  EPOCH  SAMPLES/S  RANKS  LEFT
+ddp-cc  running  120/400      3      3,412    4/4  1:02
+  rank 3 is \\x1b[31mslow
+ddp-d   failed
+  rank 1 was killed by SIGKILL
+ddp-b   pending
+  it waits for nodes (Resources)
+ddp-a   done     400/400      3      3,412
+"""
+
+
+def test_what_goes_on_and_what_went_wrong_comes_first():
+    assert plain(make_frame(VIEWS, title="12:00:00 all")) == EXPECTED
+
+
+def test_a_small_screen_counts_the_runs_that_it_has_no_room_for():
+    shown = plain(make_frame(VIEWS, title="12:00:00 all", height=7)).splitlines()
+    assert shown[:5] == EXPECTED.splitlines()[:5]
+    assert shown[5:] == ["... and 3 more"]
+    for height in range(4, 12):
+        assert len(make_frame(VIEWS, title="all", height=height)) <= height
+    assert plain(make_frame(VIEWS, title="12:00:00 all", height=10)) == EXPECTED
+
+
+def test_a_scheduler_that_does_not_answer_is_told():
+    shown = plain(make_frame([], title="all", notes=["the state of 1 run is not known: slurm"]))
+    assert shown == "no runs  all\nnote: the state of 1 run is not known: slurm\n"
+
+
+NARROW = 60
+
+
+def test_a_narrow_terminal_keeps_the_figures_and_the_ends_of_names():
+    told = f"rank 1 is slow: {'so ' * 40}".strip()
+    ids = [f"ddp-20260101-120000-{end}" for end in ("aaaa", "bbbb")]
+    views = [RunView(run=run, state="running", ranks=ranks(), details=[told]) for run in ids]
+    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
+    assert max(map(len, lines)) <= NARROW
+    assert lines[2].split() == ["RUN", "STATE", "STEP", "SAMPLES/S", "RANKS", "LEFT"]
+    assert [line.split("  ")[0][-6:] for line in lines if "1:02" in line] == ["…-aaaa", "…-bbbb"]
+    details = " ".join(line.strip() for line in lines if line.startswith("  "))
+    assert details == f"{told} {told}"
+    assert ids[0] in plain(make_frame(views, title="now"))
+
+
+def test_what_is_said_takes_three_lines_at_most():
+    views = [RunView(run="ddp-a", state="failed", details=["word " * 100])]
+    lines = plain(make_frame(views, title="now", width=NARROW)).splitlines()
+    assert len(lines) == 4 + 3
+    assert lines[-1].endswith("…")

@@ -1,0 +1,10 @@
+"""Submitting one run, as the command does."""
+
+from hpcdist.submission.plan import PlannedSubmission, plan_run
+from hpcdist.submission.submit import submit
+
+
+def submit_run(loaded, runs, *, command=("hpcdist", "submit"), **options):
+    """Submit a loaded job to this machine; the run."""
+    planned = PlannedSubmission.of_run(plan_run(loaded, scheduler="local", **options))
+    return submit(planned, runs=runs, command=list(command)).runs[0]
