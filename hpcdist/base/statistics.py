@@ -231,26 +231,6 @@ def _joint_freedom(squares: Sequence[float], freedoms: Sequence[int]) -> float:
     return sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf
 
 
-def f_quantile(confidence: float, freedom: float, other: float) -> float:
-    """Return the ratio of two variances, of `freedom` and `other` degrees of freedom, that is not
-    exceeded with this probability where both are of one kind."""
-    low, high = 0.0, 1.0
-    while _f_below(high, freedom, other) < confidence:
-        low, high = high, 2 * high
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _f_below(middle, freedom, other) < confidence:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _f_below(ratio: float, freedom: float, other: float) -> float:
-    share = freedom * ratio / (freedom * ratio + other)
-    return _incomplete_beta(share, freedom / 2, other / 2)
-
-
 @functools.lru_cache
 def _incomplete_beta(x: float, a: float, b: float) -> float:
     if x in (0.0, 1.0):

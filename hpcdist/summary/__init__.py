@@ -1,11 +1,14 @@
-"""From the events of runs to figures and tables.
+"""From the events of runs to figures, and from these to tables, pages, pictures and files.
 
-One way through: collect and event_file (files to records), metrics and timing (records to a
-`RunSummary` per run), scaling (which runs compare, speed-up), sizes and forecast (how sure that is,
-and what more GPUs would bring) and variants (what a comparison says), then report (tables) and
-plot. The first two are spread over processes by measuring, and left out for runs that cache knows.
-What comes after collect and before report is pure; nothing here imports torch, numpy only where
-there is something to forecast or to draw, and only report and the tables import rich.
+    read      the files of a run directory, as typed records (`measuring` spreads this over
+              processes, and takes what has not changed from the cache)
+    figures   what one run came to: `RunFigures`
+    compare   which runs can be compared, and what they came to beside each other: `RunSummary`
+    report    a `Summary` as text, page, Markdown, CSV and pictures
+    export    the same runs for TensorBoard and MLflow
+
+What comes after read and before report is pure. Nothing here imports torch, numpy is imported to
+draw only, and only report imports rich.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ import msgspec
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.compare.forecast import with_forecasts
-from hpcdist.summary.compare.groups import compare_runs, configurations, groups_within
-from hpcdist.summary.compare.sizes import with_repeats, with_sizes
-from hpcdist.summary.figures import metrics
-from hpcdist.summary.figures.attempts import with_times_to_accuracy
+from hpcdist.summary.compare.forecast import forecasts_by_run
+from hpcdist.summary.compare.groups import Compared, compare_runs, configurations
+from hpcdist.summary.compare.sizes import repeats_by_run, sizes_by_run
+from hpcdist.summary.figures.attempts import times_to_accuracy
+from hpcdist.summary.figures.run import MeasuredRun, place_run
 from hpcdist.summary.measuring import find_measurements
-from hpcdist.summary.read import collect
 from hpcdist.summary.read.cache import SummaryCache
+from hpcdist.summary.read.collect import sentence
 from hpcdist.summary.read.search import search_runs
 from hpcdist.summary.values import Group, RunSummary, Summary, to_json
 
@@ -54,40 +57,58 @@ def summarize(
     warn: Callable[[str], None] | None = None,
     target_accuracy: float | None = None,
 ) -> Summary:
-    """Runs in figures, in the order given; what is no run is skipped and told.
+    """Return runs in figures, in the order given; what is no run is skipped, and listed.
 
-    `states` holds, by run id, the scheduler's word on runs that have no verdict, and `accounting`
-    what it has on their jobs. With a cache, only
-    runs that changed are read. `num_workers` processes are forked for it where there is much to
-    read; None is one per CPU. `warn` is told where the cache cannot be written. The time to
-    `target_accuracy` is told; to the most that all done runs of a job came to, where it is None.
+    `states` holds, by run id, what the scheduler says of runs that have no verdict, and
+    `accounting` what it has on their jobs. With a cache, only runs that changed are read.
+    `num_workers` processes are forked where there is much to read; None is one per CPU. `warn` is
+    called where the cache cannot be written. `target_accuracy` is what times to an accuracy are
+    for; None is the most that all done runs of a job came to.
     """
-    found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
-    measured: list[metrics.MeasuredRun] = []
+    measured: list[MeasuredRun] = []
     skipped: list[str] = []
+    found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
     for run, measurement in zip(runs, found, strict=True):
-        skipped += [collect.sentence(run, fault) for fault in measurement.faults]
+        skipped += [sentence(run, fault) for fault in measurement.faults]
         if measurement.run is not None:
-            measured.append(
-                metrics.place_run(
-                    measurement.run,
-                    run.path,
-                    state=states.get(run.id),
-                    accounting=(accounting or {}).get(run.id),
-                )
-            )
-    summaries, groups, comparisons = compare_runs(measured)
-    summaries = with_times_to_accuracy(summaries, measured, target=target_accuracy)
-    sized = [*groups, *groups_within(measured, comparisons)]
-    summaries = with_forecasts(with_sizes(with_repeats(summaries, groups), sized), sized)
+            account = (accounting or {}).get(run.id)
+            state = states.get(run.id)
+            measured.append(place_run(measurement.run, run.path, state=state, accounting=account))
+    compared = compare_runs(measured)
+    return Summary(
+        runs=_beside_each_other(measured, compared, target_accuracy=target_accuracy),
+        groups=compared.groups,
+        comparisons=compared.comparisons,
+        skipped=skipped,
+    )
+
+
+def _beside_each_other(
+    measured: Sequence[MeasuredRun], compared: Compared, *, target_accuracy: float | None
+) -> list[RunSummary]:
+    """Each run with all that it takes the others to know."""
+    figures = {run.figures.run: run.figures for run in measured}
+    sized = [*compared.groups, *compared.within]
+    sizes, repeats = sizes_by_run(figures, sized), repeats_by_run(figures, compared.groups)
+    forecasts = forecasts_by_run(figures, sized)
+    losses = {run: one for group in compared.groups for one in group.losses for run in one.runs}
     digests = configurations([run.conditions for run in measured])
-    summaries = [
-        msgspec.structs.replace(run, **one._asdict())
-        for run, one in zip(
-            with_repeats(with_sizes(summaries, groups), groups), digests, strict=True
+    accuracies = times_to_accuracy(measured, target=target_accuracy)
+    return [
+        RunSummary(
+            **msgspec.structs.asdict(run.figures),
+            **msgspec.structs.asdict(speedup),
+            **digest._asdict(),
+            of_size=sizes.get(run.figures.run),
+            repeats=repeats.get(run.figures.run),
+            forecast=forecasts.get(run.figures.run),
+            losses=losses.get(run.figures.run),
+            time_to_accuracy=accuracy,
+        )
+        for run, speedup, digest, accuracy in zip(
+            measured, compared.speedups, digests, accuracies, strict=True
         )
     ]
-    return Summary(runs=summaries, groups=groups, comparisons=comparisons, skipped=skipped)
 
 
 def print_summary(

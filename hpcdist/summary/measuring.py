@@ -21,8 +21,9 @@ from msgspec import Struct
 
 from hpcdist.machine.process import die_with_parent
 from hpcdist.runs.run import Run
-from hpcdist.summary.figures import metrics, usage
-from hpcdist.summary.figures.metrics import MeasuredRun
+from hpcdist.summary.figures.rank import measure_rank
+from hpcdist.summary.figures.run import MeasuredRun, measure_run
+from hpcdist.summary.figures.usage import measure_node
 from hpcdist.summary.read import collect
 from hpcdist.summary.read.cache import Fingerprint, SummaryCache, is_settled, take_fingerprint
 from hpcdist.summary.read.records import Fault
@@ -53,12 +54,12 @@ def measure(run: Run) -> Measurement:
     ranks = []
     for rank_record in collect.read_ranks(run):
         faults += rank_record.faults
-        ranks.append(metrics.measure_rank(rank_record))
+        ranks.append(measure_rank(rank_record))
     nodes = []
     for node_record in collect.read_nodes(run):
         faults += node_record.faults
-        nodes.append(usage.measure_node(node_record))
-    return Measurement(run=metrics.measure_run(record, ranks, nodes), faults=faults)
+        nodes.append(measure_node(node_record))
+    return Measurement(run=measure_run(record, ranks, nodes), faults=faults)
 
 
 def encode(measurement: Measurement) -> bytes | None:
@@ -198,7 +199,7 @@ def _look_up(asked: _Asked, cache: SummaryCache | None) -> Measurement | None:
 def _may_be_kept(measurement: Measurement | None, asked: _Asked, now_s: float) -> bool:
     if measurement is None or measurement.run is None:  # no run: read at once
         return False
-    has_verdict = measurement.run.summary.verdict is not None
+    has_verdict = measurement.run.figures.verdict is not None
     return is_settled(asked.fingerprint, has_verdict=has_verdict, now_s=now_s)
 
 

@@ -288,8 +288,8 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
     message: str | None
 
 
-class RunSummary(Struct, frozen=True, kw_only=True):
-    """One run in figures."""
+class RunFigures(Struct, frozen=True, kw_only=True):
+    """What one run came to by itself."""
 
     run: str
     """Run id."""
@@ -322,8 +322,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Mean seconds per step by part, with what checkpoints between steps and restarts add."""
     straggler: Straggler | None = None
     """None where no rank and no node is the slowest throughout."""
-    losses: Losses | None = None
-    """Of this run and its repeats; None where it is not done, or recorded no steps."""
     final: Final = Final()
     peak_rss_bytes: int | None = None
     """Largest resident memory of a rank."""
@@ -346,6 +344,28 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     slowest_rank: RankPace | None = None
     """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
+    all_reduce: AllReduceSummary | None = None
+    """Of the job allreduce, and of check."""
+    inference: InferenceSummary | None = None
+    """Of the job inference."""
+    loading: LoadingSummary | None = None
+    """Of the job dataload."""
+    verdict: VerdictSummary | None = None
+    notes: list[str] = []
+    """What the ranks wanted known."""
+    accounting: Accounting | None = None
+    """What the scheduler has on its job; None where it keeps no books, or not of this one."""
+    usage: UsageSummary | None = None
+    """What its ranks used; None where nothing was sampled."""
+    cost: Cost | None = None
+    """None where no time is known."""
+
+
+class RunSummary(RunFigures, frozen=True, kw_only=True):
+    """One run in figures, among the runs that it is compared with."""
+
+    losses: Losses | None = None
+    """Of this run and its repeats; None where it is not done, or recorded no steps."""
     speedup: float | None = None
     """Samples/s against the mean of the runs in `compared_with`."""
     efficiency: float | None = None
@@ -367,21 +387,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     settings: str | None = None
     """Digest of the same without the device that it ran on: where the two are equal, the run never
     began, and its device is not known."""
-    all_reduce: AllReduceSummary | None = None
-    """Of the job allreduce, and of check."""
-    inference: InferenceSummary | None = None
-    """Of the job inference."""
-    loading: LoadingSummary | None = None
-    """Of the job dataload."""
-    verdict: VerdictSummary | None = None
-    notes: list[str] = []
-    """What the ranks wanted known."""
-    accounting: Accounting | None = None
-    """What the scheduler has on its job; None where it keeps no books, or not of this one."""
-    usage: UsageSummary | None = None
-    """What its ranks used; None where nothing was sampled."""
-    cost: Cost | None = None
-    """None where no time is known."""
 
 
 class Group(Struct, frozen=True, kw_only=True):

@@ -10,7 +10,6 @@ from hpcdist.base.statistics import (
     Interval,
     Measure,
     differs,
-    f_quantile,
     lower_median,
     measure,
     quantile,
@@ -190,12 +189,3 @@ def test_spreads_and_medians_are_those_of_the_standard_library():
     assert weighted_standard_deviation(equal) == pytest.approx(statistics.stdev(values))
     assert weighted_standard_deviation(equal[:1]) is None
     assert lower_median(values[:8]) == statistics.median_low(values[:8])
-
-
-F_TABLE = {(1, 1): 161.45, (1, 10): 4.965, (2, 5): 5.786, (5, 2): 19.296, (10, 10): 2.978}
-"""95 %; from any textbook."""
-
-
-@pytest.mark.parametrize(("freedoms", "ratio"), F_TABLE.items())
-def test_quantiles_of_f_are_those_of_the_tables(freedoms, ratio):
-    assert f_quantile(0.95, *freedoms) == pytest.approx(ratio, rel=3e-4)

@@ -8,8 +8,7 @@ import pytest
 
 from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.forecast import make
-from hpcdist.summary.compare.step_fit import Law, Scale, Timed, error_without_each, fit
+from hpcdist.summary.compare.forecast import Scale, error_without_each, fit_law, make_forecast
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
 
@@ -32,7 +31,6 @@ def run_of(gpus, time_s, *, batch=64, is_strong=False, nodes=1, **fields):
 LAWS = {
     "work": (False, lambda _: 1.0),
     "ring": (False, lambda gpus: 1 + 0.3 * (gpus - 1) / gpus),
-    "tree": (False, lambda gpus: 1 + 0.08 * math.log2(gpus)),
     "Amdahl": (True, lambda gpus: 1 / gpus + 0.05),
     "strong ring": (True, lambda gpus: 1 / gpus + 0.02 + 0.05 * (gpus - 1) / gpus),
 }
@@ -45,7 +43,7 @@ def test_with_little_noise_the_truth_is_within_a_narrow_forecast(name, sizes):
     rng = random.Random(3)
     times = [(gpus, law(gpus) * (1 + rng.gauss(0, 0.001))) for gpus in sizes for _ in range(3)]
     runs = [run_of(gpus, time_s, is_strong=is_strong) for gpus, time_s in times]
-    found = make(runs, "strong" if is_strong else "weak")
+    found = make_forecast(runs, "strong" if is_strong else "weak")
     assert found.refused_because is None
     assert [size.gpus for size in found.sizes] == [2 * sizes[-1], 4 * sizes[-1]]
     for size in found.sizes:
@@ -59,6 +57,21 @@ def test_with_little_noise_the_truth_is_within_a_narrow_forecast(name, sizes):
     assert found.error < 0.02
 
 
+@pytest.mark.parametrize("sizes", [(1, 2, 4), (1, 2, 4, 8), (2, 4, 8, 16)], ids=str)
+def test_where_communication_grows_by_another_law_the_forecast_is_wide_or_refused(sizes):
+    rng = random.Random(3)
+
+    def law(gpus):
+        return 1 + 0.08 * math.log2(gpus)
+
+    times = [(gpus, law(gpus) * (1 + rng.gauss(0, 0.001))) for gpus in sizes for _ in range(3)]
+    found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
+    assert found.sizes or "what was measured allows" in found.refused_because
+    for size in found.sizes:
+        truth = size.gpus / sizes[0] * law(sizes[0]) / law(size.gpus)
+        assert size.speedup.interval.low <= truth <= size.speedup.interval.high
+
+
 @pytest.mark.parametrize("name", LAWS)
 def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
     is_strong, law = LAWS[name]
@@ -70,7 +83,7 @@ def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
             for gpus in (1, 2, 4, 8)
             for _ in range(3)
         ]
-        found = make(runs, "strong" if is_strong else "weak")
+        found = make_forecast(runs, "strong" if is_strong else "weak")
         for size in found.sizes[:1]:
             told += 1
             baseline_s = sum(64 / run.samples_per_s.mean for run in runs[:3]) / 3
@@ -124,20 +137,20 @@ def test_of_many_noisy_sweeps_at_least_93_in_100_forecasts_hold_the_truth(name):
     ],
 )
 def test_where_too_little_is_known_it_is_refused_and_said_why(runs, scaling, reason):
-    found = make(runs, scaling)
+    found = make_forecast(runs, scaling)
     assert (found.refused_because, found.sizes) == (reason, [])
 
 
 def test_runs_that_scatter_widely_are_refused_with_what_they_would_allow():
     times = [(1, 1.0), (1, 1.4), (2, 1.6), (2, 1.0), (4, 1.1), (4, 2.0)]
-    found = make([run_of(gpus, time_s) for gpus, time_s in times], "weak")
+    found = make_forecast([run_of(gpus, time_s) for gpus, time_s in times], "weak")
     assert found.refused_because.startswith("what was measured allows ")
     assert found.refused_because.endswith("or repeats (--repeat 3), would say more")
 
 
 def test_ranks_with_cpus_of_their_own_are_more_hardware():
     runs = [run_of(gpus, 1 + 0.001 * gpus, num_cpus=8 * gpus, nodes=gpus) for gpus in (1, 2, 4, 8)]
-    assert make(runs, "weak").refused_because is None
+    assert make_forecast(runs, "weak").refused_because is None
 
 
 def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_them():
@@ -151,7 +164,7 @@ def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_th
         for gpus, nodes in shapes
         for _ in range(3)
     ]
-    found = make(runs, "weak")
+    found = make_forecast(runs, "weak")
     assert [(size.gpus, size.nodes) for size in found.sizes] == [(32, 8), (64, 16)]
     for size in found.sizes:
         truth = size.gpus * 1.0 / law(size.gpus, size.nodes)
@@ -160,36 +173,44 @@ def test_the_slower_network_between_nodes_is_seen_in_several_sizes_that_cross_th
 
 
 def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
-    found = make([run_of(gpus, 1 + 0.01 * gpus) for gpus in (1, 2, 4, 8)], "weak")
+    found = make_forecast([run_of(gpus, 1 + 0.01 * gpus) for gpus in (1, 2, 4, 8)], "weak")
     assert found.notes[0] == "it is as if all GPUs were in one node, as no run was on several"
     assert {size.nodes for size in found.sizes} == {1}
 
 
+def sizes_of(law, *gpus):
+    return {Scale(number, 1): law(number) for number in gpus}
+
+
 def test_the_fit_finds_the_terms_of_a_law_without_noise():
-    law = Law(("work", "fixed"), (lambda scale: 1 / scale.gpus, lambda _: 1.0))
-    timed = [Timed(Scale(gpus, 1), 0.8 / gpus + 0.1) for gpus in (1, 2, 4)]
-    found = fit(timed, law)
-    assert found.weights == pytest.approx([0.8, 0.1])
-    assert found.terms_s(Scale(8, 1)) == pytest.approx({"work": 0.1, "fixed": 0.1})
-    assert error_without_each(timed, law) == pytest.approx(0, abs=1e-9)
+    times_s = sizes_of(lambda gpus: 0.8 / gpus + 0.1 * (gpus - 1) / gpus, 1, 2, 4)
+    found = fit_law(times_s, is_strong=True)
+    assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
+    terms = {"computing": 0.1, "communication": 0.0875}
+    assert found.terms_s(Scale(8, 1)) == pytest.approx(terms)
+    assert error_without_each(times_s, is_strong=True) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_term_that_would_take_less_than_no_time_is_no_law():
-    law = Law(("work", "fixed"), (lambda scale: 1 / scale.gpus, lambda _: 1.0))
-    assert fit([Timed(Scale(gpus, 1), 1 / gpus**1.5) for gpus in (1, 2, 4)], law) is None
+def test_across_nodes_communication_goes_by_their_number():
+    shapes = [Scale(2, 1), Scale(4, 2), Scale(8, 4)]
+    times_s = {scale: 1 + 0.4 * (scale.nodes - 1) / scale.nodes for scale in shapes}
+    found = fit_law(times_s, is_strong=False)
+    assert (found.computing_s, found.communication_s) == pytest.approx((1, 0.4))
+
+
+def test_communication_does_not_take_less_than_no_time():
+    found = fit_law(sizes_of(lambda gpus: gpus**-1.5, 1, 2, 4), is_strong=True)
+    assert found.communication_s == 0
+    assert found.time_s(Scale(8, 1)) == pytest.approx(found.computing_s / 8)
 
 
 def test_the_error_without_a_size_is_that_of_fits_without_it():
-    law = Law(("work",), (lambda _: 1.0,))
-    timed = [Timed(Scale(1, 1), 1.0), Timed(Scale(2, 1), 1.0), Timed(Scale(4, 1), 1.3)]
-    # Least squares of relative errors: w = sum(1/t) / sum(1/t^2).
-    without = [
-        sum(1 / t for t in rest) / sum(1 / t**2 for t in rest)
-        for rest in ((1.0, 1.3), (1.0, 1.3), (1.0, 1.0))
-    ]
-    misses = [without[0] - 1, without[1] - 1, without[2] / 1.3 - 1]
+    times_s = {Scale(1, 1): 1.0, Scale(2, 1): 1.2, Scale(4, 1): 1.25}
+    # Of two sizes both terms are determined: a + b * (N - 1) / N.
+    without = [1.2 - (1.25 - 1.2) / 0.25 * 0.5, 1 + 0.25 / 0.75 * 0.5, 1 + 0.4 * 0.75]
+    misses = [miss / time_s - 1 for miss, time_s in zip(without, times_s.values(), strict=True)]
     expected = math.sqrt(sum(miss**2 for miss in misses) / 3)
-    assert error_without_each(timed, law) == pytest.approx(expected)
+    assert error_without_each(times_s, is_strong=False) == pytest.approx(expected)
 
 
 def test_the_summary_tells_the_forecast_in_words_and_in_json(make_scaled):

@@ -22,7 +22,7 @@ from hpcdist.summary.figures.shares import (
     STRAGGLERS,
     UNDIVIDED,
 )
-from hpcdist.summary.values import Losses, RunSummary, Straggler
+from hpcdist.summary.values import Losses, RunFigures, Straggler
 
 MOST = 2
 """What is said first is what people do."""
@@ -47,7 +47,7 @@ class Case(NamedTuple):
     job: Mapping[str, Any]
     """By dotted key, as in the job file."""
     losses: Losses
-    runs: Sequence[RunSummary]
+    runs: Sequence[RunFigures]
     cpus_per_rank: float | None
 
 

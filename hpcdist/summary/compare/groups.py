@@ -20,14 +20,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
+from hpcdist.base.statistics import mean
 from hpcdist.summary.compare import sizes
-from hpcdist.summary.compare.lost_shares import losses_by_run, with_losses
+from hpcdist.summary.compare.lost_shares import lose_by_size
 from hpcdist.summary.compare.sizes import num_gpus
-from hpcdist.summary.compare.variants import compare_variants, with_speedups
-from hpcdist.summary.figures.metrics import MeasuredRun
-from hpcdist.summary.values import Comparison, Group, RunSummary, Scaling
+from hpcdist.summary.compare.variants import Speedup, compare_variants
+from hpcdist.summary.figures.run import MeasuredRun
+from hpcdist.summary.values import Comparison, Group, Losses, Scaling
 
 NOT_COMPARED = (
     "name",  # the runs of one job are looked at together anyway
@@ -48,30 +47,47 @@ NOT_COMPARED = (
 _SHOWN_DIFFERENCES = 3
 
 
-def compare_runs(
-    measured: Sequence[MeasuredRun],
-) -> tuple[list[RunSummary], list[Group], list[Comparison]]:
-    """The summaries in the order given, with speed-up and efficiency, the groups of runs that are
-    alike, and the comparisons, whose runs are in no group."""
+class Compared(NamedTuple):
+    """What runs are beside each other."""
+
+    speedups: list[Speedup]
+    """Of each run, in their order."""
+    groups: list[Group]
+    """Runs that are alike, but those of comparisons."""
+    within: list[Group]
+    """Of the variants of each comparison, those that differ only in size from the first one."""
+    comparisons: list[Comparison]
+
+
+def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
+    """Sort runs into groups and comparisons, and compare those within each."""
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
-    compared: dict[int, RunSummary] = {}
-    comparisons = _comparisons(measured, compared)
+    by_comparison: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in measured:
         if run.comparison is None:
-            jobs[run.summary.job].append(run)
+            jobs[run.figures.job].append(run)
+        else:
+            by_comparison[run.comparison].append(run)
+    speedups: dict[int, Speedup] = {}
+    comparisons: list[Comparison] = []
+    within: list[Group] = []
+    for runs in by_comparison.values():
+        comparison, own = compare_variants(runs)
+        comparisons.append(comparison)
+        speedups.update(zip(map(id, runs), own, strict=True))
+        alike = _alike(run for run in runs if _why_left_out(run) is None)
+        within += [_group(one) for one in alike if _is_of_sizes(one, comparison.baseline)]
     groups: list[Group] = []
     for runs in jobs.values():
-        alike = _main_group_first(_alike([run for run in runs if _why_left_out(run) is None]))
-        groups += [with_losses(_group(each), each.runs, each.baseline) for each in alike]
+        alike = _main_group_first(_alike(run for run in runs if _why_left_out(run) is None))
+        groups += [_group(each, lose_by_size(each.runs, each.baseline)) for each in alike]
         for each in alike:
             reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
-            compared.update(zip(map(id, each.runs), _with_speedup(each, reason), strict=True))
+            speedups.update(zip(map(id, each.runs), _speedups(each, reason), strict=True))
         for run in runs:
             if reason := _why_left_out(run):
-                summary = msgspec.structs.replace(run.summary, not_compared_because=reason)
-                compared[id(run)] = summary
-    summaries = losses_by_run([compared[id(run)] for run in measured], groups)
-    return summaries, groups, comparisons
+                speedups[id(run)] = Speedup(not_compared_because=reason)
+    return Compared([speedups[id(run)] for run in measured], groups, within, comparisons)
 
 
 class _Alike(NamedTuple):
@@ -83,22 +99,6 @@ class _Alike(NamedTuple):
     to compare with."""
 
 
-def groups_within(
-    measured: Sequence[MeasuredRun], comparisons: Sequence[Comparison]
-) -> list[Group]:
-    """Of the variants of each comparison, those that differ only in size from the first one."""
-    by_id: dict[str, list[MeasuredRun]] = defaultdict(list)
-    for run in measured:
-        if run.comparison is not None and _why_left_out(run) is None:
-            by_id[run.comparison].append(run)
-    return [
-        _group(alike)
-        for comparison in comparisons
-        for alike in _alike(by_id[comparison.id])
-        if _is_of_sizes(alike, comparison.baseline)
-    ]
-
-
 def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
     """Each variant is another size; else they are compared for something else."""
     variants = {(run.variant, size(run)) for run in (*alike.baseline, *alike.runs)}
@@ -107,27 +107,12 @@ def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
     )
 
 
-def _comparisons(
-    measured: Sequence[MeasuredRun], compared: dict[int, RunSummary]
-) -> list[Comparison]:
-    """The comparisons; the summaries of their runs are put into `compared`."""
-    by_id: dict[str, list[MeasuredRun]] = defaultdict(list)
-    for run in measured:
-        if run.comparison is not None:
-            by_id[run.comparison].append(run)
-    found = []
-    for runs in by_id.values():
-        found.append(compare_variants(runs))
-        compared.update(zip(map(id, runs), with_speedups(runs, found[-1]), strict=True))
-    return found
-
-
 def _why_left_out(run: MeasuredRun) -> str | None:
-    if run.summary.state != "done":
-        return f"its state is {run.summary.state or 'not known'}, and only done runs are compared"
-    if run.summary.samples_per_s is None:
+    if run.figures.state != "done":
+        return f"its state is {run.figures.state or 'not known'}, and only done runs are compared"
+    if run.figures.samples_per_s is None:
         return run.missing
-    return "its samples/s are 0" if run.summary.samples_per_s.mean <= 0 else None
+    return "its samples/s are 0" if run.figures.samples_per_s.mean <= 0 else None
 
 
 def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
@@ -144,10 +129,10 @@ def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
     """A group for each strategy, as two of one size are no repeats of each other; all of them begin
     with the runs on one GPU, which needs none."""
-    alone = [run for run in group if num_gpus(run.summary) == 1]
+    alone = [run for run in group if num_gpus(run.figures) == 1]
     strategies: dict[Any, list[MeasuredRun]] = defaultdict(list)
     for run in group:
-        if num_gpus(run.summary) > 1:
+        if num_gpus(run.figures) > 1:
             strategies[run.conditions.get("strategy")].append(run)
     if len(strategies) < 2:
         return [_Alike(sorted(group, key=size), smallest(group))]
@@ -191,49 +176,41 @@ def _main_group_first(groups: Sequence[_Alike]) -> list[_Alike]:
     return sorted(groups, key=importance)
 
 
-def _group(alike: _Alike) -> Group:
+def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
     return Group(
-        job=alike.runs[0].summary.job,
-        runs=[run.summary.run for run in alike.runs],
-        baseline=[run.summary.run for run in alike.baseline],
+        job=alike.runs[0].figures.job,
+        runs=[run.figures.run for run in alike.runs],
+        baseline=[run.figures.run for run in alike.baseline],
         scaling=scaling_of([*alike.baseline, *alike.runs]) if alike.baseline else None,
         strategy=alike.runs[-1].conditions.get("strategy"),
+        losses=list(losses),
     )
 
 
-def _with_speedup(alike: _Alike, reason: str | None) -> list[RunSummary]:
-    group, baseline = alike
-    if not baseline:
+def _speedups(alike: _Alike, reason: str | None) -> list[Speedup]:
+    if not alike.baseline:
         reason = reason or "there is no done run like it of another size"
-        return [msgspec.structs.replace(run.summary, not_compared_because=reason) for run in group]
-    baseline_rate = sum(_rate(run) for run in baseline) / len(baseline)
-    baseline_size = num_gpus(baseline[0].summary)
-    names = [run.summary.run for run in baseline]
-    summaries = []
-    for run in group:
-        speedup = _rate(run) / baseline_rate
-        summaries.append(
-            msgspec.structs.replace(
-                run.summary,
-                speedup=speedup,
-                efficiency=speedup * baseline_size / num_gpus(run.summary),
-                compared_with=names,
-                not_compared_because=reason,
-            )
-        )
-    return summaries
+        return [Speedup(not_compared_because=reason)] * len(alike.runs)
+    baseline_rate = mean(map(_rate, alike.baseline))
+    baseline_size = num_gpus(alike.baseline[0].figures)
+    names = [run.figures.run for run in alike.baseline]
+    speedups = [_rate(run) / baseline_rate for run in alike.runs]
+    return [
+        Speedup(speedup, speedup * baseline_size / num_gpus(run.figures), names, reason)
+        for run, speedup in zip(alike.runs, speedups, strict=True)
+    ]
 
 
 def _rate(run: MeasuredRun) -> float:
-    assert run.summary.samples_per_s is not None
-    return run.summary.samples_per_s.mean
+    assert run.figures.samples_per_s is not None
+    return run.figures.samples_per_s.mean
 
 
 def _why_unlike(group: _Alike, main: _Alike) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
     if any(run is one for run in group.baseline for one in main.runs):
         return None  # it is compared with the same
-    other = main.runs[0].summary.run
+    other = main.runs[0].figures.run
     differences = _differences(group.runs[0].conditions, main.runs[0].conditions)
     shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
     more = len(differences) - _SHOWN_DIFFERENCES
@@ -269,8 +246,8 @@ def batch(run: MeasuredRun) -> float | None:
     size = run.conditions.get("train.batch_size")
     accumulate = run.conditions.get("train.accumulate") or 1
     if isinstance(size, int) and isinstance(accumulate, int):
-        return size * accumulate * sizes.num_gpus(run.summary)
-    return run.summary.samples_per_step
+        return size * accumulate * sizes.num_gpus(run.figures)
+    return run.figures.samples_per_step
 
 
 def strong_groups(
@@ -305,12 +282,12 @@ def smallest(runs: Runs) -> list[MeasuredRun]:
 
 def size(run: MeasuredRun) -> sizes.Size:
     """GPUs, then nodes: what runs are ordered by."""
-    return sizes.size(run.summary)
+    return sizes.size(run.figures)
 
 
 def scaling_of(runs: Runs) -> Scaling | None:
     """By the batches of runs of several sizes; None where they are not known, or neither."""
-    batches = [(sizes.num_gpus(run.summary), batch(run)) for run in runs]
+    batches = [(sizes.num_gpus(run.figures), batch(run)) for run in runs]
     if _all_equal([whole for _, whole in batches]):
         return "strong"
     if _all_equal([whole and whole / gpus for gpus, whole in batches]):
@@ -344,7 +321,7 @@ def _whole(run: MeasuredRun) -> float | str | None:
     """What is equal where runs may be compared as strong scaling; that of no other run where there
     is no batch."""
     has_batch = run.conditions.get("train.batch_size") is not None
-    return batch(run) if has_batch else run.summary.run
+    return batch(run) if has_batch else run.figures.run
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:

@@ -12,7 +12,7 @@ lost, which is the most that could be won.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from hpcdist.base.statistics import mean
 from hpcdist.summary.compare.advice import Case, advise
 from hpcdist.summary.compare.sizes import num_gpus
-from hpcdist.summary.figures.metrics import MeasuredRun
+from hpcdist.summary.figures.run import MeasuredRun
 from hpcdist.summary.figures.shares import (
     COMMUNICATION,
     COMPUTING,
@@ -30,7 +30,7 @@ from hpcdist.summary.figures.shares import (
     lost_shares,
     shares,
 )
-from hpcdist.summary.values import Group, Losses, RunSummary, Straggler
+from hpcdist.summary.values import Losses, RunFigures, Straggler
 
 WORTH_SAYING = 0.02
 """Smaller losses are within the noise of most machines."""
@@ -39,21 +39,21 @@ WORTH_SAYING = 0.02
 class Size(NamedTuple):
     """The runs of one size, which all have parts and samples/s."""
 
-    runs: Sequence[RunSummary]
+    runs: Sequence[RunFigures]
     num_devices: int
     parts_s: Mapping[str, float]
     rate: float
     """Samples per second of all the time."""
 
 
-def size_of(runs: Sequence[RunSummary], num_devices: int) -> Size:
+def size_of(runs: Sequence[RunFigures], num_devices: int) -> Size:
     """Means over the repeats."""
     found = [run.parts_s for run in runs if run.parts_s]
     parts_s = {part: mean(one[part] for one in found) for part in SHARES}
     return Size(runs, num_devices, parts_s, mean(map(overall_rate, runs)))
 
 
-def overall_rate(run: RunSummary) -> float:
+def overall_rate(run: RunFigures) -> float:
     """Samples per second over steps, checkpoints and what restarts cost."""
     assert run.samples_per_s is not None
     assert run.step_time_s is not None
@@ -80,7 +80,7 @@ def alone(size: Size) -> Losses:
     return _losses(size, lost, efficiency, [])
 
 
-def common_straggler(runs: Sequence[RunSummary]) -> Straggler | None:
+def common_straggler(runs: Sequence[RunFigures]) -> Straggler | None:
     """Who held the others up in each run; on other hosts each time, it is the rank's own work."""
     found = [run.straggler for run in runs]
     if not found or any(one is None for one in found):
@@ -99,7 +99,7 @@ def common_straggler(runs: Sequence[RunSummary]) -> Straggler | None:
     )
 
 
-def can_divide(run: RunSummary) -> bool:
+def can_divide(run: RunFigures) -> bool:
     """Whether there are steps that took time, and samples in them."""
     rate = run.samples_per_s
     return bool(rate and rate.mean > 0 and run.parts_s and sum(run.parts_s.values()) > 0)
@@ -122,49 +122,29 @@ def _losses(
     )
 
 
-def with_losses(
-    group: Group, runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]
-) -> Group:
-    """The group with what each of its sizes lost; `runs` are its own, smallest first, and those of
-    its baseline may be lent by another group."""
-    by_size: dict[tuple[int, int], list[MeasuredRun]] = defaultdict(list)
+def lose_by_size(runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]) -> list[Losses]:
+    """Return what each size of a group lost, with advice; `runs` are its own, smallest first, and
+    those of its baseline may be lent by another group."""
+    sizes: dict[tuple[int, int], list[MeasuredRun]] = defaultdict(list)
     for run in runs:
-        if can_divide(run.summary):
-            by_size[run.summary.nodes, run.summary.gpus_per_node].append(run)
-    sizes = {key: _size(found) for key, found in by_size.items()}
-    whole = [run for run in baseline_runs if can_divide(run.summary)]
-    baseline = _size(whole) if whole else None
-    return msgspec.structs.replace(
-        group,
-        losses=[
-            with_advice(
-                alone(size) if baseline is None else against(size, baseline),
-                by_size[key],
-            )
-            for key, size in sizes.items()
-        ],
-    )
+        if can_divide(run.figures):
+            sizes[run.figures.nodes, run.figures.gpus_per_node].append(run)
+    whole = [run.figures for run in baseline_runs if can_divide(run.figures)]
+    baseline = size_of(whole, num_gpus(whole[0])) if whole else None
+    return [_advised(theirs, baseline) for theirs in sizes.values()]
 
 
-def losses_by_run(runs: Sequence[RunSummary], groups: Iterable[Group]) -> list[RunSummary]:
-    """The runs with the losses of their size."""
-    found = {run: one for group in groups for one in group.losses for run in one.runs}
-    return [
-        msgspec.structs.replace(run, losses=found[run.run]) if run.run in found else run
-        for run in runs
-    ]
+def _advised(runs: Sequence[MeasuredRun], baseline: Size | None) -> Losses:
+    size = size_of([run.figures for run in runs], num_gpus(runs[0].figures))
+    return with_advice(alone(size) if baseline is None else against(size, baseline), runs)
 
 
-def with_advice(found: Losses, runs: Sequence[MeasuredRun]) -> Losses:
-    """The losses with what would be worth most to change; `runs` are those of the size."""
+def with_advice(losses: Losses, runs: Sequence[MeasuredRun]) -> Losses:
+    """Add what would be worth most to change; `runs` are those of the size."""
     case = Case(
         job=runs[0].conditions,
-        losses=found,
-        runs=[run.summary for run in runs],
+        losses=losses,
+        runs=[run.figures for run in runs],
         cpus_per_rank=runs[0].cpus_per_rank,
     )
-    return msgspec.structs.replace(found, advice=advise(case))
-
-
-def _size(runs: Sequence[MeasuredRun]) -> Size:
-    return size_of([run.summary for run in runs], num_gpus(runs[0].summary))
+    return msgspec.structs.replace(losses, advice=advise(case))

@@ -4,64 +4,83 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from hpcdist.base.statistics import Measure, differs, mean, measure, ratio, spread_measure
-from hpcdist.summary.values import Group, Repeats, RunSummary, SizeSummary
+from hpcdist.summary.values import Group, Repeats, RunFigures, RunSummary, SizeSummary
 
 Size = tuple[int, int]
 """GPUs, and nodes."""
 
-
-def with_sizes(runs: Sequence[RunSummary], groups: Sequence[Group]) -> list[RunSummary]:
-    """The runs with what all runs of their size came to, where there is a comparison."""
-    by_id = {run.run: run for run in runs}
-    found: dict[str, SizeSummary] = {}
-    for group in groups:
-        if group.baseline:
-            baseline = [by_id[run] for run in group.baseline]
-            for theirs in by_size([by_id[run] for run in group.runs]).values():
-                summary = _summarize(theirs, baseline, group)
-                found.update(dict.fromkeys((run.run for run in theirs), summary))
-    return [
-        msgspec.structs.replace(run, of_size=found[run.run]) if run.run in found else run
-        for run in runs
-    ]
+R = TypeVar("R", bound=RunFigures)
 
 
-def by_size(runs: Iterable[RunSummary]) -> Mapping[Size, list[RunSummary]]:
-    """The runs of each size, smallest first."""
-    found: dict[Size, list[RunSummary]] = defaultdict(list)
+def by_size(runs: Iterable[R]) -> Mapping[Size, list[R]]:
+    """Return the runs of each size, smallest first."""
+    sizes: dict[Size, list[R]] = defaultdict(list)
     for run in runs:
-        found[size(run)].append(run)
-    return {key: found[key] for key in sorted(found)}
+        sizes[size(run)].append(run)
+    return {key: sizes[key] for key in sorted(sizes)}
 
 
-def num_gpus(run: RunSummary) -> int:
-    """Ranks, but with data_parallel, whose one rank drives several GPUs."""
+def num_gpus(run: RunFigures) -> int:
+    """Return the GPUs of a run: with data_parallel, one rank drives several."""
     return run.nodes * run.gpus_per_node
 
 
-def size(run: RunSummary) -> Size:
-    """GPUs, then nodes: what runs are ordered by."""
+def size(run: RunFigures) -> Size:
+    """Return GPUs, then nodes: what runs are ordered by."""
     return num_gpus(run), run.nodes
 
 
-def measured_rate(runs: Sequence[RunSummary]) -> Measure:
-    """Samples/s of runs of one size, which have some: over runs, or of one run over its windows."""
+def measured_rate(runs: Sequence[RunFigures]) -> Measure:
+    """Return the samples/s of runs of one size, some of which have them: over runs, or of one run
+    over its windows."""
     rates = [run.samples_per_s for run in runs if run.samples_per_s]
     if len(rates) > 1:
         return measure([rate.mean for rate in rates])
     (rate,) = rates
+    # An older saved summary does not say what its sd is over.
     return spread_measure(rate.mean, rate.sd, rate.count, over="windows")
 
 
+def sizes_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> dict[str, SizeSummary]:
+    """Return, for each run of a group with a baseline, what all runs of its size came to."""
+    summaries: dict[str, SizeSummary] = {}
+    for group in groups:
+        if group.baseline:
+            baseline = [runs[run] for run in group.baseline]
+            for theirs in by_size(runs[run] for run in group.runs).values():
+                summary = _summarize(theirs, baseline, group)
+                summaries.update(dict.fromkeys((run.run for run in theirs), summary))
+    return summaries
+
+
+def repeats_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> dict[str, Repeats]:
+    """Return, for each run that was repeated, what it and its repeats came to."""
+    repeats: dict[str, Repeats] = {}
+    for group in groups:
+        sizes = by_size(runs[run] for run in group.runs)
+        baseline = next((one for one in sizes.values() if one[0].run in group.baseline), None)
+        for theirs in sizes.values():
+            if (summary := _repeats(theirs, None if theirs is baseline else baseline)) is not None:
+                repeats.update(dict.fromkeys((run.run for run in theirs), summary))
+    return repeats
+
+
+def one_of_each(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Return one run of each size that was repeated."""
+    repeated = {(*size(run), run.repeats): run for run in runs if run.repeats is not None}
+    return list(repeated.values())
+
+
 def _summarize(
-    runs: Sequence[RunSummary], baseline: Sequence[RunSummary], group: Group
+    runs: Sequence[RunFigures], baseline: Sequence[RunFigures], group: Group
 ) -> SizeSummary:
-    mine, theirs = measured_rate(runs), measured_rate(baseline)
-    speedup = ratio(mine, theirs)
+    rate = measured_rate(runs)
+    speedup = ratio(rate, measured_rate(baseline))
     is_baseline = {run.run for run in runs} == {run.run for run in baseline}
     times = [run.step_time_s.mean for run in runs if run.step_time_s]
     return SizeSummary(
@@ -69,7 +88,7 @@ def _summarize(
         scaling=group.scaling,
         strategy=group.strategy,
         samples_per_step=runs[0].samples_per_step,
-        samples_per_s=mine,
+        samples_per_s=rate,
         step_time_s=mean(times) if times else None,
         speedup=speedup,
         efficiency=speedup.times(num_gpus(baseline[0]) / num_gpus(runs[0])),
@@ -77,46 +96,18 @@ def _summarize(
     )
 
 
-def with_repeats(runs: Sequence[RunSummary], groups: Sequence[Group]) -> list[RunSummary]:
-    """The runs with what they and their repeats came to."""
-    by_id = {run.run: run for run in runs}
-    repeats: dict[str, Repeats] = {}
-    for group in groups:
-        repeats |= _repeats_of([by_id[run] for run in group.runs], group.baseline)
-    return [
-        msgspec.structs.replace(run, repeats=repeats[run.run]) if run.run in repeats else run
-        for run in runs
-    ]
-
-
-def _repeats_of(runs: Sequence[RunSummary], baseline: Sequence[str]) -> dict[str, Repeats]:
-    by_size: dict[tuple[int, int], list[RunSummary]] = defaultdict(list)
-    for run in runs:
-        by_size[run.nodes, run.gpus_per_node].append(run)
-    found = {size: made for size, theirs in by_size.items() if (made := _repeats(theirs))}
-    firsts = [size for size, theirs in by_size.items() if theirs[0].run in baseline]
-    first = found.get(firsts[0]) if firsts else None
-    return {
-        run.run: one if first is None or one is first else _against(one, first)
-        for size, one in found.items()
-        for run in by_size[size]
-    }
-
-
-def _repeats(runs: Sequence[RunSummary]) -> Repeats | None:
-    rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
-    if len(rates) < 2:
+def _repeats(runs: Sequence[RunFigures], baseline: Sequence[RunFigures] | None) -> Repeats | None:
+    rate, against = _rate_over_runs(runs), _rate_over_runs(baseline or [])
+    if rate is None:
         return None
-    return Repeats(num_runs=len(rates), **msgspec.structs.asdict(measure(rates)))
+    return Repeats(
+        **msgspec.structs.asdict(rate),
+        num_runs=len(runs),
+        differs_from_baseline=None if against is None else differs(ratio(rate, against)),
+    )
 
 
-def _against(repeats: Repeats, baseline: Repeats) -> Repeats:
-    return msgspec.structs.replace(repeats, differs_from_baseline=differs(ratio(repeats, baseline)))
-
-
-def one_of_each(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    """One run of each size that was repeated."""
-    found = {
-        (run.nodes, run.gpus_per_node, run.repeats): run for run in runs if run.repeats is not None
-    }
-    return list(found.values())
+def _rate_over_runs(runs: Sequence[RunFigures]) -> Measure | None:
+    """None with fewer than two."""
+    rates = [run.samples_per_s.mean for run in runs if run.samples_per_s]
+    return measure(rates) if len(rates) > 1 else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec import Struct
 
 from hpcdist.base.statistics import Measure, measure, ratio
 from hpcdist.summary.compare.lost_shares import (
@@ -22,107 +22,113 @@ from hpcdist.summary.compare.lost_shares import (
     with_advice,
 )
 from hpcdist.summary.compare.sizes import measured_rate
-from hpcdist.summary.figures.metrics import MeasuredRun
-from hpcdist.summary.values import Comparison, RunSummary, VariantSummary
+from hpcdist.summary.figures.run import MeasuredRun
+from hpcdist.summary.values import Comparison, VariantSummary
+
+
+class Speedup(Struct, frozen=True):
+    """A run against the mean of its baseline."""
+
+    speedup: float | None = None
+    efficiency: float | None = None
+    compared_with: list[str] = []
+    not_compared_because: str | None = None
 
 
 class _Variant(NamedTuple):
-    summary: VariantSummary
-    measured: list[MeasuredRun]
-    """Those that count."""
+    """All runs of one variant."""
+
+    name: str
+    runs: list[MeasuredRun]
+
+    @property
+    def counted(self) -> list[MeasuredRun]:
+        return [run for run in self.runs if _counts(run)]
 
     @property
     def rate(self) -> Measure:
         """Samples/s of those that count: over the runs, or of one run over its windows."""
-        return measured_rate([run.summary for run in self.measured])
+        return measured_rate([run.figures for run in self.counted])
 
     @property
     def size(self) -> Size:
         """Of those that count, of which there are some."""
-        runs = [run.summary for run in self.measured]
-        return size_of(runs, self.summary.num_devices)
+        return size_of([run.figures for run in self.counted], self.num_devices)
+
+    @property
+    def num_devices(self) -> int:
+        return self.runs[0].num_devices
+
+    @property
+    def is_without_its_gpus(self) -> bool:
+        """DataParallel on CPUs is a single process like any other."""
+        figures = self.runs[0].figures
+        return figures.world_size < self.num_devices and figures.num_cpus is not None
 
 
-def compare_variants(runs: Sequence[MeasuredRun]) -> Comparison:
-    """The variants of one comparison, in the order of `runs`; only done runs are counted."""
-    by_variant: dict[str, list[MeasuredRun]] = {}
+def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Speedup]]:
+    """Compare the variants of one comparison, in the order of `runs`, and each run with the mean of
+    the first variant; only done runs are counted."""
+    by_name: dict[str, list[MeasuredRun]] = {}
     for run in runs:
-        by_variant.setdefault(run.variant or "", []).append(run)
-    described = [_describe(name, theirs) for name, theirs in by_variant.items()]
-    baseline = described[0]
-    return Comparison(
+        by_name.setdefault(run.variant or "", []).append(run)
+    variants = {name: _Variant(name, theirs) for name, theirs in by_name.items()}
+    baseline = next(iter(variants.values()))
+    comparison = Comparison(
         id=runs[0].comparison or "",
-        baseline=baseline.summary.name,
-        variants=[_against(one, baseline) for one in described],
+        baseline=baseline.name,
+        variants=[_summarize(variant, baseline) for variant in variants.values()],
     )
+    summaries = {variant.name: variant for variant in comparison.variants}
+    first = comparison.variants[0]
+    return comparison, [_speedup(run, summaries[run.variant or ""], first) for run in runs]
 
 
-def with_speedups(runs: Sequence[MeasuredRun], comparison: Comparison) -> list[RunSummary]:
-    """The runs' own summaries, each compared with the mean of the first variant."""
-    baseline = comparison.variants[0]
-    without = {run for one in comparison.variants if one.is_without_its_gpus for run in one.runs}
-    return [
-        _with_speedup(run, baseline, has_its_gpus=run.summary.run not in without) for run in runs
-    ]
-
-
-def _describe(name: str, runs: Sequence[MeasuredRun]) -> _Variant:
-    measured = [run for run in runs if _counts(run)]
-    summaries = [run.summary for run in measured]
-    rates = [run.samples_per_s.mean for run in summaries if run.samples_per_s]
+def _summarize(variant: _Variant, baseline: _Variant) -> VariantSummary:
+    counted, first = variant.counted, variant.runs[0].figures
+    rates = [run.figures.samples_per_s.mean for run in counted if run.figures.samples_per_s]
     rate = measure(rates) if rates else None
-    summary = VariantSummary(
-        name=name,
-        job=runs[0].summary.job,
-        runs=[run.summary.run for run in runs],
-        num_measured=len(measured),
-        num_devices=runs[0].num_devices,
-        nodes=runs[0].summary.nodes,
-        world_size=runs[0].summary.world_size,
-        num_cpus=runs[0].summary.num_cpus,
+    speedup, lost = None, None
+    if counted and baseline.counted and variant is not baseline:
+        speedup = ratio(variant.rate, baseline.rate)
+        if not variant.is_without_its_gpus:
+            lost = with_advice(against(variant.size, baseline.size), counted)
+    ideal = variant.num_devices / baseline.num_devices if speedup else 1.0
+    return VariantSummary(
+        name=variant.name,
+        job=first.job,
+        runs=[run.figures.run for run in variant.runs],
+        num_measured=len(counted),
+        num_devices=variant.num_devices,
+        nodes=first.nodes,
+        world_size=first.world_size,
+        num_cpus=first.num_cpus,
         samples_per_s=rate,
         interval=rate.interval if rate else None,
-        straggler=common_straggler(summaries),
+        parts_s=dict(variant.size.parts_s) if counted else None,
+        straggler=common_straggler([run.figures for run in counted]),
+        speedup=speedup,
+        ideal=ideal,
+        efficiency=speedup.mean / ideal if speedup and lost else None,
+        lost=lost.lost if lost else None,
+        overall=lost.efficiency if lost else None,
+        advice=lost.advice if lost else [],
     )
-    return _Variant(summary, measured)
 
 
 def _counts(run: MeasuredRun) -> bool:
-    return run.summary.state == "done" and can_divide(run.summary)
+    return run.figures.state == "done" and can_divide(run.figures)
 
 
-def _against(variant: _Variant, baseline: _Variant) -> VariantSummary:
-    summary = variant.summary
-    mine, theirs = summary.samples_per_s, baseline.summary.samples_per_s
-    if mine is not None:
-        summary = msgspec.structs.replace(summary, parts_s=dict(variant.size.parts_s))
-    if variant is baseline or mine is None or theirs is None:
-        return summary
-    speedup = ratio(variant.rate, baseline.rate)
-    times_devices = summary.num_devices / baseline.summary.num_devices
-    if summary.is_without_its_gpus:
-        return msgspec.structs.replace(summary, speedup=speedup, ideal=times_devices)
-    lost = with_advice(against(variant.size, baseline.size), variant.measured)
-    return msgspec.structs.replace(
-        summary,
-        speedup=speedup,
-        ideal=times_devices,
-        efficiency=speedup.mean / times_devices,
-        overall=lost.efficiency,
-        lost=lost.lost,
-        advice=lost.advice,
-    )
-
-
-def _with_speedup(run: MeasuredRun, baseline: VariantSummary, *, has_its_gpus: bool) -> RunSummary:
-    rate = run.summary.samples_per_s
+def _speedup(run: MeasuredRun, variant: VariantSummary, baseline: VariantSummary) -> Speedup:
+    rate = run.figures.samples_per_s
     if baseline.samples_per_s is None or rate is None or not _counts(run):
-        missing = run.missing or f"its state is {run.summary.state or 'not known'}"
-        return msgspec.structs.replace(run.summary, not_compared_because=missing)
+        missing = run.missing or f"its state is {run.figures.state or 'not known'}"
+        return Speedup(not_compared_because=missing)
     speedup = rate.mean / baseline.samples_per_s.mean
-    return msgspec.structs.replace(
-        run.summary,
-        speedup=speedup,
-        efficiency=speedup * baseline.num_devices / run.num_devices if has_its_gpus else None,
-        compared_with=baseline.runs,
+    share = baseline.num_devices / variant.num_devices
+    return Speedup(
+        speedup,
+        None if variant.is_without_its_gpus else speedup * share,
+        baseline.runs,
     )

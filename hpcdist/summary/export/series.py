@@ -26,8 +26,7 @@ from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.metrics import OTHER
-from hpcdist.summary.figures.timing import Spans
+from hpcdist.summary.figures.timing import OTHER, Spans
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
 from hpcdist.summary.report.again import HIDDEN, starred_args

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from hpcdist.schedulers.base import Accounting
+from hpcdist.summary.figures.rank import RankFigures, Tested
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
-from hpcdist.summary.values import AttemptSummary, Cost, RunSummary, TimeToAccuracy
+from hpcdist.summary.values import AttemptSummary, Cost, TimeToAccuracy
 
 if TYPE_CHECKING:
-    from hpcdist.summary.figures.metrics import MeasuredRun, RankFigures
+    from hpcdist.summary.figures.run import MeasuredRun
 
 
 def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
@@ -199,15 +200,6 @@ _STEPS_OF_TARGET = 1_000
 """A target that nobody gave is rounded down to a tenth of a percent."""
 
 
-class Tested(NamedTuple):
-    """An evaluation on the test data."""
-
-    time_s: float
-    step: int | None
-    epoch: int | None
-    accuracy: float
-
-
 def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
     """Each test of a run that was better than all before it, its time from the first step on."""
     bests: list[Tested] = []
@@ -217,18 +209,17 @@ def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
     return bests
 
 
-def with_times_to_accuracy(
-    runs: Sequence[RunSummary], measured: Sequence[MeasuredRun], *, target: float | None
-) -> list[RunSummary]:
-    """The runs, which are those measured, with when each reached the target; without one, the most
-    that all done runs of its job, or of its comparison, came to."""
+def times_to_accuracy(
+    measured: Sequence[MeasuredRun], *, target: float | None
+) -> list[TimeToAccuracy | None]:
+    """Return when each run reached the target; without one, the most that all done runs of its job,
+    or of its comparison, came to."""
     targets = _targets(measured) if target is None else {}
-    found = []
-    for run, one in zip(runs, measured, strict=True):
-        own = target if target is not None else targets.get(_part(one))
-        reached = reach(one.bests, own) if own is not None else None
-        found.append(msgspec.structs.replace(run, time_to_accuracy=reached))
-    return found
+    own = [target if target is not None else targets.get(_compared_as(run)) for run in measured]
+    return [
+        None if goal is None else reach(run.bests, goal)
+        for run, goal in zip(measured, own, strict=True)
+    ]
 
 
 def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
@@ -252,13 +243,13 @@ def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
 def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
     bests: dict[str, list[float]] = {}
     for run in measured:
-        if run.bests and run.summary.state == "done":
-            bests.setdefault(_part(run), []).append(run.bests[-1].accuracy)
-    return {part: _rounded(min(found)) for part, found in bests.items()}
+        if run.bests and run.figures.state == "done":
+            bests.setdefault(_compared_as(run), []).append(run.bests[-1].accuracy)
+    return {name: _rounded(min(found)) for name, found in bests.items()}
 
 
-def _part(run: MeasuredRun) -> str:
-    return run.comparison or run.summary.job
+def _compared_as(run: MeasuredRun) -> str:
+    return run.comparison or run.figures.job
 
 
 def _rounded(accuracy: float) -> float:

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hpcdist.summary.figures.attempts import lost_steps, lost_time_s
+from hpcdist.summary.figures.rank import RankFigures
 from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
 from hpcdist.summary.figures.timing import StepTotals
 from hpcdist.summary.values import Straggler
-
-if TYPE_CHECKING:
-    from hpcdist.summary.figures.metrics import RankFigures
-
 
 DATA = "data"
 DEVICE = "device"

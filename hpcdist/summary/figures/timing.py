@@ -19,6 +19,9 @@ from hpcdist.rank.recorder import HISTOGRAM_RATIO
 from hpcdist.summary.read.records import Window
 from hpcdist.summary.values import StepTime
 
+OTHER = "other"
+"""What is left of a step's time when all phases are taken away."""
+
 
 class Spans(Struct, frozen=True):
     """Stretches of one rank's steps, in order: what throughput is computed from. By columns, as

@@ -12,8 +12,8 @@ from typing import Any
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
 from hpcdist.rank.recorder import PHASES
-from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.figures.shares import SHARES
+from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.values import Summary, to_json
 
 _BEFORE_PHASES = (

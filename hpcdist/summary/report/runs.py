@@ -18,7 +18,7 @@ from hpcdist.base.table import (
 )
 from hpcdist.base.text import decimals_for, format_number, format_percent, shown, time_unit
 from hpcdist.summary.compare.sizes import one_of_each
-from hpcdist.summary.figures.metrics import OTHER
+from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.remarks import is_baseline, is_benchmark
 from hpcdist.summary.values import RunSummary, TimeToAccuracy
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base.plotting import finish, label, new_figure, shared_legend
 from hpcdist.base.text import format_percent, shown, time_unit
 from hpcdist.rank.recorder import PHASES
-from hpcdist.summary.figures.metrics import OTHER
 from hpcdist.summary.figures.shares import (
     CHECKPOINTS,
     COMMUNICATION,
@@ -21,6 +20,7 @@ from hpcdist.summary.figures.shares import (
     STRAGGLERS,
     UNDIVIDED,
 )
+from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.values import Comparison, Losses, VariantSummary
 

@@ -1,8 +1,7 @@
-"""From what a run recorded to its `RunSummary`: pure, one rank's record at a time."""
+"""What one run came to, from the figures of its ranks in all attempts."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
     AttemptSpan,
-    Tested,
     cost_by_events,
     list_attempts,
     list_bests,
@@ -26,24 +24,12 @@ from hpcdist.summary.figures.attempts import (
     lost_time_s,
     with_accounting,
 )
-from hpcdist.summary.figures.benchmark_values import (
-    AllReduceSummary,
-    InferenceSummary,
-    LoadingSummary,
-)
-from hpcdist.summary.figures.benchmarks import (
-    all_reduce_summary,
-    inference_summary,
-    loading_summary,
-)
+from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import held_up_by, parts_of_run
-from hpcdist.summary.figures.timing import Spans, StepTotals
+from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
 from hpcdist.summary.read.records import (
     AttemptRecord,
-    Evaluation,
-    Memory,
-    RankRecord,
     RunRecord,
     Start,
 )
@@ -51,57 +37,17 @@ from hpcdist.summary.values import (
     Final,
     ModelStates,
     RankPace,
-    RunSummary,
+    RunFigures,
     VerdictSummary,
 )
 
-OTHER = "other"
-"""What is left of a step's time when all phases are taken away."""
-
 T = TypeVar("T")
-
-
-class RankFigures(Struct, frozen=True, kw_only=True):
-    """One rank in one attempt, small enough to keep for all ranks of a run."""
-
-    rank: int
-    attempt: int
-    start: Start
-    spans: Spans
-    """Windows without the warm-up."""
-    totals: StepTotals
-    """Over the same windows."""
-    warm_up_steps: int
-    """Steps that were left out."""
-    tests: list[Tested]
-    """Evaluations with an accuracy, by this rank's clock."""
-    first_step: int | None
-    """Finished steps when the attempt began."""
-    last_step: int | None
-    stepping_s: float | None
-    """Unix time at which the first step began."""
-    ended_s: float | None
-    """Unix time of the end, or of the last steps that are known."""
-    worked_until_s: float | None
-    """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
-    epochs: int | None
-    train_loss: float | None
-    evaluation: Evaluation | None
-    notes: list[str]
-    saves_s: float
-    """For checkpoints, outside of steps."""
-    memory: Memory | None
-    max_rss_bytes: int | None
-    max_cuda_bytes: int | None
-    all_reduce: AllReduceSummary | None = None
-    inference: InferenceSummary | None = None
-    loading: LoadingSummary | None = None
 
 
 class MeasuredRun(Struct, frozen=True, kw_only=True):
     """A run in figures, with what must be equal for a comparison to mean something."""
 
-    summary: RunSummary
+    figures: RunFigures
     conditions: dict[str, Any]
     """By dotted key, as in the job file; lists whole."""
     missing: str | None
@@ -116,38 +62,6 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Id of the comparison that it is a part of."""
     variant: str | None = None
     """Which variant of it."""
-
-
-def measure_rank(record: RankRecord) -> RankFigures:
-    """Figures of one rank in one attempt."""
-    measured = timing.drop_warm_up(record.windows)
-    totals = StepTotals()
-    totals.add(measured)
-    return RankFigures(
-        rank=record.rank,
-        attempt=record.attempt,
-        start=record.starts[-1] if record.starts else Start(),
-        spans=timing.to_spans(measured),
-        totals=totals,
-        warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
-        tests=_tests(record),
-        first_step=_first_step(record),
-        last_step=_last_step(record),
-        stepping_s=_stepping_s(record),
-        ended_s=_ended_s(record),
-        worked_until_s=_worked_until_s(record, totals),
-        epochs=_epochs(record),
-        train_loss=record.windows[-1].loss if record.windows else None,
-        evaluation=record.evaluations[-1] if record.evaluations else None,
-        notes=[note.message for note in record.notes],
-        saves_s=_saves_s(record),
-        memory=record.memories[-1] if record.memories else None,
-        max_rss_bytes=_largest(end.max_rss_bytes for end in record.ends),
-        max_cuda_bytes=_largest(end.max_cuda_bytes for end in record.ends),
-        all_reduce=all_reduce_summary(record.collectives, record.pairs),
-        inference=inference_summary(record.cells),
-        loading=loading_summary(record.loadings, record.model_steps),
-    )
 
 
 def measure_run(
@@ -169,7 +83,7 @@ def measure_run(
     num_cpus = _num_cpus(ranks)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
     held_up = held_up_by(attempts, world_size)
-    summary = RunSummary(
+    summary = RunFigures(
         run=record.id,
         job=record.facts.name,
         scheduler=record.scheduler,
@@ -188,15 +102,15 @@ def measure_run(
         parts_s=parts_of_run(attempts, held_up) if step_time_s else None,
         straggler=held_up.straggler,
         final=_final(ranks),
-        peak_rss_bytes=_largest(figures.max_rss_bytes for figures in ranks),
-        peak_cuda_bytes=_largest(figures.max_cuda_bytes for figures in ranks),
+        peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
+        peak_cuda_bytes=largest(figures.max_cuda_bytes for figures in ranks),
         model_states=_model_states(ranks),
         restarts=_restarts(record, ranks),
-        steps=_largest(figures.last_step for figures in newest),
+        steps=largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
         lost_time_s=lost_time_s(attempts, num_lost, step_time_s.mean if step_time_s else 0.0),
         attempts=list_attempts(record, attempts),
-        epochs=_largest(figures.epochs for figures in newest),
+        epochs=largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
@@ -214,7 +128,7 @@ def measure_run(
         ),
     )
     return MeasuredRun(
-        summary=summary,
+        figures=summary,
         conditions=_conditions(record, ranks),
         missing=None if complete else _why_no_rate(ranks, world_size),
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
@@ -230,92 +144,15 @@ def place_run(
 ) -> MeasuredRun:
     """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
     overrules."""
-    found = measured.summary
-    summary = msgspec.structs.replace(
+    found = measured.figures
+    figures = msgspec.structs.replace(
         found,
         path=str(path),
         state=found.state or state,
         accounting=accounting,
         cost=with_accounting(found.cost, accounting),
     )
-    return msgspec.structs.replace(measured, summary=summary)
-
-
-# One rank.
-
-
-def _first_step(record: RankRecord) -> int | None:
-    if record.resumes:
-        return record.resumes[-1].step
-    if record.windows:
-        return record.windows[0].step - record.windows[0].steps
-    return None
-
-
-def _last_step(record: RankRecord) -> int | None:
-    ends = [end.step for end in record.ends]
-    windows = [window.step for window in record.windows[-1:]]
-    return _largest([*ends, *windows, _first_step(record)])
-
-
-def _stepping_s(record: RankRecord) -> float | None:
-    for window in record.windows[:1]:
-        if window.time_s is not None:
-            return window.time_s - window.after_s - window.wall_s - window.pause_s
-    return None
-
-
-def _ended_s(record: RankRecord) -> float | None:
-    times = [window.time_s for window in record.windows[-1:]]
-    times += [end.time_s for end in record.ends]
-    return max((time_s for time_s in times if time_s is not None), default=None)
-
-
-def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
-    stepped_s = _stepped_until_s(record, totals)
-    tested_s = [test.time_s for test in record.evaluations[-1:]]
-    saved_s = [save.time_s for save in record.saves[-1:]]
-    times = [time_s for time_s in (stepped_s, *tested_s, *saved_s) if time_s is not None]
-    return max(times, default=_ended_s(record))
-
-
-def _stepped_until_s(record: RankRecord, totals: StepTotals) -> float | None:
-    """Steps that are known by their number alone, as their window was never written, count with
-    the mean time of a step."""
-    window = record.windows[-1] if record.windows else None
-    if window is None or window.time_s is None:
-        return None
-    unwritten = (_last_step(record) or 0) - window.step
-    unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
-    return min(window.time_s - window.after_s + unwritten_s, _ended_s(record) or math.inf)
-
-
-def _saves_s(record: RankRecord) -> float:
-    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
-    at the end."""
-    if not record.saves:
-        return 0.0
-    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
-    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
-
-
-def _epochs(record: RankRecord) -> int | None:
-    if record.epochs:
-        return record.epochs[-1].epoch
-    if record.resumes:
-        return record.resumes[-1].epoch
-    return 0 if any(window.epoch is not None for window in record.windows) else None
-
-
-def _tests(record: RankRecord) -> list[Tested]:
-    return [
-        Tested(test.time_s, test.step, test.epoch, test.accuracy)
-        for test in record.evaluations
-        if test.time_s is not None and test.accuracy is not None and math.isfinite(test.accuracy)
-    ]
-
-
-# All ranks.
+    return msgspec.structs.replace(measured, figures=figures)
 
 
 def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
@@ -330,9 +167,9 @@ def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
 def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
     """Nodes, ranks per node and world size: those that ran, or else those asked for."""
     asked = record.facts.resources
-    nodes = _largest(figures.start.num_nodes for figures in ranks) or asked.nodes
-    gpus = _largest(_gpus(figures.start) for figures in ranks) or asked.gpus
-    world_size = _largest(figures.start.world_size for figures in ranks) or nodes * gpus
+    nodes = largest(figures.start.num_nodes for figures in ranks) or asked.nodes
+    gpus = largest(_gpus(figures.start) for figures in ranks) or asked.gpus
+    world_size = largest(figures.start.world_size for figures in ranks) or nodes * gpus
     return nodes, gpus, world_size
 
 
@@ -541,7 +378,3 @@ def _newest_of_lowest_rank(
         if value is not None:
             return value
     return None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,182 @@
+"""What one rank came to in one attempt, from what it recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.benchmark_values import (
+    AllReduceSummary,
+    InferenceSummary,
+    LoadingSummary,
+)
+from hpcdist.summary.figures.benchmarks import (
+    all_reduce_summary,
+    inference_summary,
+    loading_summary,
+)
+from hpcdist.summary.figures.timing import Spans, StepTotals
+from hpcdist.summary.read.records import (
+    Evaluation,
+    Memory,
+    RankRecord,
+    Start,
+)
+
+
+class Tested(NamedTuple):
+    """An evaluation on the test data."""
+
+    time_s: float
+    step: int | None
+    epoch: int | None
+    accuracy: float
+
+
+class RankFigures(Struct, frozen=True, kw_only=True):
+    """One rank in one attempt, small enough to keep for all ranks of a run."""
+
+    rank: int
+    attempt: int
+    start: Start
+    spans: Spans
+    """Windows without the warm-up."""
+    totals: StepTotals
+    """Over the same windows."""
+    warm_up_steps: int
+    """Steps that were left out."""
+    tests: list[Tested]
+    """Evaluations with an accuracy, by this rank's clock."""
+    first_step: int | None
+    """Finished steps when the attempt began."""
+    last_step: int | None
+    stepping_s: float | None
+    """Unix time at which the first step began."""
+    ended_s: float | None
+    """Unix time of the end, or of the last steps that are known."""
+    worked_until_s: float | None
+    """Unix time of the last step, evaluation or checkpoint: a rank may hang before it ends."""
+    epochs: int | None
+    train_loss: float | None
+    evaluation: Evaluation | None
+    notes: list[str]
+    saves_s: float
+    """For checkpoints, outside of steps."""
+    memory: Memory | None
+    max_rss_bytes: int | None
+    max_cuda_bytes: int | None
+    all_reduce: AllReduceSummary | None = None
+    inference: InferenceSummary | None = None
+    loading: LoadingSummary | None = None
+
+
+def measure_rank(record: RankRecord) -> RankFigures:
+    """Figures of one rank in one attempt."""
+    measured = timing.drop_warm_up(record.windows)
+    totals = StepTotals()
+    totals.add(measured)
+    return RankFigures(
+        rank=record.rank,
+        attempt=record.attempt,
+        start=record.starts[-1] if record.starts else Start(),
+        spans=timing.to_spans(measured),
+        totals=totals,
+        warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
+        tests=_tests(record),
+        first_step=_first_step(record),
+        last_step=_last_step(record),
+        stepping_s=_stepping_s(record),
+        ended_s=_ended_s(record),
+        worked_until_s=_worked_until_s(record, totals),
+        epochs=_epochs(record),
+        train_loss=record.windows[-1].loss if record.windows else None,
+        evaluation=record.evaluations[-1] if record.evaluations else None,
+        notes=[note.message for note in record.notes],
+        saves_s=_saves_s(record),
+        memory=record.memories[-1] if record.memories else None,
+        max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
+        max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
+        all_reduce=all_reduce_summary(record.collectives, record.pairs),
+        inference=inference_summary(record.cells),
+        loading=loading_summary(record.loadings, record.model_steps),
+    )
+
+
+def _first_step(record: RankRecord) -> int | None:
+    if record.resumes:
+        return record.resumes[-1].step
+    if record.windows:
+        return record.windows[0].step - record.windows[0].steps
+    return None
+
+
+def _last_step(record: RankRecord) -> int | None:
+    ends = [end.step for end in record.ends]
+    windows = [window.step for window in record.windows[-1:]]
+    return largest([*ends, *windows, _first_step(record)])
+
+
+def _stepping_s(record: RankRecord) -> float | None:
+    for window in record.windows[:1]:
+        if window.time_s is not None:
+            return window.time_s - window.after_s - window.wall_s - window.pause_s
+    return None
+
+
+def _ended_s(record: RankRecord) -> float | None:
+    times = [window.time_s for window in record.windows[-1:]]
+    times += [end.time_s for end in record.ends]
+    return max((time_s for time_s in times if time_s is not None), default=None)
+
+
+def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    stepped_s = _stepped_until_s(record, totals)
+    tested_s = [test.time_s for test in record.evaluations[-1:]]
+    saved_s = [save.time_s for save in record.saves[-1:]]
+    times = [time_s for time_s in (stepped_s, *tested_s, *saved_s) if time_s is not None]
+    return max(times, default=_ended_s(record))
+
+
+def _stepped_until_s(record: RankRecord, totals: StepTotals) -> float | None:
+    """Steps that are known by their number alone, as their window was never written, count with
+    the mean time of a step."""
+    window = record.windows[-1] if record.windows else None
+    if window is None or window.time_s is None:
+        return None
+    unwritten = (_last_step(record) or 0) - window.step
+    unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
+    return min(window.time_s - window.after_s + unwritten_s, _ended_s(record) or math.inf)
+
+
+def _saves_s(record: RankRecord) -> float:
+    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
+    at the end."""
+    if not record.saves:
+        return 0.0
+    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
+    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
+
+
+def _epochs(record: RankRecord) -> int | None:
+    if record.epochs:
+        return record.epochs[-1].epoch
+    if record.resumes:
+        return record.resumes[-1].epoch
+    return 0 if any(window.epoch is not None for window in record.windows) else None
+
+
+def _tests(record: RankRecord) -> list[Tested]:
+    return [
+        Tested(test.time_s, test.step, test.epoch, test.accuracy)
+        for test in record.evaluations
+        if test.time_s is not None and test.accuracy is not None and math.isfinite(test.accuracy)
+    ]
+
+
+def largest(values: Iterable[int | None]) -> int | None:
+    """Return the largest of the values that are known; None without any."""
+    return max((value for value in values if value is not None), default=None)
