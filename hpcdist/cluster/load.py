@@ -26,7 +26,7 @@ from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.rules import Origin, check_rules
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job import Flag
-from hpcdist.job.check import check_values
+from hpcdist.job.check import convert_values
 from hpcdist.job.spec import Section
 
 FILE_NAME = "hpcdist.yaml"
@@ -115,10 +115,9 @@ def _read(path: Path) -> ProfileFile:
         values = _parse(path, shown)
         if values.get("clusters", ...) is None:
             del values["clusters"]
-        check_values(values, _Contents, lambda _: shown, whole="the file")
+        contents = convert_values(values, _Contents, lambda _: shown, whole="the file")
     except JobError as error:
         raise ProfileError(error.message, hint=error.hint) from None
-    contents = msgspec.convert(values, _Contents)
     clusters = {name: profile or {} for name, profile in contents.clusters.items()}
     return ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
 
@@ -246,7 +245,7 @@ def _checked(file: ProfileFile, name: str) -> dict[str, Any]:
 
 def _check(values: Mapping[str, Any], origin: Origin) -> None:
     try:
-        check_values(values, ClusterProfile, lambda path: origin(path[0]), whole="a cluster")
+        convert_values(values, ClusterProfile, lambda path: origin(path[0]), whole="a cluster")
         check_rules(values, origin)
     except JobError as error:
         raise ProfileError(error.message, hint=error.hint) from None

@@ -1,7 +1,5 @@
-"""What is wrong with the plain values of a job or a profile, in the words of its user.
-
-`check_values` walks the values along its struct and raises for the first mistake: the key, the
-value, where it came from, and what it must be. What it lets through, msgspec converts.
+"""Make a checked value of the plain values of a job or a profile, and put what msgspec says of a
+mistake into the words of the user.
 """
 
 from __future__ import annotations
@@ -11,101 +9,132 @@ import math
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest, nearest_first
+from hpcdist.job.spec import LARGEST
 
 Path = tuple[str, ...]
 Origin = Callable[[Path], str]
 """Names the place that a key's value came from: the job file, a flag, or --set."""
 
+_Section = TypeVar("_Section", bound=msgspec.Struct)
+
 _SHOWN_LENGTH = 60
+_ABOUT_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
+_OUT_OF_BOUNDS = re.compile(r"Expected `\w+` (>=|>|<=|<) (\S+)")
+_BOUNDS = {">=": "{} or more", ">": "more than {}", "<=": "{} or less", "<": "less than {}"}
 
 
-def check_values(
-    values: Mapping[str, Any],
-    struct: type[msgspec.Struct],
-    origin: Origin,
-    *,
-    whole: str = "a job",
-) -> None:
-    """Raise JobError for the first key of `values` that `struct` cannot take.
+def convert_values(
+    values: Mapping[str, Any], struct: type[_Section], origin: Origin, *, whole: str = "a job"
+) -> _Section:
+    """Return the struct of the values, as msgspec converts them.
 
-    `whole` is what messages call the thing that all values together describe.
+    Raises JobError for the first key that the struct cannot take: the key, the value, where it came
+    from, and what it must be. `whole` is what messages call the thing that all values together
+    describe.
     """
-    _check_section(values, _Section(struct=struct, path=(), root=struct, whole=whole), origin)
+    try:
+        return msgspec.convert(values, struct)
+    except msgspec.ValidationError as error:
+        raise _Mistake(str(error), values, struct, origin).explain(whole) from None
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A struct, where it stands in the whole, and the whole."""
+class _Mistake:
+    """What msgspec says of a value, such as "Expected `int` >= 1 - at `$.resources.nodes`"."""
 
-    struct: type[msgspec.Struct]
-    path: Path
-    root: type[msgspec.Struct]
-    whole: str
+    def __init__(
+        self, text: str, values: Mapping[str, Any], struct: type[msgspec.Struct], origin: Origin
+    ) -> None:
+        self._problem, _, place = text.partition(" - at `$")
+        self._struct = struct
+        self._origin = origin
+        self._annotation: Any = struct
+        self._value: Any = values
+        self._path: Path = ()
+        self._field: msgspec.structs.FieldInfo | None = None
+        for key in re.findall(r"\.(\w+)", place):  # an item of a list is shown with its list
+            if not _is_struct(self._annotation):
+                break
+            fields = msgspec.structs.fields(self._annotation)
+            self._field = next(field for field in fields if field.name == key)
+            self._annotation = _annotations(self._annotation)[key]
+            self._value = self._value[key]
+            self._path = (*self._path, key)
 
-    def below(self, key: str, struct: type[msgspec.Struct]) -> _Section:
-        return msgspec.structs.replace(self, struct=struct, path=(*self.path, key))
+    def explain(self, whole: str) -> JobError:
+        """Say it in the words of the user."""
+        if field := _ABOUT_FIELD.match(self._problem):
+            explain = self._unknown if field[1] == "contains unknown" else self._missing
+            return explain(field[2], whole)
+        if _is_struct(self._annotation):
+            known = ", ".join(self._annotation.__struct_fields__)
+            hint = f"{dotted(self._path)} takes: {known}"
+            return self._is_not(self._path, self._value, "a section with keys", hint)
+        wanted = inspect.type_info(self._annotation)
+        if isinstance(wanted, inspect.DictType) and isinstance(self._value, Mapping):
+            return self._wrong_item(wanted.value_type, self._value)
+        return self._is_not(self._path, self._value, self._must_be(wanted), self._hint(wanted))
 
+    def _is_not(self, path: Path, value: Any, must: str, hint: str) -> JobError:
+        return JobError(
+            f"{self._origin(path)}: {dotted(path)} is {show(value)}, must be {must}", hint=hint
+        )
 
-def _check_section(values: Mapping[str, Any], section: _Section, origin: Origin) -> None:
-    hints = typing.get_type_hints(section.struct, include_extras=True)
-    fields = {field.name: field for field in msgspec.structs.fields(section.struct)}
-    path = section.path
-    for key, value in values.items():
-        if key not in fields:
-            raise _unknown_key(key, list(fields), section, origin)
-        if not _is_struct(hints[key]):
-            _check_leaf(value, hints[key], (*path, key), fields[key], origin)
-        elif isinstance(value, Mapping):
-            _check_section(value, section.below(key, hints[key]), origin)
-        else:
-            raise _not_a_section((*path, key), value, hints[key], origin)
-    for field in fields.values():
-        if field.required and field.name not in values:
-            raise JobError(
-                f"{origin((*path, field.name))}: {dotted((*path, field.name))} is missing",
-                hint=f"add the key {field.name}: {_wanted(inspect.type_info(hints[field.name]))}",
-            )
+    def _must_be(self, wanted: inspect.Type) -> str:
+        bound = _OUT_OF_BOUNDS.match(self._problem)
+        is_number = isinstance(self._value, int | float) and not isinstance(self._value, bool)
+        if bound is None or not is_number or not math.isfinite(self._value):
+            return _wanted(wanted)
+        return _BOUNDS[bound[1]].format(f"{float(bound[2]):.15g}")
 
+    def _wrong_item(self, wanted: inspect.Type, values: Mapping[str, Any]) -> JobError:
+        """The error for the one item of a mapping that is wrong, not for the whole mapping."""
+        _, annotation = typing.get_args(self._annotation)
+        key = next(key for key, value in values.items() if not accepts(annotation, value))
+        path = (*self._path, key)
+        hint = _quotes_hint(wanted, values[key]) or f"correct {dotted(path)}, or remove it"
+        return self._is_not(path, values[key], _wanted(wanted), hint)
 
-def _check_leaf(
-    value: Any, annotation: Any, path: Path, field: msgspec.structs.FieldInfo, origin: Origin
-) -> None:
-    if accepts(annotation, value):
-        return
-    wanted = inspect.type_info(annotation)
-    _check_items(value, wanted, path, origin)
-    must = _broken_bound(wanted, value) or _wanted(wanted)
-    raise JobError(
-        f"{origin(path)}: {dotted(path)} is {show(value)}, must be {must}",
-        hint=_leaf_hint(wanted, value, path, field),
-    )
+    def _unknown(self, key: str, whole: str) -> JobError:
+        path = (*self._path, key)
+        known = list(self._annotation.__struct_fields__)
+        near = nearest(key, known)
+        elsewhere = [leaf for leaf in _leaves(self._struct, ()) if leaf[-1] == key]
+        suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*self._path, near))
+        where = dotted(self._path) or whole
+        listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
+        return JobError(
+            f"{self._origin(path)}: {dotted(path)} is not a key that is known",
+            hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
+        )
 
+    def _missing(self, key: str, _whole: str) -> JobError:
+        path = (*self._path, key)
+        wanted = _wanted(inspect.type_info(_annotations(self._annotation)[key]))
+        return JobError(
+            f"{self._origin(path)}: {dotted(path)} is missing", hint=f"add the key {key}: {wanted}"
+        )
 
-def _check_items(value: Any, wanted: inspect.Type, path: Path, origin: Origin) -> None:
-    """Raise for the one item of a mapping that is wrong, not for the whole mapping."""
-    if not isinstance(wanted, inspect.DictType) or not isinstance(value, Mapping):
-        return
-    for key, item in value.items():
-        if not _is_of_type(item, wanted.value_type):
-            where = (*path, key)
-            raise JobError(
-                f"{origin(where)}: {dotted(where)} is {show(item)}, "
-                f"must be {_wanted(wanted.value_type)}",
-                hint=_quotes_hint(wanted.value_type, item)
-                or f"correct {dotted(where)}, or remove it",
-            )
-
-
-def _is_of_type(value: Any, wanted: inspect.Type) -> bool:
-    if isinstance(wanted, inspect.UnionType):
-        return any(_is_of_type(value, part) for part in wanted.types)
-    return isinstance(value, _PYTHON_TYPES.get(type(wanted), object))
+    def _hint(self, wanted: inspect.Type) -> str:
+        assert self._field is not None
+        names = [name for name in _literals(wanted) if isinstance(name, str)]
+        near = nearest(self._value, names) if isinstance(self._value, str) else None
+        if near is not None:
+            return f"did you mean {near}?"
+        if quotes := _quotes_hint(wanted, self._value):
+            return quotes
+        if self._field.required:
+            return f"give {dotted(self._path)} a value: {_wanted(wanted)}"
+        default = self._field.default
+        if default is msgspec.NODEFAULT:
+            default = self._field.default_factory()
+        return f"leave {dotted(self._path)} out for its default, {show(default)}"
 
 
 def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
@@ -121,12 +150,12 @@ def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
 
 
 def accepts(annotation: Any, value: Any) -> bool:
-    """Whether a field with this annotation takes the value; infinity and nan are never taken."""
+    """Whether a field with this annotation takes the value."""
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
         return False
-    return not (isinstance(value, float) and not math.isfinite(value))
+    return True
 
 
 def annotation_at(struct: type[msgspec.Struct], path: Path) -> Any | None:
@@ -135,7 +164,7 @@ def annotation_at(struct: type[msgspec.Struct], path: Path) -> Any | None:
     for key in path:
         if not _is_struct(found):
             return None
-        found = typing.get_type_hints(found, include_extras=True).get(key)
+        found = _annotations(found).get(key)
     return found
 
 
@@ -154,50 +183,16 @@ def _is_struct(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
 
 
-def _unknown_key(key: str, known: list[str], section: _Section, origin: Origin) -> JobError:
-    path = (*section.path, key)
-    near = nearest(key, known)
-    elsewhere = [leaf for leaf in _leaves(section.root, ()) if leaf[-1] == key]
-    suggestion = dotted(elsewhere[0]) if elsewhere else near and dotted((*section.path, near))
-    where = dotted(section.path) or section.whole
-    listed = f"{where} takes: {', '.join(nearest_first(key, known) if near else known)}"
-    return JobError(
-        f"{origin(path)}: {dotted(path)} is not a key that is known",
-        hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
-    )
+def _annotations(struct: Any) -> dict[str, Any]:
+    return typing.get_type_hints(struct, include_extras=True)
 
 
 def _leaves(struct: type[msgspec.Struct], path: Path) -> Iterator[Path]:
-    for key, annotation in typing.get_type_hints(struct, include_extras=True).items():
+    for key, annotation in _annotations(struct).items():
         if _is_struct(annotation):
             yield from _leaves(annotation, (*path, key))
         else:
             yield (*path, key)
-
-
-def _not_a_section(
-    path: Path, value: Any, struct: type[msgspec.Struct], origin: Origin
-) -> JobError:
-    known = ", ".join(struct.__struct_fields__)
-    return JobError(
-        f"{origin(path)}: {dotted(path)} is {show(value)}, must be a section with keys",
-        hint=f"{dotted(path)} takes: {known}",
-    )
-
-
-def _leaf_hint(
-    wanted: inspect.Type, value: Any, path: Path, field: msgspec.structs.FieldInfo
-) -> str:
-    names = [name for name in _literals(wanted) if isinstance(name, str)]
-    near = nearest(value, names) if isinstance(value, str) else None
-    if near is not None:
-        return f"did you mean {near}?"
-    if quotes := _quotes_hint(wanted, value):
-        return quotes
-    if field.required:
-        return f"give {dotted(path)} a value: {_wanted(wanted)}"
-    default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return f"leave {dotted(path)} out for its default, {show(default)}"
 
 
 def _literals(wanted: inspect.Type) -> list[Any]:
@@ -206,38 +201,6 @@ def _literals(wanted: inspect.Type) -> list[Any]:
     if isinstance(wanted, inspect.UnionType):
         return [value for part in wanted.types for value in _literals(part)]
     return []
-
-
-def _broken_bound(wanted: inspect.Type, value: Any) -> str | None:
-    """The one bound that a number of the right type breaks."""
-    if isinstance(wanted, inspect.UnionType):
-        return next((text for part in wanted.types if (text := _broken_bound(part, value))), None)
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return None
-    if not isinstance(wanted, inspect.FloatType | inspect.IntType):
-        return None
-    if isinstance(wanted, inspect.IntType) and isinstance(value, float):
-        return None
-    return next(
-        (text for bound, text, holds in _bounds(wanted) if not holds(value, bound)),
-        None,
-    )
-
-
-def _bounds(
-    wanted: inspect.FloatType | inspect.IntType,
-) -> list[tuple[float, str, Callable[[float, float], bool]]]:
-    table = [
-        (wanted.ge, "{} or more", lambda value, bound: value >= bound),
-        (wanted.gt, "more than {}", lambda value, bound: value > bound),
-        (wanted.le, "{} or less", lambda value, bound: value <= bound),
-        (wanted.lt, "less than {}", lambda value, bound: value < bound),
-    ]
-    return [
-        (bound, text.format(f"{bound:g}" if isinstance(bound, float) else bound), holds)
-        for bound, text, holds in table
-        if bound is not None
-    ]
 
 
 def _wanted(wanted: inspect.Type) -> str:
@@ -257,9 +220,14 @@ def _wanted(wanted: inspect.Type) -> str:
 
 def _wanted_number(wanted: inspect.IntType | inspect.FloatType) -> str:
     noun = "a whole number" if isinstance(wanted, inspect.IntType) else "a finite number"
-    if wanted.ge is not None and wanted.le is not None:
-        return f"{noun} from {wanted.ge} to {wanted.le}"
-    return ", ".join([noun, *(text for _, text, _ in _bounds(wanted))])
+    at_most = None if wanted.le == LARGEST else wanted.le
+    if wanted.ge is not None and at_most is not None:
+        return f"{noun} from {wanted.ge} to {at_most}"
+    bounds = {">=": wanted.ge, ">": wanted.gt, "<=": at_most, "<": wanted.lt}
+    told = [
+        _BOUNDS[sign].format(f"{bound:.15g}") for sign, bound in bounds.items() if bound is not None
+    ]
+    return ", ".join([noun, *told])
 
 
 _NOUNS: dict[type[inspect.Type], str] = {
@@ -269,13 +237,6 @@ _NOUNS: dict[type[inspect.Type], str] = {
     inspect.DictType: "a section with keys",
     inspect.AnyType: "any value",
 }
-
-_PYTHON_TYPES: dict[type[inspect.Type], type] = {
-    inspect.StrType: str,
-    inspect.NoneType: type(None),
-    inspect.DictType: Mapping,
-}
-"""The types that items of mappings have, as plain values; others are not told apart."""
 
 
 def check_each_once(

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import JobError
-from hpcdist.job.check import check_each_once, check_values, show
+from hpcdist.job.check import check_each_once, convert_values, show
 from hpcdist.job.files import JobFile, compares, find_job, named_jobs, read_job_file
 from hpcdist.job.load import Flag, load_job
 from hpcdist.job.spec import Count, Resources, Section
@@ -218,8 +218,7 @@ def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
 
     kind: type[ComparisonFile | SweepFile]
     kind = ComparisonFile if "compare" in values else SweepFile
-    check_values(values, kind, origin, whole="a comparison")
-    checked = msgspec.convert(values, kind)
+    checked = convert_values(values, kind, origin, whole="a comparison")
     axes: Axes = {}
     if isinstance(checked, SweepFile):
         axes = check_axes(checked.sweep, file.shown)
@@ -265,8 +264,7 @@ def _variant(file: JobFile, name: str, value: Any) -> Variant:
             f"{where} is {show(value)}, must be a section with keys",
             hint=f"for example {name}: {{job: ddp}}",
         )
-    check_values(value, Variant, lambda _: where, whole="a variant")
-    variant = msgspec.convert(value, Variant)
+    variant = convert_values(value, Variant, lambda _: where, whole="a variant")
     return msgspec.structs.replace(variant, job=_path_of(file, variant.job))
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest
-from hpcdist.job.check import accepts, annotation_at, check_values, dotted, show
+from hpcdist.job.check import accepts, annotation_at, convert_values, dotted, show
 from hpcdist.job.files import (
     JobFile,
     NameKind,
@@ -259,8 +259,7 @@ def _checked(
     for key, flag in given.items():
         _retry_as_text(values, key, flag, struct)
     _drop_empty_sections(values, struct)
-    check_values(values, struct, origins)
-    return msgspec.convert(values, struct)
+    return convert_values(values, struct, origins)
 
 
 def _retry_as_text(values: dict[str, Any], key: str, flag: Flag, struct: type[JobSpec]) -> None:

@@ -6,6 +6,7 @@ loader (`hpcdist.job`) makes them from YAML and flags; nothing else changes them
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -17,8 +18,10 @@ OneOrSeveral: TypeAlias = _Value | tuple[_Value, ...]
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-PositiveOrZero = Annotated[float, Meta(ge=0)]
+LARGEST = sys.float_info.max
+"""A bound that keeps infinity out of floats, as any bound keeps nan out."""
+Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+PositiveOrZero = Annotated[float, Meta(ge=0, le=LARGEST)]
 Port = Annotated[int, Meta(ge=1024, le=65535)]
 
 
