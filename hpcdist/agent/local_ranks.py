@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
@@ -13,8 +14,12 @@ from hpcdist.agent.forkserver import start_forkserver
 from hpcdist.agent.messages import (
     Channel,
     ChannelClosedError,
+    Dump,
+    End,
+    Forgive,
     FromForkserver,
-    HangReport,
+    Pause,
+    StopAt,
     ToCoordinator,
     ToForkserver,
 )
@@ -29,12 +34,15 @@ from hpcdist.runs.run import Run
 from hpcdist.workloads import load_workload
 
 _EXIT_WAIT_S = 1.0
+_STACKS_WAIT_S = 0.5
+_PAUSE_SETTLES_S = 0.01
+"""After the order to pause, when every rank that had not seen it has told its boundary."""
 
 
 class LocalRanks:
     """The agent's side of its forkserver.
 
-    What the coordinator must know is given to `tell`: Checked, Ended, Gone and Failed.
+    What the coordinator must know is given to `tell`, once `listen` was called.
     """
 
     def __init__(
@@ -61,6 +69,8 @@ class LocalRanks:
         self._board = ProgressBoard(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
+        self._attempt = 0
+        self._dumped_at = self._paused_at = math.inf
         self._ending_attempt: int | None = None
         self._ending_s: float | None = None
         self._was_silent = False
@@ -80,12 +90,67 @@ class LocalRanks:
 
     def start(self, orders: list[RankOrder]) -> None:
         """Fork the ranks of a new attempt."""
+        self._attempt = orders[0].attempt
         self._ending_attempt = self._ending_s = None
         self._was_silent = False
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def end(self, order: messages.End) -> None:
+    def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
+        """Ask for a fresh store that is known as `address`; `on_store` is the answer.
+
+        It listens on `bind_to`, on all addresses where that is empty.
+        """
+        self._send(messages.OpenStore(bind_to=bind_to, address=address, port_range=port_range))
+
+    def obey(self, order: End | Dump | Pause | StopAt | Forgive) -> None:
+        """Carry out what the coordinator wants of the ranks that there are."""
+        match order:
+            case End():
+                self._end(order)
+            case Dump():
+                self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
+                self._dumped_at = time.monotonic() + _STACKS_WAIT_S
+            case Pause():
+                self._pause()
+            case StopAt():
+                self._board.stop_at(order.boundary)
+            case Forgive():
+                self._watch.forgive()
+                self._was_silent = False
+
+    def next_deadline(self) -> float:
+        """When `on_time` must be called next, by the monotonic clock."""
+        return min(self._dumped_at, self._paused_at)
+
+    def on_time(self) -> None:
+        """Answer the orders whose effect had to be waited for."""
+        now = time.monotonic()
+        if now >= self._dumped_at:
+            self._dumped_at = math.inf
+            reports = self._watch.hang_reports()
+            self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
+        if now >= self._paused_at:
+            self._paused_at = math.inf
+            boundary = self._board.last_boundary()
+            self._tell(messages.Reached(attempt=self._attempt, boundary=boundary))
+
+    def look(self, *, enforces_limits: bool) -> None:
+        """Keep the memory limit, and tell once of a rank that has been silent for too long."""
+        if self._ending_attempt is not None:
+            return
+        if enforces_limits:
+            self._watch.keep_memory_limit()
+        silent = self._watch.most_silent()
+        if silent is not None and not self._was_silent:
+            self._was_silent = True
+            self._tell(messages.Silent(attempt=self._attempt, rank=silent))
+
+    def living(self) -> dict[int, int]:
+        """Pids of the ranks that live, by local rank; may be asked by another thread."""
+        return dict(self._watch.pids)
+
+    def _end(self, order: messages.End) -> None:
         """End all ranks, and the store; Gone is told when nothing is left."""
         self._ending_attempt = order.attempt
         self._ending_s = time.time()
@@ -96,18 +161,7 @@ class LocalRanks:
         self._drop_forkserver()
         self._tell(messages.Gone(attempt=order.attempt))
 
-    def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
-        """Ask for a fresh store that is known as `address`; `on_store` is the answer.
-
-        It listens on `bind_to`, on all addresses where that is empty.
-        """
-        self._send(messages.OpenStore(bind_to=bind_to, address=address, port_range=port_range))
-
-    def dump_stacks(self) -> None:
-        """Have every rank write its stacks."""
-        self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
-
-    def pause(self) -> None:
+    def _pause(self) -> None:
         """Have the ranks wait at their next step boundary for the one at which they stop.
 
         The user's own code may know nothing of that; it is told as schedulers tell it, by SIGUSR2.
@@ -115,39 +169,7 @@ class LocalRanks:
         self._board.pause()
         if self._is_own_code:
             self._send(messages.SignalRanks(signal=signal.SIGUSR2))
-
-    def last_boundary(self) -> int:
-        """The last step boundary that a rank has reached."""
-        return self._board.last_boundary()
-
-    def stop_at(self, boundary: int) -> None:
-        """Have the ranks stop at this step boundary."""
-        self._board.stop_at(boundary)
-
-    def hang_reports(self) -> list[HangReport]:
-        """Where the living ranks are, some time after `dump_stacks`."""
-        return self._watch.hang_reports()
-
-    def forgive(self) -> None:
-        """Start anew to look for silent ranks."""
-        self._watch.forgive()
-        self._was_silent = False
-
-    def look(self, *, enforces_limits: bool) -> int | None:
-        """Keep the memory limit; returns a rank that has been silent for too long, once."""
-        if self._ending_attempt is not None:
-            return None
-        if enforces_limits:
-            self._watch.keep_memory_limit()
-        silent = self._watch.most_silent()
-        if silent is None or self._was_silent:
-            return None
-        self._was_silent = True
-        return silent
-
-    def living(self) -> dict[int, int]:
-        """Pids of the ranks that live, by local rank; may be asked by another thread."""
-        return dict(self._watch.pids)
+        self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
 
     # Messages of the forkserver.
 

@@ -1,4 +1,6 @@
-"""How the agents of a run meet: node 0's listens, the others find it in the run directory.
+"""The meeting of a run's agents: node 0's listens, the others find it in the run directory.
+
+Node 0's agent is the leader, which holds the coordinator; the others follow it over TCP.
 
 The file holds a token that only the run's owner can read; a connection that does not begin with it
 is closed, since any user of a host can connect to its ports.
@@ -13,11 +15,13 @@ import secrets
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from hpcdist.agent.coordinator import Coordinator
 from hpcdist.agent.messages import (
     ANSWER,
     HELLO,
@@ -31,11 +35,14 @@ from hpcdist.agent.messages import (
     ToCoordinator,
     Welcome,
 )
+from hpcdist.agent.node import OwnNode
+from hpcdist.agent.outcome.lives import Attempts
 from hpcdist.base import files
 from hpcdist.base.version import __version__
 from hpcdist.machine.network import network_key
 from hpcdist.machine.ports import listen
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
 
 _POLL_S = 0.02
 _CONNECT_TIMEOUT_S = 3.0
@@ -147,6 +154,114 @@ class HostedMeeting:
         self._selector.unregister(channel)
         channel.close()
         return True
+
+
+class Leader:
+    """The coordinator in the agent of node 0, with its ways to that agent and to the others."""
+
+    def __init__(
+        self,
+        run: Run,
+        node: OwnNode,
+        attempts: Attempts,
+        *,
+        orders: deque[ToAgent],
+        open_store: Callable[[], None],
+        finish: Callable[[Verdict], None],
+    ) -> None:
+        """`orders` takes what the coordinator wants of node 0's own agent."""
+        self._run = run
+        self._node = node
+        self._orders = orders
+        self._messages: deque[ToCoordinator] = deque()  # of node 0's own agent
+        self._meeting: HostedMeeting | None = None
+        launch = node.job.launch
+        self.coordinator = Coordinator(
+            num_nodes=node.num_nodes,
+            ranks_per_node=node.job.ranks_per_node,
+            max_restarts=launch.max_restarts,
+            grace_s=launch.grace_s,
+            join_timeout_s=launch.join_timeout_s,
+            backend=node.plan.backend,
+            send=self._send,
+            open_store=open_store,
+            claim_attempt=attempts.claim,
+            is_overtaken=attempts.is_overtaken,
+            note_restart=run.write_attempt_verdict,
+            finish=finish,
+            now=time.monotonic,
+            unix_now=time.time,
+            saves="checkpoint" in node.job.__struct_fields__,
+        )
+        self.coordinator.begin()
+
+    def host_meeting(self, addresses: Sequence[str], selector: selectors.BaseSelector) -> None:
+        """Let the others join. Raises NoFreePortError."""
+        self._meeting = HostedMeeting(
+            self._run,
+            addresses=addresses,
+            bind_to=self._node.plan_of_node.address or "",
+            port_range=self._node.job.launch.port_range,
+            selector=selector,
+            on_message=self.coordinator.on_message,
+            on_lost=self.coordinator.on_lost,
+        )
+
+    def tell(self, message: ToCoordinator) -> None:
+        """Have a message of node 0's own agent delivered later: handlers must not nest."""
+        self._messages.append(message)
+
+    def has_messages(self) -> bool:
+        """Some have not been delivered."""
+        return bool(self._messages)
+
+    def deliver_next(self) -> bool:
+        """Give the coordinator the oldest message; returns whether there was one."""
+        if self._messages:
+            self.coordinator.on_message(0, self._messages.popleft())
+            return True
+        return False
+
+    def _send(self, node: int, message: ToAgent) -> None:
+        if node == 0:
+            self._orders.append(message)
+        elif self._meeting is not None:
+            self._meeting.send(node, message)
+
+
+class Follower:
+    """The coordinator as the other agents have it: at the end of a connection."""
+
+    def __init__(
+        self,
+        channel: Channel[ToAgent],
+        orders: deque[ToAgent],
+        *,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`orders` takes what the coordinator wants of this agent; `on_lost` is told why the
+        leader is lost."""
+        self._channel = channel
+        self._orders = orders
+        self._on_lost = on_lost
+
+    def fileno(self) -> int:
+        """For select."""
+        return self._channel.fileno()
+
+    def tell(self, message: ToCoordinator) -> None:
+        """Send a message to the coordinator."""
+        try:
+            self._channel.send(message)
+        except ChannelClosedError as error:
+            self._on_lost(str(error))
+
+    def receive(self) -> None:
+        """Take the orders that have come."""
+        try:
+            self._orders.extend(self._channel.receive())
+        except ChannelClosedError as error:
+            self._on_lost(str(error))
 
 
 class Joined(NamedTuple):

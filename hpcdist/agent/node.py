@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from hpcdist.agent.agreement import DisagreementError
+from hpcdist.base.errors import JobError
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.cpus import share_cpus, usable_cpus
-from hpcdist.machine.gpus import visible_uuids
+from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
+from hpcdist.machine.gpus import claim, visible_uuids
+from hpcdist.machine.network import NoSuchInterfaceError, offered_addresses, require_interface
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan
+from hpcdist.runs.spec import LaunchPlan, NodePlan
 from hpcdist.schedulers.base import JobPlace
+from hpcdist.workloads import load_workload
 
+_LOOPBACK = "127.0.0.1"
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
@@ -37,6 +43,99 @@ def find_device(wanted: str, ranks: int, most_gpus: int | None = None) -> tuple[
             f"{len(gpus)} GPUs for {ranks} ranks (CUDA_VISIBLE_DEVICES is {shown}, NVML is asked)"
         )
     return "cuda", gpus[: most_gpus or ranks]
+
+
+class CannotLaunchError(Exception):
+    """The ranks of a node cannot be started; the message says of which, and why."""
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The node of an agent: its place, what the plan has for it, and what is found there."""
+
+    job: JobSpec
+    plan: LaunchPlan
+    place: JobPlace
+
+    @property
+    def name(self) -> str:
+        """The node, for a sentence."""
+        return f"node {self.place.node_rank} (host {self.place.host})"
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the run."""
+        return len(self.plan.nodes)
+
+    @property
+    def plan_of_node(self) -> NodePlan:
+        """The plan's part for this node."""
+        return self.plan.nodes[self.place.node_rank]
+
+    def cannot_launch(self, reason: str) -> CannotLaunchError:
+        """Return the error that names this node and the reason."""
+        return CannotLaunchError(f"{self.name}: {reason}")
+
+    def num_threads(self) -> int:
+        """Return the CPU threads per rank."""
+        if self.plan.num_threads is not None:
+            return self.plan.num_threads
+        return threads_per_rank(
+            len(usable_cpus()), self.job.ranks_per_node, cpus_per_rank=self.job.cpus_per_rank
+        )
+
+    def environment(self, before: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables to add to those `before`, as `node_environment` does."""
+        return node_environment(self.plan, self.place.node_rank, self.num_threads(), before)
+
+    def claim_gpus(self) -> list[socket.socket]:
+        """Take the GPUs that the plan chose, while the result lives. Raises CannotLaunchError."""
+        try:
+            return claim(self.plan_of_node.gpus or [])
+        except OSError:
+            raise CannotLaunchError(
+                f"another run took one of the GPUs chosen for node {self.place.node_rank} at the "
+                "same moment; submit again"
+            ) from None
+
+    def find_device(self) -> tuple[str, list[str]]:
+        """Return cpu or cuda, and the UUIDs of the GPUs, once the workload has been checked with
+        that device on this host. Raises CannotLaunchError."""
+        gpus = self.plan_of_node.gpus
+        workload = load_workload(self.job)
+        try:
+            if self.plan.device != "auto" and gpus is not None:
+                device = self.plan.device
+            else:
+                device, gpus = find_device(
+                    self.plan.device, self.job.ranks_per_node, self.job.resources.gpus
+                )
+            workload.check_device(device)
+            workload.check_host(device)
+        except (DisagreementError, JobError) as error:
+            raise self.cannot_launch(str(error)) from None
+        return device, gpus
+
+    def own_addresses(self) -> list[str]:
+        """Return the addresses of this host, node 0, that the other nodes may try, best first.
+        Raises CannotLaunchError."""
+        if self.plan_of_node.address is not None:
+            return [self.plan_of_node.address]
+        if self.num_nodes == 1:
+            return [_LOOPBACK]
+        try:
+            offered = offered_addresses(self.place.host, self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise self.cannot_launch(str(error)) from None
+        return [address.ip for address in offered]
+
+    def require_interface(self) -> None:
+        """Raise CannotLaunchError where the host lacks the planned interface: gloo and NCCL would
+        fail in words that name neither node nor profile."""
+        try:
+            require_interface(self.plan.interface)
+        except NoSuchInterfaceError as error:
+            raise self.cannot_launch(str(error)) from None
 
 
 class RankOrder(RankPlace, frozen=True, kw_only=True):

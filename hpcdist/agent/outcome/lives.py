@@ -54,6 +54,45 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
 
 
+class Attempts:
+    """The attempts of a run as one agent knows them: only who knows the newest has a say."""
+
+    def __init__(
+        self, run: Run, job: JobSpec, requeuer: Scheduler | None, *, log: Callable[[str], None]
+    ) -> None:
+        self.number = 0
+        """The attempt that the agent takes part in."""
+        self.has_begun = False
+        """It takes part in one."""
+        self._run = run
+        self._job = job
+        self._requeuer = requeuer
+        self._log = log
+        self._newest = run.newest_attempt()  # its own, or from before its time
+
+    def claim(self) -> int:
+        """Take the next attempt number for all agents, and return it."""
+        life = self._requeuer.life() if self._requeuer is not None else 0
+        self.begin(begin_attempt(self._run, self._job, life=life))
+        return self.number
+
+    def begin(self, number: int) -> None:
+        """Take part in an attempt."""
+        self.number = self._newest = number
+        self.has_begun = True
+
+    def is_overtaken(self) -> bool:
+        """A newer attempt has begun elsewhere."""
+        return self._run.newest_attempt() > self._newest
+
+    def has_a_say(self) -> bool:
+        """No newer attempt has begun elsewhere; the agent's log is told of one."""
+        newest = self._run.newest_attempt()
+        if newest > self._newest:
+            self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
+        return newest <= self._newest
+
+
 def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
     """Take the next attempt number, and note how the attempt begins."""
     beginning = Beginning(life=life, progress=progress(run, job), time_s=time.time())

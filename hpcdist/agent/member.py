@@ -1,0 +1,358 @@
+"""A node's part in its run, while that lasts: a loop around one `select`.
+
+It carries out the coordinator's orders with its ranks, and tells the coordinator what it sees. The
+only other thread of an agent samples what the ranks use (agent/sampler.py).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from hpcdist.agent import messages
+from hpcdist.agent.agreement import NodeFacts
+from hpcdist.agent.local_ranks import LocalRanks
+from hpcdist.agent.meeting import CannotJoinError, Follower, Leader, join_meeting
+from hpcdist.agent.messages import Cancelled, LimitReached, ToAgent, ToCoordinator, Warned
+from hpcdist.agent.node import CannotLaunchError, Meeting, OwnNode, RankOrder, rank_orders
+from hpcdist.agent.notices import Notices
+from hpcdist.agent.outcome import failure
+from hpcdist.agent.outcome.lives import Attempts
+from hpcdist.agent.sampler import NodeShare, UsageSampler
+from hpcdist.agent.watch import STANDSTILL_S
+from hpcdist.base import files
+from hpcdist.machine.cpus import cpu_quota
+from hpcdist.machine.network import interface_of
+from hpcdist.machine.ports import NoFreePortError
+from hpcdist.machine.process import ProcessId, identify
+from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Verdict
+from hpcdist.schedulers.notes import Notes
+
+_TICK_S = 0.5
+
+
+class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent's file in the run directory: where its process is, and how far it has come."""
+
+    node: int
+    host: str
+    process: ProcessId | None
+    device: str = ""
+    gpus: list[str] = []
+    """UUIDs of those that its ranks drive."""
+    offers: list[str] = []
+    """Addresses that node 0 offers to the others."""
+    address: str = ""
+    """Its own, on the way to node 0."""
+    master_addr: str = ""
+    """By which it reaches node 0."""
+    interface: str | None = None
+
+
+class Member:
+    """One agent among those of a run."""
+
+    def __init__(
+        self,
+        run: Run,
+        node: OwnNode,
+        attempts: Attempts,
+        *,
+        begin_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        """Fork the forkserver, and watch the signals of this process.
+
+        The job's time limit counts from `begin_s`, by the monotonic clock.
+        """
+        self._run = run
+        self._node = node
+        self._attempts = attempts
+        self._log = log
+        self._notes = Notes()
+        self._ranks = LocalRanks(
+            run, node.job, tell=self._tell, on_store=self._on_store, log=self._log
+        )
+        self._selector = selectors.DefaultSelector()  # not before the fork: it would be shared
+        self.notices = Notices(run, node.job, node.plan, begin_s=begin_s, log=self._log)
+        self._selector.register(self.notices, selectors.EVENT_READ)
+        self._file = AgentFile(
+            node=node.place.node_rank, host=node.place.host, process=identify(os.getpid())
+        )
+        self._claims: list[socket.socket] = []  # hold the node's GPUs while this lives
+        self._orders: deque[ToAgent] = deque()
+        self._link: Leader | Follower | None = None
+        self._early_warning: Warned | None = None
+        self._is_closing = False
+        self._verdict: Verdict | None = None
+        self._turned_at = time.monotonic()
+        self._tick_at = self._turned_at + _TICK_S
+        self._usage = UsageSampler(
+            run,
+            node=node.place.node_rank,
+            host=node.place.host,
+            every_s=node.job.record.usage_s,
+            log=self._log,
+        )
+
+    def take_part(self) -> Verdict | None:
+        """Stay until the run is over; returns what this node makes of it, if that is known here.
+
+        Raises CannotLaunchError.
+        """
+        self._announce()
+        self._ranks.listen(self._selector)
+        self._claims = self._node.claim_gpus()
+        device, gpus = self._node.find_device()
+        self._announce(device=device, gpus=gpus)
+        if self._node.place.node_rank == 0:
+            self._lead()
+        else:
+            self._join()
+        while not self._is_closing:
+            self._turn()
+        return self._verdict
+
+    def end_usage(self) -> None:
+        """Have what the ranks used written to its end; none of them is left."""
+        self._usage.end()
+
+    # How it becomes one of the run's agents.
+
+    def _announce(self, **changes: object) -> None:
+        self._file = msgspec.structs.replace(self._file, **changes)
+        path = self._run.agent_file(self._file.node)
+        files.write_json(path, msgspec.to_builtins(self._file))
+
+    def _lead(self) -> None:
+        leader = Leader(
+            self._run,
+            self._node,
+            self._attempts,
+            orders=self._orders,
+            open_store=self._open_store,
+            finish=self._finish,
+        )
+        self._link = leader
+        addresses = self._node.own_addresses()
+        self._announce(offers=addresses)
+        if self._node.num_nodes > 1:
+            try:
+                leader.host_meeting(addresses, self._selector)
+            except NoFreePortError as error:
+                raise self._node.cannot_launch(str(error)) from None
+        self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
+
+    def _join(self) -> None:
+        timeout_s = self._node.job.launch.join_timeout_s
+        try:
+            joined = join_meeting(
+                self._run,
+                node_rank=self._node.place.node_rank,
+                source=self._node.plan_of_node.address,
+                timeout_s=timeout_s,
+                give_up=self._is_over_while_joining,
+            )
+        except CannotJoinError as error:
+            raise self._node.cannot_launch(str(error)) from None
+        if joined is not None:
+            self._node.require_interface()
+            self._ranks.clock_offset_s = joined.clock_offset_s
+            follower = Follower(joined.channel, self._orders, on_lost=self._on_leader_lost)
+            self._link = follower
+            self._selector.register(follower, selectors.EVENT_READ, follower.receive)
+            self._tell_facts(master_addr=joined.address, own_address=joined.source)
+            if self._early_warning is not None:
+                self._tell(self._early_warning)
+        elif not self._is_closing:
+            raise CannotLaunchError(
+                f"{self._node.name} could not reach the agent of node 0 within {timeout_s:g} s"
+            )
+
+    def _use_address(self, *, master_addr: str, own_address: str) -> None:
+        interface = self._node.plan.interface or interface_of(own_address)
+        self._announce(address=own_address, master_addr=master_addr, interface=interface)
+
+    def _tell_facts(self, *, master_addr: str, own_address: str) -> None:
+        self._use_address(master_addr=master_addr, own_address=own_address)
+        facts = NodeFacts(
+            node=self._file.node,
+            host=self._file.host,
+            num_nodes=self._node.place.num_nodes or self._node.num_nodes,
+            ranks=self._node.job.ranks_per_node,
+            device=self._file.device,
+            gpus=self._file.gpus,
+            master_addr=master_addr,
+            interface=self._file.interface,
+        )
+        self._tell(messages.Join(facts=facts))
+
+    def _is_over(self) -> bool:
+        """The run has a verdict, of an agent that could not join; or it was cancelled."""
+        if self._run.verdict_file.exists():
+            self._is_closing = True
+        elif self._run.cancel_file.exists():
+            self._heed(Cancelled(signal="SIGTERM"))
+        return self._is_closing
+
+    def _is_over_while_joining(self) -> bool:
+        if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
+            self._heed_signals()
+        return self._is_over()
+
+    # The loop.
+
+    def _turn(self) -> None:
+        ready = {key.fileobj: key.data for key, _ in self._selector.select(self._timeout_s())}
+        leader = self._link if isinstance(self._link, Leader) else None
+        now = time.monotonic()
+        if leader is not None:
+            # Before what others said meanwhile is heard.
+            if now - self._turned_at > STANDSTILL_S:
+                leader.coordinator.on_standstill()
+            self._read_notes(leader)
+        self._turned_at = now
+        # Signals first: what the ranks' ends mean depends on whether a kill came before them.
+        if self.notices in ready:
+            del ready[self.notices]
+            self._heed_signals()
+        self._deliver()
+        for callback in ready.values():
+            callback()
+        self._ranks.on_time()
+        if time.monotonic() >= self._tick_at:
+            self._tick_at = time.monotonic() + _TICK_S
+            self._tick(leader)
+        if leader is not None:
+            leader.coordinator.on_time()
+        self._deliver()
+
+    def _timeout_s(self) -> float:
+        deadlines = [self._tick_at, self._ranks.next_deadline()]
+        if isinstance(self._link, Leader):
+            if self._link.has_messages():
+                return 0.0
+            due = self._link.coordinator.next_deadline()
+            deadlines += [] if due is None else [due]
+        return 0.0 if self._orders else max(0.0, min(deadlines) - time.monotonic())
+
+    def _deliver(self) -> None:
+        """Carry out what was said, until nothing follows from it any more."""
+        while True:
+            if self._orders:
+                self._obey(self._orders.popleft())
+            elif not isinstance(self._link, Leader) or not self._link.deliver_next():
+                return
+
+    def _tick(self, leader: Leader | None) -> None:
+        if self._is_over():
+            return
+        if leader is not None and (notice := self.notices.read_clock()) is not None:
+            self._heed(notice)
+        self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
+
+    def _heed_signals(self) -> None:
+        for notice in self.notices.read_signals():
+            self._heed(notice)
+
+    def _read_notes(self, leader: Leader) -> None:
+        """What started the agents may know more than reaches this one."""
+        for note in self._notes.new():
+            if "signal" not in note:
+                sentence = f"no agent could be started there: {note['said']}"
+                leader.coordinator.on_unreachable(note["node"], note["host"], sentence)
+            elif notice := self.notices.of_signal(signal.Signals[note["signal"]]):
+                self._heed(notice)
+
+    def _heed(self, notice: Warned | Cancelled | LimitReached) -> None:
+        """The job will be ended; a warning is told later where the coordinator is not known yet."""
+        if self._link is not None:
+            self._tell(notice)
+        elif isinstance(notice, Warned):
+            self._early_warning = notice
+        elif isinstance(notice, Cancelled):
+            self._is_closing = True
+            self._verdict = failure.cancelled(
+                notice.signal, attempt=self._attempts.number, restarts=0, time_s=time.time()
+            )
+
+    # Talking to the coordinator, and obeying it.
+
+    def _tell(self, message: ToCoordinator) -> None:
+        assert self._link is not None
+        self._link.tell(message)
+
+    def _on_leader_lost(self, reason: str) -> None:
+        """Without the leader nobody would end the ranks, or say why the run ended."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._verdict = failure.without_rank(
+            "agent_lost",
+            f"the agent of node 0 was lost: {reason}",
+            time_s=time.time(),
+            attempt=self._attempts.number,
+            node=0,
+        )
+
+    def _finish(self, verdict: Verdict) -> None:
+        self._verdict = verdict
+
+    def _obey(self, order: ToAgent) -> None:
+        match order:
+            case messages.Begin():
+                self._attempts.begin(order.attempt)
+            case messages.Start():
+                self._start(order.meeting)
+            case messages.Close():
+                self._is_closing = True
+            case _:
+                self._ranks.obey(order)
+
+    def _start(self, meeting: Meeting) -> None:
+        own = self._file.master_addr
+        if own != meeting.master_addr and self._file.node == 0:
+            # Node 0 is known by the address that the others reached, whatever its own name means
+            # to itself: Debian gives it 127.0.1.1.
+            self._use_address(master_addr=meeting.master_addr, own_address=meeting.master_addr)
+        elif own != meeting.master_addr:
+            self._log(f"node 0 is reached by {own}, not by {meeting.master_addr}")
+            meeting = msgspec.structs.replace(meeting, master_addr=own)
+        orders = rank_orders(
+            self._run,
+            self._node.job,
+            self._node.plan,
+            self._node.place,
+            num_threads=self._node.num_threads(),
+            interface=self._file.interface,
+            gpus=self._file.gpus,
+            meeting=meeting,
+        )
+        self._ranks.start(orders)
+        self._usage.begin(meeting.attempt, self._share(orders))
+
+    def _share(self, orders: list[RankOrder]) -> NodeShare:
+        cpus = sorted({cpu for order in orders for cpu in order.cpus})
+        num_cpus = orders[0].num_cpus
+        return NodeShare(
+            ranks=self._ranks.living,
+            cpus=cpus or None,
+            num_cpus=min(num_cpus, cpu_quota() or num_cpus),
+            gpus=self._file.gpus,
+        )
+
+    def _open_store(self) -> None:
+        bind_to = self._node.plan_of_node.address or ""
+        self._ranks.open_store(bind_to, self._file.master_addr, self._node.job.launch.port_range)
+
+    def _on_store(self, port: int | None, error: str | None) -> None:
+        assert isinstance(self._link, Leader)
+        self._link.coordinator.on_store(port, error)

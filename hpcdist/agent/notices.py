@@ -1,0 +1,88 @@
+"""The word that a job will end: signals to its agents, and the clock of node 0's agent."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+from hpcdist.agent.coordinator import CANCEL_SIGNALS
+from hpcdist.agent.messages import Cancelled, LimitReached, Warned
+from hpcdist.job.spec import JobSpec, warning_before_s
+from hpcdist.runs.run import Run
+from hpcdist.runs.spec import LaunchPlan
+
+
+class Notices:
+    """What an agent hears of the end of its job, as messages for the coordinator."""
+
+    def __init__(
+        self,
+        run: Run,
+        job: JobSpec,
+        plan: LaunchPlan,
+        *,
+        begin_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        """Watch the signals of this process: not before it has forked its forkserver.
+
+        The time limit counts from `begin_s`, by the monotonic clock.
+        """
+        enforced_min = job.resources.time_limit_min if plan.enforces_limits else None
+        self._is_enforced = enforced_min is not None
+        self._limit_min = enforced_min or plan.limit_min
+        self._warning_s = warning_before_s(job.launch, self._limit_min)
+        self._begin_s = begin_s
+        self._has_warned = False
+        self._run = run
+        self._log = log
+        self._warning_signals = {signal.Signals[name] for name in plan.warning_signals}
+        self._reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        os.set_blocking(self._reading, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for signum in {*CANCEL_SIGNALS, *self._warning_signals}:
+            signal.signal(signum, lambda *_: None)
+
+    def fileno(self) -> int:
+        """For select: it is readable when a signal has come."""
+        return self._reading
+
+    def read_signals(self) -> list[Warned | Cancelled]:
+        """Return what the signals mean that have come."""
+        notices = [self.of_signal(number) for number in os.read(self._reading, 4096)]
+        return [notice for notice in notices if notice is not None]
+
+    def of_signal(self, number: int) -> Warned | Cancelled | None:
+        """Return what a signal to this agent, or to what started it, means."""
+        name = signal.Signals(number).name
+        self._log(f"received {name}")
+        if number in self._warning_signals and not self._run.cancel_file.exists():
+            return Warned(signal=name)
+        if number in {*CANCEL_SIGNALS, *self._warning_signals}:
+            return Cancelled(signal=name)
+        return None
+
+    def read_clock(self) -> Warned | LimitReached | None:
+        """Return what the time that has passed means; it warns once."""
+        if self._limit_min is None:
+            return None
+        left_s = self._begin_s + self._limit_min * 60 - time.monotonic()
+        if left_s <= 0 and self._is_enforced:
+            return LimitReached(limit_min=self._limit_min)
+        if left_s <= self._warning_s and not self._has_warned:
+            self._has_warned = True
+            return Warned(signal=None)
+        return None
+
+    def wait_for_sigterm(self, seconds: float) -> bool:
+        """Wait so long at most; returns whether SIGTERM came."""
+        deadline = time.monotonic() + seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select([self._reading], [], [], left_s)
+            if readable and signal.SIGTERM in os.read(self._reading, 4096):
+                return True
+        return False
