@@ -1,20 +1,24 @@
-"""`hpcdist summary`: runs side by side."""
+"""`hpcdist summary`: runs side by side, or against a baseline."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
 from hpcdist.cli.options import json_option, run_arguments, runs_option
-from hpcdist.cli.printing import note
+from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
+    from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
+    from hpcdist.summary.compare.against import Comparison
     from hpcdist.summary.read.cache import SummaryCache
+    from hpcdist.summary.values import RunSummary
 
 _NAMES = {
     "csv": "the CSV",
@@ -22,8 +26,6 @@ _NAMES = {
     "markdown": "the Markdown",
     "html": "the page",
 }
-
-
 _DEFAULT_THRESHOLD = 0.05
 
 
@@ -36,7 +38,7 @@ def _share(_context: click.Context, _option: click.Parameter, value: str | None)
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise click.BadParameter(f"{value!r} is no percentage from 0 to 100, such as 5%")
+        raise click.BadParameter(f"{value!r} is not a percentage from 0 to 100, such as 5%")
     return share
 
 
@@ -51,7 +53,7 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
         number = -1.0
     share = number / 100 if text.endswith("%") or number > 1 else number
     if not 0 < share <= 1:
-        raise click.BadParameter(f"{value!r} is no accuracy, such as 0.97 or 97%")
+        raise click.BadParameter(f"{value!r} is not an accuracy, such as 0.97 or 97%")
     return share
 
 
@@ -74,21 +76,21 @@ def _accuracy(_context: click.Context, _option: click.Parameter, value: str | No
     "--target-accuracy",
     metavar="SHARE",
     callback=_accuracy,
-    help="Tell when each run came to this test accuracy. [default: what all runs of a job reach]",
+    help="Show when each run reached this test accuracy. [default: what all runs of a job reach]",
 )
 @click.option("--tensorboard", "event_folder", metavar="DIR", help="Write TensorBoard's files.")
 @click.option("--mlflow", "mlflow_uri", metavar="URI", help="Import the runs into MLflow.")
-@click.option("--no-cache", is_flag=True, help="Read all runs again, also those that are known.")
+@click.option("--no-cache", is_flag=True, help="Read all runs again instead of using the cache.")
 @click.option(
     "--against",
     metavar="BASELINE",
-    help="Only say how the runs compare with this run, sweep, folder, or saved --json.",
+    help="Only compare the runs with this run, sweep, folder, or saved --json.",
 )
 @click.option(
     "--threshold",
     metavar="PERCENT",
     callback=_share,
-    help="Loss that --against lets pass. [default: 5%]",
+    help="Slow-down that --against allows. [default: 5%]",
 )
 def summary(
     *,
@@ -110,16 +112,16 @@ def summary(
 ) -> int | None:
     """Compare runs: throughput, speed-up, efficiency, and where the time went.
 
-    Without RUN, all runs, also those in folders below; a RUN may be a folder with runs, too. Runs
-    of one job that differ only in nodes and GPUs are compared with each other; the table says why
-    others are not. The variants of a comparison are compared with its first one, with a picture
-    in its folder.
+    Without RUN, all runs are read, also those in folders below; a RUN may be a folder with runs,
+    too. Runs of one job that differ only in nodes and GPUs are compared with each other; the table
+    says why others are not. The variants of a comparison are compared with its first one, with a
+    picture in its folder.
 
     Figures of runs that have ended are kept in ~/.cache/hpcdist (or XDG_CACHE_HOME) until their
     files change.
 
-    With --against it exits with 1 where something is slower by more than the threshold, and that is
-    not chance; or where its runs failed.
+    With --against, the exit code is 1 where a figure is slower by more than the threshold, and that
+    is not chance; or where the runs for it failed.
     """
     files = {
         "csv": csv_file,
@@ -127,50 +129,40 @@ def summary(
         "markdown": markdown_file,
         "html": html_file,
     }
+    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
+    cache = None if no_cache else _summary_cache()
     if against is not None:
-        from hpcdist.cli.against import compare
-
-        others = {"plot": plot_folder, "tensorboard": event_folder, "mlflow": mlflow_uri}
-        _refuse_with_against(files | others, target_accuracy)
-        return compare(
+        _refuse_with_against(files | {"plot": plot_folder} | tracking, target_accuracy)
+        return _compare(
             run_names,
             runs,
             against=against,
             threshold=_DEFAULT_THRESHOLD if threshold is None else threshold,
             as_json=as_json,
-            cache=None if no_cache else summary_cache(),
+            cache=cache,
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
-    tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
     _need_packages(tracking)
-    from hpcdist.monitor.states import run_accounting, run_states
-    from hpcdist.summary import print_summary, summarize
-    from hpcdist.summary.read.search import search_named
-
-    on_stdout = _on_stdout(files, as_json=as_json)
-    found, foreign = search_named(runs, run_names)
-    result = summarize(
-        [*found, *foreign],
-        run_states(found, warn=note),
-        accounting=run_accounting(found, warn=note),
-        cache=None if no_cache else summary_cache(),
-        num_workers=None,
-        warn=note,
-        target_accuracy=target_accuracy,
+    form_on_stdout = _form_on_stdout(files, as_json=as_json)
+    result, own = _summarize(
+        runs, run_names, cache, target_accuracy=target_accuracy, asks_accounting=True
     )
-    _write_files(result, {form: file for form, file in files.items() if file not in {None, "-"}})
+    for form, file in files.items():
+        if file is not None and file != "-":
+            _write_file(result, form, Path(file))
     if plot_folder is not None:
         _write_pictures(result, Path(plot_folder))
     _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
-    if on_stdout is not None:
-        for text in result.skipped:
-            note(text)
-        sys.stdout.write(_text(result, on_stdout))
+    if form_on_stdout is not None:
+        _note_skipped(result)
+        sys.stdout.write(_text(result, form_on_stdout))
         return None
+    from hpcdist.summary import print_summary
+
     print_summary(result, details=details, times_accuracy=target_accuracy is not None)
     if result.comparisons:
-        _write_comparisons(result, found[0].path.parent)
+        _write_comparisons(result, own[0].path.parent)
     return None
 
 
@@ -183,14 +175,55 @@ def _refuse_with_against(options: Mapping[str, str | None], target_accuracy: flo
         )
 
 
-def _on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
-    """What stands on stdout in the place of the tables: json, a form of file, or None."""
-    asked = [form for form, file in files.items() if file == "-"]
-    asked += ["json"] if as_json else []
-    if len(asked) > 1:
-        options = " and ".join("--json" if form == "json" else f"--{form} -" for form in asked)
+def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
+    """Return what stands on stdout instead of the tables: json, a form of file, or None."""
+    forms = [form for form, file in files.items() if file == "-"]
+    forms += ["json"] if as_json else []
+    if len(forms) > 1:
+        options = " and ".join("--json" if form == "json" else f"--{form} -" for form in forms)
         raise click.UsageError(f"{options} contradict each other: each would be all of stdout")
-    return asked[0] if asked else None
+    return forms[0] if forms else None
+
+
+def _summarize(
+    runs: Path,
+    names: Sequence[str],
+    cache: SummaryCache | None,
+    *,
+    target_accuracy: float | None = None,
+    asks_accounting: bool = False,
+) -> tuple[Summary, list[Run]]:
+    """Return the summary, and those of its runs that are in the folder of runs."""
+    from hpcdist.monitor.states import run_accounting, run_states
+    from hpcdist.summary import summarize
+    from hpcdist.summary.read.search import search_named
+
+    own, foreign = search_named(runs, names)
+    result = summarize(
+        [*own, *foreign],
+        run_states(own, warn=note),
+        accounting=run_accounting(own, warn=note) if asks_accounting else None,
+        cache=cache,
+        num_workers=None,
+        warn=note,
+        target_accuracy=target_accuracy,
+    )
+    return result, own
+
+
+def _summary_cache() -> SummaryCache | None:
+    """Return the cache of figures; None for a user without a home."""
+    from hpcdist.summary.read.cache import SummaryCache, cache_folder
+
+    try:
+        return SummaryCache(cache_folder())
+    except RuntimeError:
+        return None
+
+
+def _note_skipped(result: Summary) -> None:
+    for text in result.skipped:
+        note(text)
 
 
 def _text(result: Summary, form: str) -> str:
@@ -218,12 +251,10 @@ def _text(result: Summary, form: str) -> str:
     return to_html(make_report(result))
 
 
-def _write_files(result: Summary, files: Mapping[str, str | None]) -> None:
+def _write_file(result: Summary, form: str, path: Path) -> None:
     from hpcdist.summary.writing import write_output
 
-    for form, file in files.items():
-        assert file is not None
-        write_output(Path(file), _text(result, form), what=_NAMES[form])
+    write_output(path, _text(result, form), what=_NAMES[form])
 
 
 def _write_pictures(result: Summary, folder: Path) -> None:
@@ -236,8 +267,18 @@ def _write_pictures(result: Summary, folder: Path) -> None:
         note(f"there is nothing to draw yet, so {folder} has no pictures")
 
 
+def _write_comparisons(result: Summary, runs: Path) -> None:
+    from hpcdist.summary.writing import write_comparisons
+
+    try:
+        for path in write_comparisons(result, runs):
+            note(f"the picture is in {path}")
+    except OSError as error:
+        note(f"the picture cannot be written: {error.strerror}")
+
+
 def _need_packages(options: Mapping[str, str | None]) -> None:
-    """Before anything is read: that may take long."""
+    """Raise UserError before the runs are read, which may take long."""
     from hpcdist.summary.export.series import need_package
 
     for name, value in options.items():
@@ -250,32 +291,69 @@ def _track(result: Summary, *, event_folder: str | None, mlflow_uri: str | None)
         from hpcdist.base.text import number_of
         from hpcdist.summary.export.tensorboard import write_event_files
 
-        written = write_event_files(result, Path(event_folder))
-        of = number_of(len(written), "run")
-        note(f"event files of {of} are in {event_folder}, in the place of earlier ones of hpcdist")
+        written = number_of(len(write_event_files(result, Path(event_folder))), "run")
+        note(f"the event files of {written} are in {event_folder}; they replace earlier ones")
     if mlflow_uri is not None:
         from hpcdist.summary.export.mlflow import import_runs
 
         counts = import_runs(result, mlflow_uri)
-        told = ", ".join(f"{count} {what}" for what, count in counts.items())
-        note(f"runs in MLflow: {told}")
+        note(f"runs in MLflow: {', '.join(f'{count} {what}' for what, count in counts.items())}")
 
 
-def summary_cache() -> SummaryCache | None:
-    """Where figures are kept; None where that is nowhere."""
-    from hpcdist.summary.read.cache import SummaryCache, cache_folder
+def _compare(
+    names: Sequence[str],
+    runs: Path,
+    *,
+    against: str,
+    threshold: float,
+    as_json: bool,
+    cache: SummaryCache | None,
+) -> int:
+    """Print how runs compare with a baseline; return the exit code.
 
+    Without names, runs of the baseline are not compared with themselves.
+    """
+    from hpcdist.summary.compare.against import check_comparable, compare_with, nothing_in_common
+
+    baseline = _baseline(runs, against, cache)
+    now = _run_summaries(runs, names, cache)
+    if not names:
+        ids = {run.run for run in baseline}
+        now = [run for run in now if run.run not in ids]
+    check_comparable(baseline, now, name=against)
+    comparison = compare_with(baseline, now, threshold=threshold)
+    if not comparison.changes:
+        raise nothing_in_common(baseline, now, name=against)
+    _print_comparison(comparison, as_json=as_json)
+    return EXIT_FAILED if comparison.regression else EXIT_DONE
+
+
+def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
+    from hpcdist.summary.compare.against import is_saved, no_baseline, read_saved
+
+    if is_saved(name):
+        return read_saved(Path(name))
     try:
-        return SummaryCache(cache_folder())
-    except RuntimeError:  # a user without a home
-        return None
+        return _run_summaries(runs, [name], cache)
+    except RunNotFoundError as error:
+        raise no_baseline(name, error) from None
 
 
-def _write_comparisons(result: Summary, runs: Path) -> None:
-    from hpcdist.summary.writing import write_comparisons
+def _run_summaries(
+    runs: Path, names: Sequence[str], cache: SummaryCache | None
+) -> list[RunSummary]:
+    result, _ = _summarize(runs, names, cache)
+    _note_skipped(result)
+    return result.runs
 
-    try:
-        for path in write_comparisons(result, runs):
-            note(f"the picture is in {path}")
-    except OSError as error:
-        note(f"the picture cannot be written: {error.strerror}")
+
+def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(comparison))
+        return
+    from hpcdist.summary.report.changes import print_changes
+    from hpcdist.summary.report.text import make_console
+
+    print_changes(make_console(), comparison)

@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_said_in_one_line(user, options, message):
 def test_event_files_are_written_and_told(user):
     done = user("summary", "--tensorboard", "tb")
     assert done.returncode == 0, done.stderr
-    assert "event files of 1 run are in tb" in done.stderr
+    assert "the event files of 1 run are in tb" in done.stderr
     assert "samples/s" in done.stdout
     (file,) = (path for path in (user.folder / "tb").rglob("*") if path.is_file())
     assert file.parent.name == "ddp-1"
@@ -143,7 +143,7 @@ def test_a_target_accuracy_is_a_share_or_a_percentage(user, given, target):
 def test_what_is_no_accuracy_is_an_error_that_says_what_is(user, given):
     done = user("summary", "--target-accuracy", given)
     assert done.returncode == 2
-    assert "is no accuracy, such as 0.97 or 97%" in done.stderr
+    assert "is not an accuracy, such as 0.97 or 97%" in done.stderr
 
 
 def test_a_target_accuracy_is_no_part_of_a_comparison_with_a_baseline(user):

@@ -289,7 +289,7 @@ def test_what_is_no_baseline_is_refused(here, add, capsys, baseline, message):
 @pytest.mark.parametrize("threshold", ["much", "-3%", "100%", "nan"])
 def test_a_threshold_is_a_percentage(here, capsys, threshold):
     assert main(["summary", "--against", "runs/before", "--threshold", threshold]) == 2
-    assert "is no percentage" in capsys.readouterr().err
+    assert "is not a percentage" in capsys.readouterr().err
     assert main(["summary", "--threshold", "5%"]) == 2
 
 
