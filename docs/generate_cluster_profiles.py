@@ -99,7 +99,7 @@ _LSF_NOTES = """
 - Slots: a node's ranks times `cpus_per_gpu`, over all nodes: `-n 16 -R "span[ptile=8]"`; of one node `span[hosts=1]`.
 - `options`: what is not listed is never sent. `-r` and `-ti` are then left out; where a job cannot do without
   an option (`-W` with a time limit, `-w` with `--after`), it is refused, and the message says which key or flag
-  to leave away. With `-nnodes` in the list, whole hosts are asked for: no `-n`, no `-gpu`, no memory.
+  to leave out.
 - Memory: `mem_gb` is per node; `mem_per` and `mem_unit` say how the site reads `rusage[mem=...]`. It is rounded up.
   LSF's MB may be 2**20 bytes: then a job gets up to 5 % more than it asked for (7 % with `mem_unit: GB`), never less.
 - GPUs: `gpu` is the value of `-gpu`, whose number is per host; `gpu_rusage` replaces it at older sites. With
@@ -217,24 +217,6 @@ clusters:
       mem_per: host
       mem_unit: MB
       launcher: ssh {host} {command}
-```
-
-A site like Summit, where jsrun starts the processes and whole hosts are asked for:
-
-```yaml
-clusters:
-  summit:
-    scheduler: lsf
-    partition: batch
-    account: PROJ42
-    cpus_per_gpu: 7
-    interface: ib0
-    directives:
-      - -alloc_flags smt4
-    lsf:
-      options: [-J, -q, -P, -nnodes, -W, -o, -w]
-      launcher: jsrun -n {nodes} -r 1 -a 1 -c {cpus} -g {gpus} {command}
-      node_rank_variable: JSM_NAMESPACE_RANK
 ```
 
 This page is written by `python docs/generate_cluster_profiles.py`.

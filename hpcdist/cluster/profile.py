@@ -25,8 +25,8 @@ class LsfOptions(Section, frozen=True, kw_only=True):
     """What differs between LSF sites; read by LSF alone."""
 
     options: list[str] = msgspec.field(default_factory=LSF_OPTIONS.copy)
-    """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti (end
-    a job that waits for what can never come true) and -nnodes (hosts instead of slots)."""
+    """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
+    a job that waits for what can never come true."""
     gpu: str | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
     gpu_rusage: str | None = None
@@ -37,11 +37,7 @@ class LsfOptions(Section, frozen=True, kw_only=True):
     """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
     behind a bare number."""
     launcher: str = "blaunch -z {host} {command}"
-    """How a command is started on a host of the job: with {host} once per host; without, once for
-    all, with {nodes}, {cpus} and {gpus} (per host) to be filled in, as for jsrun."""
-    node_rank_variable: str | None = None
-    """Variable by which a launcher without {host} numbers the hosts from 0, such as
-    JSM_NAMESPACE_RANK."""
+    """How a command is started on another host of the job."""
 
 
 class ClusterProfile(Section, frozen=True, kw_only=True):

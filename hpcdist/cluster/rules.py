@@ -62,11 +62,11 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     lsf = values.get("lsf", {})
     yield from lsf_problems(lsf)
     yield from _assigned_secrets("lsf.launcher", lsf.get("launcher") or "")
-    is_lsf = values.get("scheduler") == "lsf"
+    scheduler = values.get("scheduler", "auto")
     for directive in values.get("directives", []):
-        yield from _directive(directive, LSF_KEYS if is_lsf else _SLURM_KEYS)
-        if is_lsf:
-            yield from requirement_problems(directive)
+        yield from _directive(directive, _OWN_OPTIONS.get(scheduler, {}))
+        if scheduler in _FURTHER_PROBLEMS:
+            yield from _FURTHER_PROBLEMS[scheduler](directive)
 
 
 def _unprintable(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -145,13 +145,13 @@ def _secret(key: str, name: str) -> Problem:
 Problem = tuple[str, str, str]
 """The key, what is wrong with it, and what to do."""
 
-KNOWN_OPTIONS = (*LSF_OPTIONS, "-ti", "-nnodes")
+KNOWN_OPTIONS = (*LSF_OPTIONS, "-ti")
 """What lsf.options may list: what hpcdist knows how to send."""
 
 _PLACES = {
     "gpu": ("gpus",),
     "gpu_rusage": ("gpus",),
-    "launcher": ("host", "command", "nodes", "cpus", "gpus"),
+    "launcher": ("host", "command"),
 }
 """Key of the section -> what may stand in braces there."""
 
@@ -161,7 +161,8 @@ LSF_KEYS = {
     ("-gpu",): "the keys gpu_request, gpu_type and lsf.gpu",
     ("-W",): "the key time_limit_min",
     ("-n",): "the options --nodes and --gpus, or resources in the job",
-    ("-nnodes", "-ti"): "lsf.options, where it is to be listed",
+    ("-nnodes",): "the option --nodes, or resources.nodes in the job",
+    ("-ti",): "lsf.options, where it is to be listed",
     ("-J",): "name in the job",
     ("-r", "-rn", "-Q"): "nothing: hpcdist restarts its runs",
     ("-o", "-oo", "-e", "-eo"): "nothing: the output is in the run directory",
@@ -237,26 +238,17 @@ def _template(key: str, text: str, known: tuple[str, ...]) -> Iterator[Problem]:
 
 
 def _launcher(section: Mapping[str, Any]) -> Iterator[Problem]:
-    variable = section.get("node_rank_variable")
-    if variable is not None and not _NAME.fullmatch(variable):
-        yield (
-            "lsf.node_rank_variable",
-            f"is {show(variable)}, which is no name of a variable",
-            "names are of letters, digits and _, and do not begin with a digit",
-        )
     launcher = section.get("launcher")
-    if launcher is None:
-        return
-    places = placeholders(launcher)
-    if "command" not in places:
-        yield (
-            "lsf.launcher",
-            f"is {show(launcher)}, without {{command}}",
-            "write {command} where the command goes, as in: blaunch -z {host} {command}",
-        )
-    if "host" not in places and variable is None:
-        yield (
-            "lsf.launcher",
-            f"is {show(launcher)}, without {{host}}: its processes must learn which host they are",
-            "name the variable that tells in lsf.node_rank_variable, such as JSM_NAMESPACE_RANK",
-        )
+    for place in ("command", "host"):
+        if launcher is not None and place not in placeholders(launcher):
+            yield (
+                "lsf.launcher",
+                f"is {show(launcher)}, without {{{place}}}",
+                f"write {{{place}}} where the {place} goes, as in: blaunch -z {{host}} {{command}}",
+            )
+
+
+_OWN_OPTIONS = {"auto": _SLURM_KEYS, "slurm": _SLURM_KEYS, "local": _SLURM_KEYS, "lsf": LSF_KEYS}
+"""Scheduler of a profile -> its options that are no directives; of others, any may be."""
+_FURTHER_PROBLEMS = {"lsf": requirement_problems}
+"""Scheduler of a profile -> what else may be wrong with a directive."""

@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base import files
-from hpcdist.schedulers.lsf.host_script import host_script
-from hpcdist.schedulers.lsf.launchers import launch_command
-from hpcdist.schedulers.lsf.own_job import Host, exit_code_for_lsf, job_hosts
+from hpcdist.schedulers.lsf.hosts import (
+    Host,
+    exit_code_for_lsf,
+    host_script,
+    job_hosts,
+    launch_command,
+)
 
 LIMIT_S = 60
 
@@ -121,7 +125,6 @@ def test_hosts_are_counted_once_each_and_in_order():
         Host(name="hostA", slots=3),
         Host(name="hostB", slots=1),
     ]
-    assert job_hosts("batch1 1 a 42 b 42", skip_first=True) == job_hosts("a 42 b 42")
     assert job_hosts("") == []
 
 
@@ -231,20 +234,6 @@ def test_a_kill_ends_the_tasks_that_it_does_not_reach(start):
     assert job.end(130) == 130
 
 
-def test_a_launcher_for_all_hosts_numbers_them_by_its_own_variable(tmp_path, start):
-    launcher = tmp_path / "jsrun"
-    launcher.write_text('#!/bin/sh\nshift\nfor i in 0 1; do RANK_OF_IT=$i "$@" & done\nwait\n')
-    launcher.chmod(0o755)
-    options = [f"--launcher={launcher} {{nodes}} {{command}}", "--skip-first-host"]
-    options += ["--node-rank-variable", "RANK_OF_IT"]
-    job = start("launch1 1 hostA 42 hostB 42 ", options=[*options, "--nodes", "2"])
-    hosts = {job.started(task)["environment"]["HPCDIST_LSF_HOSTS"] for task in (0, 1)}
-    assert hosts == {"hostA 42 hostB 42"}
-    os.killpg(job.process.pid, signal.SIGUSR2)
-    assert job.note() == {"signal": "SIGUSR2"}
-    assert job.end(0, 0) == 0  # the launcher was left alone
-
-
 def test_a_start_counts_those_before_it(start):
     assert start("hostA 1 ").started(0)["environment"]["HPCDIST_LSF_LIFE"] == "0"
     job = start("hostA 1 ")
@@ -282,8 +271,6 @@ def test_a_launcher_is_given_plain_words_and_quotes_where_there_are_none():
         "/bin/sh",
         "'/my runs/7_host.sh'",
     ]
-    at_once = launch_command("jsrun -n {nodes} {command}", spaced, nodes=2)
-    assert at_once == ["jsrun", "-n", "2", *spaced]
 
 
 def test_a_host_script_is_plain_sh():
@@ -292,7 +279,6 @@ def test_a_host_script_is_plain_sh():
         "/a b",
         ["x", "y z"],
         logs="/l/7",
-        task="$1",
     )
     assert "BASH_FUNC" not in text
     assert text.splitlines()[0] == "cd '/a b' || exit 1"

@@ -7,7 +7,7 @@ from hpcdist.cluster.load import list_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, first_file
 from hpcdist.schedulers.lsf import detect as detect_lsf
-from hpcdist.schedulers.lsf.answers import parse_default_queues, parse_hosts_table
+from hpcdist.schedulers.lsf.queues import parse_default_queues, parse_hosts_table
 from hpcdist.schedulers.slurm import detect as detect_slurm
 
 SINFO = """\

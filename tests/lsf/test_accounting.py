@@ -4,10 +4,10 @@ import json
 
 import pytest
 from cluster_user import User
-from lsf_site.config import IBM, OLDEST, STRICT
+from lsf_site.config import IBM, STRICT
 from trainings import CPU, TWO
 
-from hpcdist.schedulers.lsf.usage import parse_seconds, parse_size
+from hpcdist.schedulers.lsf.bjobs import parse_seconds, parse_size
 
 WAIT_FOR_ALL = """\
 import os, time
@@ -18,7 +18,7 @@ while not all(Path(f"there-{rank}").exists() for rank in range(2)):
 """
 
 
-@pytest.mark.parametrize("engine", [IBM, STRICT, OLDEST])
+@pytest.mark.parametrize("engine", [IBM, STRICT])
 def test_a_summary_has_what_the_engine_tells_of_a_job(lsf_like, tmp_path, engine):
     user = User(lsf_like(engine=engine), tmp_path)
     script = user.write("wait.py", WAIT_FOR_ALL)
@@ -31,16 +31,12 @@ def test_a_summary_has_what_the_engine_tells_of_a_job(lsf_like, tmp_path, engine
         return (found,) if books is None or books["end_s"] else None
 
     books = user.cluster.wait_for(ended)[0]["accounting"]
-    if engine == OLDEST:  # knows no -o
-        assert books is None
-        return
     assert (books["job_id"], books["state"]) == (run.read_job_id(), "DONE")
     assert (books["exit_code"], len(books["nodes"])) == (0, 2)
     assert books["elapsed_s"] >= 0
     assert books["end_s"] >= books["start_s"] >= books["submit_s"]
-    knows_more = engine == IBM
-    assert (books["queue_wait_s"] is not None) == knows_more
-    assert books["max_rss_bytes"] == (256 * 2**20 if knows_more else None)
+    assert (books["queue_wait_s"] is not None) == (engine == IBM)
+    assert books["max_rss_bytes"] == 256 * 2**20
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 from cluster_user import User, job_id, log
 from counting import COUNT, await_counting, count, end_counting
-from lsf_site.config import OLDEST, STRICT
+from lsf_site.config import STRICT
 from trainings import CPU, TWO
 
 from hpcdist.runs.sweep import Sweep
@@ -19,11 +19,10 @@ clusters:
 """
 
 
-@pytest.mark.parametrize("engine", [STRICT, OLDEST])
 def test_an_older_engine_does_what_is_needed_and_is_sent_nothing_that_it_misreads(
-    lsf_like, tmp_path, engine
+    lsf_like, tmp_path
 ):
-    user = User(lsf_like(engine=engine, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
+    user = User(lsf_like(engine=STRICT, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
     site = user.cluster
     user.write("hpcdist.yaml", OLD_SITE)
     user.write("count.py", COUNT)
@@ -65,10 +64,10 @@ def test_the_states_of_many_runs_are_one_question(user):
 
 IMPATIENT = """\
 import sys
-from hpcdist.schedulers.lsf import bsub, calling, queues
+from hpcdist.schedulers.lsf import commands, queues
 of_bsub_s, of_others_s = map(float, sys.argv.pop(1).split(","))
-bsub._TIMEOUT_S = of_bsub_s
-queues._TIMEOUT_S = calling.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
+commands._BSUB_TIMEOUT_S = of_bsub_s
+queues._TIMEOUT_S = commands.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
 from hpcdist.cli.main import main
 sys.exit(main())
 """

@@ -1,8 +1,7 @@
-"""How the other hosts' agents are started: by blaunch, ssh or jsrun; and what is said where they
-cannot be."""
+"""How the other hosts' agents are started: by blaunch or ssh; and what is said where they cannot
+be."""
 
-import pytest
-from cluster_user import User, events, job_id, log
+from cluster_user import User, job_id, log
 from counting import count, end_counting
 from lsf_site.config import STRICT
 from trainings import CPU, TWO
@@ -14,16 +13,6 @@ print(os.environ["LSB_SITE_HOST"], os.environ["RANK"], os.environ["WORLD_SIZE"],
 BY_SSH = (
     "clusters: {lab: {scheduler: lsf, lsf: {launcher: 'ssh -o BatchMode=yes {host} {command}'}}}"
 )
-BY_JSRUN = """
-clusters:
-  summit:
-    scheduler: lsf
-    time_limit_min: 60
-    lsf:
-      options: [-J, -P, -W, -o, -w, -nnodes]
-      launcher: jsrun --nrs {nodes} --rs_per_host 1 --tasks_per_rs 1 {command}
-      node_rank_variable: JSM_NAMESPACE_RANK
-"""
 MISSING = "clusters: {lab: {scheduler: lsf, lsf: {launcher: 'no-such-launcher {host} {command}'}}}"
 
 
@@ -43,24 +32,6 @@ def test_what_ssh_has_started_ends_with_a_cancelled_run(lsf_like, tmp_path):
     assert user("cancel", run.id).returncode == 0
     assert user.cluster.job_state(job_id(run)) == "EXIT"
     assert run.read_verdict().state == "cancelled"
-
-
-@pytest.fixture
-def summit(lsf_like, tmp_path):
-    """A site whose scripts run on a host that only launches."""
-    user = User(lsf_like(launch_host="batch1", kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
-    user.write("hpcdist.yaml", BY_JSRUN)
-    return user
-
-
-def test_jsrun_starts_all_agents_and_passes_the_limit_on(summit):
-    user = summit
-    run = count(user)
-    assert {events(run, "start", rank=rank)[0]["host"] for rank in range(2)} == {"hostA", "hostB"}
-    job = user.cluster.job(job_id(run))
-    assert set(job.options) == {"J", "W", "o", "nnodes"}
-    user.cluster.reach_limit(job_id(run))
-    end_counting(user, run)
 
 
 def test_on_a_strict_engine_the_environment_is_brought_along(lsf_like, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster_user import User
-from lsf_site.config import OLDEST, STRICT
+from lsf_site.config import STRICT
 
 WAIT = "touch started; while [ ! -e gate ]; do sleep 0.02; done"
 # A trap runs at once, and not only when a sleep in the foreground has ended.
@@ -296,22 +296,6 @@ def test_brequeue_at_the_run_limit_does_not_wait_for_the_grace(lsf_like, tmp_pat
     assert site.job(job_id).attempts == 2
 
 
-def test_jsrun_starts_ranks_on_the_hosts_behind_the_launch_node(lsf_like, tmp_path):
-    site = lsf_like(launch_host="batch1")
-    script = (
-        "echo $LSB_MCPU_HOSTS\njsrun -n 4 -r 2 sh -c "
-        "'echo $LSB_SITE_HOST $JSM_NAMESPACE_RANK $JSM_NAMESPACE_LOCAL_RANK $LSB_JOBID'"
-    )
-    job_id = site.submit(script, "-nnodes", "2", "-o", "out", "-N", cwd=tmp_path)
-    assert site.wait_for_end(job_id) == "DONE"
-    hosts, *lines = (tmp_path / "out").read_text().splitlines()
-    assert hosts == "batch1 1 hostA 4 hostB 4"
-    assert sorted(lines) == [
-        f"host{host} {rank} {local} {job_id}"
-        for host, rank, local in (("A", 0, 0), ("A", 1, 1), ("B", 2, 0), ("B", 3, 1))
-    ]
-
-
 def test_what_ssh_starts_is_left_alone_when_the_job_ends(lsf_like, tmp_path):
     site = lsf_like(ssh=True)
     folder = f"cd {tmp_path};"
@@ -395,15 +379,10 @@ def test_bjobs_shows_what_each_engine_can_show(lsf, lsf_like, tmp_path):
     assert known == {"JOBID": job_id, "STAT": "EXIT", "EXIT_CODE": "3"}
     assert unknown == {"JOBID": "9", "ERROR": "Job <9> is not found"}
     strict = lsf_like(engine=STRICT)
-    for options in (("-json",), ("-noheader",), ("-X",), ("-o", "exit_code")):
+    for options in (("-json",), ("-noheader",), ("-X",), ("-o", "pend_reason")):
         assert strict.run("bjobs", *options, check=False).returncode == 255
     done = strict.run("bjobs", check=False)
     assert (done.returncode, done.stderr) == (254, "No unfinished job found\n")
-    oldest = lsf_like(engine=OLDEST, none_found_code=0, not_found_code=254)
-    assert "illegal option -- o" in oldest.run("bjobs", "-o", "jobid", check=False).stderr
-    assert oldest.run("bjobs").stderr == "No unfinished job found\n"
-    missing = oldest.run("bjobs", "9", check=False)
-    assert (missing.returncode, missing.stderr) == (254, "Job <9> is not found\n")
 
 
 def test_the_table_has_a_line_for_each_host_and_cuts_long_names(lsf, tmp_path):

@@ -1,126 +1,277 @@
-"""What bjobs says about jobs: one call for any number of runs; and bkill and brequeue."""
+"""Jobs as bjobs tells of them: one call for any number, read into typed values, and what their
+states mean for runs.
+
+The fields of -o and the option -json are those of the page "bjobs" of IBM Spectrum LSF 10.1; the
+installations without its fix packs know fewer.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from hpcdist.base.errors import SchedulerError
-from hpcdist.schedulers.lsf.calling import call_lsf, failure, lsf_lines
-from hpcdist.schedulers.lsf.forms import FIRST_FORM, Form, next_form, read_ends, read_pending
-from hpcdist.schedulers.lsf.jobs import LsfJob
+from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
+from hpcdist.runs.verdict import State
+from hpcdist.schedulers.base import Accounting, Condition
+from hpcdist.schedulers.jobs import find_by_name
+from hpcdist.schedulers.lsf.commands import (
+    JOB_ID,
+    LONGEST_ARGUMENTS,
+    NoJobNamedError,
+    array_id,
+    bsub,
+    call_lsf,
+    failure,
+    lsf_lines,
+)
+from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
 
-__all__ = ["LsfJob", "ask_jobs", "bkill", "brequeue", "chosen_numbers"]
+STATES: dict[str, State] = {
+    "PEND": "pending",
+    "PSUSP": "pending",
+    "WAIT": "pending",
+    "PROV": "pending",
+    "RUN": "running",
+    "USUSP": "running",
+    "SSUSP": "running",
+    "UNKWN": "running",
+    "ZOMBI": "running",
+    "DONE": "done",
+    "EXIT": "failed",
+}
+"""Job states of the page "About job states" of IBM Spectrum LSF 10.1 -> ours."""
 
-_LONGEST_ARGUMENTS = 100_000  # Linux takes 2 MB in all; the environment is part of it
+_NOTES = {
+    "PSUSP": "it is held; release it with: bresume {0}",
+    "WAIT": "it waits on its host for the jobs that LSF started it together with",
+    "PROV": "its hosts are being started",
+    "USUSP": "it was suspended with bstop; continue it with: bresume {0}",
+    "SSUSP": "LSF suspended it: its hosts are busy, or a job of a higher priority needs them",
+    "UNKWN": "LSF cannot reach its first host",
+    "ZOMBI": "it was to be ended, and LSF cannot reach its first host",
+}
+_ELEMENT = re.compile(r"^(.*?)\[(\d+)\]$")
+_ID = re.compile(r"(\d+)(?:\[(\d+)\])?$")
+_TIME = re.compile(
+    r"([A-Z][a-z]{2}) +(\d{1,2}) +(\d{1,2}):(\d{2})(?::(\d{2}))?(?: +(\d{4}))?(?!\d)"
+)
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(?: second.*)?")
+_CLOCK = re.compile(r"(\d+):(\d{2}):(\d{2})")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP])(?:B|bytes)?", re.IGNORECASE)
+_POWERS = "KMGTP"
+_NOTHING = {"", "-"}
 _NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
 _UNKNOWN_ID = re.compile(r"^job <\d+(?:\[\d+\])?>:? .*\bnot found", re.IGNORECASE)
-_JOB_ID = re.compile(r"[1-9]\d*(?:\[[1-9]\d*\])?")
-_KILLED = re.compile(
-    r"is being (?:terminated|signal|removed)|(?:has been|will be) (?:terminated|removed|killed)|"
-    r"already finished|no matching job|not found|operation is in progress",
-    re.IGNORECASE,
+_BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
+_INDEX = re.compile(r"\[(\d+)\]\s")
+_REFUSED_HINT = (
+    "nothing was submitted; what was asked for: hpcdist render --explain, what the profile says: "
+    "hpcdist cluster show, what the cluster has: bqueues"
 )
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to ask bjobs."""
+
+    fields: tuple[str, ...]
+    """Those of -o. The name comes last, for it may hold the delimiter."""
+    is_json: bool
+
+    @property
+    def options(self) -> list[str]:
+        """Return the options of bjobs, besides the ids."""
+        if self.is_json:
+            return ["-a", "-o", " ".join(self.fields), "-json"]
+        return ["-a", "-o", f"{' '.join(self.fields)} delimiter='{_DELIMITER}'"]
+
+    def read(self, text: str) -> list[ListedJob] | None:
+        """Return the jobs of an answer; None where the text is no answer in this form."""
+        rows = _read_json(text) if self.is_json else self._read_lines(text)
+        if rows is None:
+            return None
+        return [job for job in map(make_job, rows) if job is not None]
+
+    def _read_lines(self, text: str) -> list[dict[str, str]] | None:
+        """Read the lines below the header; the table for people has none of our delimiters."""
+        count = len(self.fields)
+        lines = [line.split(_DELIMITER, count - 1) for line in text.splitlines()]
+        rows = [line for line in lines if len(line) == count]
+        if not rows or rows[0][0].strip() != "JOBID":
+            return None
+        return [dict(zip(self.fields, row, strict=True)) for row in rows[1:]]
+
+
+_DELIMITER = "|"
+_BASE_FIELDS = (
+    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time"),
+    *("exit_code", "exit_reason", "estimated_start_time", "max_mem"),
+)
+FORMS = (
+    Form(fields=(*_BASE_FIELDS, "pend_reason", "pend_time", "job_name"), is_json=True),
+    Form(fields=(*_BASE_FIELDS, "job_name"), is_json=False),
+)
+"""LSF 10.1 with fix packs, and without: the first that is answered is used from then on."""
 _KNOWN_FORMS: dict[str | None, Form] = {}
 """Path of bjobs -> the form that it has answered in this process."""
 
 
-def ask_jobs(job_ids: Collection[str] = ()) -> list[LsfJob]:
-    """These jobs, arrays with all their elements, or without ids all jobs of this user; those that
-    ended lately are among them, those that LSF does not know are not.
+class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job, or one element of an array, as bjobs tells of it."""
+
+    job_id: str
+    """123, or 123[4] of an array's element."""
+    name: str
+    """What it was called when it was submitted, without an element's index."""
+    stat: str
+    """LSF's word for its state."""
+    exit_code: int | None = None
+    exit_reason: str = ""
+    """TERM_OWNER: job killed by owner; empty where LSF did not end it, or does not say."""
+    pend_reason: str = ""
+    """LSF's own words."""
+    hosts: list[str] = []
+    """Those it runs or ran on, in LSF's order, each once."""
+    submit_s: float | None = None
+    """Unix time."""
+    start_s: float | None = None
+    """Unix time of the start, expected or past; None: not known."""
+    finish_s: float | None = None
+    """Unix time of the end, expected or past; None: not known."""
+    run_time_s: float | None = None
+    pend_time_s: float | None = None
+    max_rss_bytes: int | None = None
+
+    @property
+    def task(self) -> str:
+        """Return the number of its run in the array, from 0 on; empty: there is no array."""
+        found = _ID.match(self.job_id)
+        return str(int(found[2]) - 1) if found and found[2] else ""
+
+    def condition(self) -> Condition:
+        """Return what it means for a run."""
+        state = STATES.get(self.stat, "running")
+        if state == "pending":
+            return Condition(state=state, reason=self._waits(), expected_start_s=self.start_s)
+        if self.stat == "EXIT":
+            end = plain_end(self.exit_reason, self.exit_code)
+            return Condition(state=end.state, reason=end.words)
+        if state == "done":
+            return Condition(state=state, reason="LSF says DONE")
+        return Condition(state=state, reason=self._note())
+
+    def accounting(self) -> Accounting:
+        """Return what LSF has on its time and memory, as long as it remembers the job."""
+        has_ended = self.stat in {"DONE", "EXIT"}
+        has_started = self.start_s is not None and self.stat != "PEND"
+        return Accounting(
+            job_id=self.job_id,
+            state=self.stat,
+            submit_s=self.submit_s,
+            start_s=self.start_s if has_started else None,
+            end_s=self.finish_s if has_ended else None,
+            queue_wait_s=self.pend_time_s if has_started else None,
+            elapsed_s=self.run_time_s if has_started else None,
+            exit_code=0 if self.stat == "DONE" else self.exit_code,
+            nodes=self.hosts,
+            max_rss_bytes=self.max_rss_bytes,
+        )
+
+    def _waits(self) -> str:
+        is_held_by_others = self.stat == "PSUSP" and "admin" in self.pend_reason.lower()
+        note = None if is_held_by_others else self._note()
+        return note or plain_reason(self.pend_reason)
+
+    def _note(self) -> str | None:
+        note = _NOTES.get(self.stat)
+        quoted = f'"{self.job_id}"' if self.task else self.job_id  # brackets mean files to a shell
+        return note and f"{note.format(quoted)} ({self.stat})"
+
+
+def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
+    """Return these jobs, arrays with all their elements, or without ids all jobs of this user;
+    those that ended lately are among them, those that LSF does not know are not.
 
     Raises SchedulerError.
     """
-    chosen = chosen_numbers(job_ids)
-    if chosen is None:
+    numbers = _numbers(job_ids)
+    if job_ids and not numbers:
         return []
-    jobs = _ask(chosen)
-    told = _fields_told()
-    if "pend_reason" not in told:
-        jobs = _with_reasons(jobs, are_all=not chosen)
-    return jobs if "exit_reason" in told or not chosen else _with_ends(jobs)
+    if sum(len(number) + 1 for number in numbers) > LONGEST_ARGUMENTS:
+        numbers = []
+    form, jobs = _ask(numbers)
+    return jobs if "pend_reason" in form.fields else _with_reasons(jobs, are_all=not numbers)
 
 
-def bkill(job_ids: Collection[str]) -> None:
-    """Have LSF end jobs; those that have ended are none of its business.
+def submit_script(
+    script: str,
+    name: str,
+    *,
+    environment: Mapping[str, str],
+    options: Sequence[str] = (),
+    ask: Callable[[], Sequence[ListedJob]] = ask_jobs,
+) -> tuple[str, list[str]]:
+    """Give a script to bsub whose job is called `name`; return the job's id, and what bsub said.
 
-    Raises SchedulerError.
+    Where bsub got no answer in time, the job is looked for by its name, among those that `ask`
+    returns. Raises SchedulerError.
     """
-    wrong = [one for one in job_ids if not _JOB_ID.fullmatch(one)]
-    if wrong:  # bkill takes 0 for all jobs of the user
-        raise SchedulerError(f"{wrong[0]!r} is no id of an LSF job", hint="see `hpcdist status`")
-    for part in _parts(sorted(set(job_ids))):
-        done = call_lsf(["bkill", *part])
-        said = lsf_lines(done.stdout, done.stderr)
-        problems = [line for line in said if not _KILLED.search(line)]
-        if done.returncode != 0 and (problems or not said):
-            raise failure(done, problems)
+    try:
+        return bsub(script, options=options, environment=environment)
+    except (CommandTimeoutError, NoJobNamedError) as error:
+        job = find_by_name(name, error, ask)
+        if job is None:
+            raise
+        job_id = array_id(job.job_id)
+        return job_id, [f"bsub gave up, but its job {job_id} is there: {error.message}"]
+    except CommandFailedError as error:
+        error.hint = _REFUSED_HINT
+        raise
 
 
-def brequeue(job_id: str, *, timeout_s: float) -> None:
-    """Have LSF end a job that runs, and queue it again.
-
-    Raises CommandFailedError where it refuses, SchedulerError where it does not answer.
-    """
-    done = call_lsf(["brequeue", job_id], timeout_s=timeout_s)
-    if done.returncode != 0:
-        raise failure(done)
-
-
-def chosen_numbers(job_ids: Collection[str]) -> list[str] | None:
-    """What bjobs is given to answer about these jobs: none, where all are wanted or there are too
-    many for a command line; None where not one is an id of LSF's."""
-    chosen = _chosen(job_ids)
-    if job_ids and not chosen:
-        return None
-    return [] if sum(len(number) + 1 for number in chosen) > _LONGEST_ARGUMENTS else chosen
-
-
-def _chosen(job_ids: Iterable[str]) -> list[str]:
-    numbers = {one.partition("[")[0] for one in job_ids if _JOB_ID.fullmatch(one)}
+def _numbers(job_ids: Iterable[str]) -> list[str]:
+    """Return the ids as bjobs is given them, arrays by their one; without what is no id."""
+    numbers = {one.partition("[")[0] for one in job_ids if JOB_ID.fullmatch(one)}
     return sorted(numbers, key=int)
 
 
-def _ask(chosen: Sequence[str]) -> list[LsfJob]:
-    """In the form that is known to work, or from the first to the last until one does."""
+def _ask(numbers: Sequence[str]) -> tuple[Form, list[ListedJob]]:
+    """Ask in the form that is known to work, or from the first to the last until one does."""
     program = shutil.which("bjobs")
-    form: Form | None = _KNOWN_FORMS.get(program, FIRST_FORM)
-    while form is not None:
-        done = call_lsf(["bjobs", *form.options, *chosen])
+    known = _KNOWN_FORMS.get(program)
+    for form in (known,) if known else FORMS:
+        done = call_lsf(["bjobs", *form.options, *numbers])
         jobs = form.read(done.stdout)
         if jobs is not None:
             _KNOWN_FORMS[program] = form
-            return jobs
+            return form, jobs
         if _knows_none(done):  # and nothing is learnt about the form
-            return []
-        form = next_form(form, f"{done.stderr}\n{done.stdout}")
+            return FORMS[0], []
     _KNOWN_FORMS.pop(program, None)
     raise failure(done)
 
 
 def _knows_none(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether all that is said is that there are no such jobs."""
+    """Return whether all that is said is that there are no such jobs."""
     said = lsf_lines(done.stderr, done.stdout)
     if not said:
         return done.returncode == 0
     return all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
 
 
-def _fields_told() -> tuple[str, ...]:
-    form = _KNOWN_FORMS.get(shutil.which("bjobs"))
-    return form.fields if form else ()
-
-
-def _with_reasons(jobs: Sequence[LsfJob], *, are_all: bool) -> list[LsfJob]:
-    """The same jobs, with what `bjobs -p` says of those that wait."""
+def _with_reasons(jobs: Sequence[ListedJob], *, are_all: bool) -> list[ListedJob]:
+    """Return the same jobs, with what `bjobs -p` says of those that wait."""
     waiting = {job.job_id for job in jobs if job.stat == "PEND"}
     if not waiting:
         return list(jobs)
-    numbers = [] if are_all else _chosen(waiting)
+    numbers = [] if are_all else _numbers(waiting)
     reasons = read_pending(call_lsf(["bjobs", "-p", *numbers]).stdout)
     return [
         msgspec.structs.replace(job, pend_reason=reasons.get(job.job_id, ""))
@@ -130,23 +281,115 @@ def _with_reasons(jobs: Sequence[LsfJob], *, are_all: bool) -> list[LsfJob]:
     ]
 
 
-def _with_ends(jobs: Sequence[LsfJob]) -> list[LsfJob]:
-    """The same jobs, with what `bjobs -l` says of those that have ended badly."""
-    ended = {job.job_id for job in jobs if job.stat == "EXIT"}
-    if not ended:
-        return list(jobs)
-    ends = read_ends(call_lsf(["bjobs", "-l", *sorted(ended)]).stdout)
-    return [_with_end(job, *ends.get(job.job_id, ("", None))) for job in jobs]
+# Reading.
 
 
-def _with_end(job: LsfJob, reason: str, code: int | None) -> LsfJob:
-    if job.stat != "EXIT":
-        return job
-    known = job.exit_code if job.exit_code is not None else code
-    return msgspec.structs.replace(job, exit_reason=job.exit_reason or reason, exit_code=known)
+def read_pending(text: str) -> dict[str, str]:
+    """Return the reason by job id from `bjobs -p`: a line for the job, and then its reasons.
+
+    bjobs cuts the beginning of long names, so that an element's index is always there.
+    """
+    reasons: dict[str, str] = {}
+    job_id = None
+    for line in text.splitlines():
+        if block := _BLOCK.match(line):
+            index = block[2] or next(iter(_INDEX.findall(line)), None)
+            job_id = f"{block[1]}[{index}]" if index else block[1]
+        elif job_id is not None and line.strip():
+            reasons[job_id] = f"{reasons.get(job_id, '')} {line.strip()}".strip()
+    return reasons
 
 
-def _parts(job_ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    """All in one, as long as they are not too many for a command line."""
-    step = max(1, _LONGEST_ARGUMENTS // (max(map(len, job_ids), default=0) + 1))
-    return (job_ids[start : start + step] for start in range(0, len(job_ids), step))
+def _read_json(text: str) -> list[dict[str, str]] | None:
+    start, end = text.find("{"), text.rfind("}")
+    try:
+        answer = json.loads(text[start : end + 1], strict=False)
+    except ValueError:
+        return None
+    records = answer.get("RECORDS") if isinstance(answer, dict) else None
+    if not isinstance(records, list):
+        return None
+    return [_lowered(record) for record in records if isinstance(record, dict)]
+
+
+def _lowered(record: dict[str, Any]) -> dict[str, str]:
+    return {key.lower(): "" if value is None else str(value) for key, value in record.items()}
+
+
+def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob | None:
+    """Return a job from the fields of bjobs by their names in lower case; None: there is no job.
+
+    An unknown id has a record with an error and no state. An element's index stands in the id, in
+    the name, or in both; a time has mostly no year, so that the one nearest to `now_s` is meant.
+    """
+    values = {key: "" if value.strip() in _NOTHING else value.strip() for key, value in row.items()}
+    found = _ID.match(values.get("jobid", ""))
+    if found is None or not values.get("stat"):
+        return None
+    element = _ELEMENT.match(values.get("job_name", ""))
+    index = found[2] or (element[2] if element else None)
+    is_pending = STATES.get(values["stat"]) == "pending"
+    start = "estimated_start_time" if is_pending else "start_time"
+    now_s = time.time() if now_s is None else now_s
+    times = {
+        name: parse_time(values.get(name, ""), now_s=now_s)
+        for name in ("submit_time", start, "finish_time")
+    }
+    return ListedJob(
+        job_id=f"{found[1]}[{index}]" if index not in {None, "0"} else found[1],
+        name=element[1] if element else values.get("job_name", ""),
+        stat=values["stat"],
+        exit_code=_number(values.get("exit_code", "")),
+        exit_reason=values.get("exit_reason", ""),
+        pend_reason=values.get("pend_reason", ""),
+        hosts=parse_hosts(values.get("exec_host", "")),
+        submit_s=times["submit_time"],
+        start_s=times[start],
+        finish_s=times["finish_time"],
+        run_time_s=parse_seconds(values.get("run_time", "")),
+        pend_time_s=parse_seconds(values.get("pend_time", "")),
+        max_rss_bytes=parse_size(values.get("max_mem", "")),
+    )
+
+
+def parse_hosts(text: str) -> list[str]:
+    """Return hosts in the words of bjobs: hostA, 4*hostA:4*hostB, or hostA:hostA:hostB."""
+    names = (part.partition("*")[2] or part for part in re.split(r"[:\s]+", text) if part)
+    return list(dict.fromkeys(name for name in names if name not in _NOTHING))
+
+
+def parse_time(text: str, *, now_s: float) -> float | None:
+    """Return the Unix time of Nov 21 17:30, with or without seconds and year, and whatever bjobs
+    adds (E, L or X)."""
+    found = _TIME.search(text)
+    if found is None or found[1] not in _MONTHS:
+        return None
+    month, day, hour, minute = _MONTHS.index(found[1]) + 1, *map(int, found.group(2, 3, 4))
+    this_year = time.localtime(now_s).tm_year
+    years = [int(found[6])] if found[6] else range(this_year - 1, this_year + 2)
+    times = (
+        time.mktime((year, month, day, hour, minute, int(found[5] or 0), 0, 0, -1))
+        for year in years
+    )
+    return min(times, key=lambda time_s: abs(time_s - now_s))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds of `12 second(s)`, `12` or, where a site wants it so, `00:00:12`."""
+    if clock := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = map(int, clock.groups())
+        return float((hours * 60 + minutes) * 60 + seconds)
+    found = _SECONDS.fullmatch(text)
+    return float(found[1]) if found else None
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes of `1.5 Gbytes`, `512 MB` or `3K`."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return None
+    return int(float(found[1]) * 1024 ** (_POWERS.index(found[2].upper()) + 1))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.profile import LsfOptions
 from hpcdist.cluster.site import Partition, Site, ask
-from hpcdist.schedulers.lsf.answers import (
+from hpcdist.schedulers.lsf.queues import (
     Host,
     Queue,
     parse_default_queues,

@@ -10,10 +10,8 @@ from collections.abc import Iterator
 from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
-from hpcdist.schedulers.lsf.answers import Queue, parse_queue_states
-from hpcdist.schedulers.lsf.calling import call_lsf, lsf_lines
-from hpcdist.schedulers.lsf.forms import unwrapped
-from hpcdist.schedulers.lsf.queues import ask_queue
+from hpcdist.schedulers.lsf.commands import call_lsf, lsf_lines
+from hpcdist.schedulers.lsf.queues import Queue, ask_queue, parse_queue_states
 
 _NEEDED = ("bsub", "bjobs", "bkill", "bqueues")
 _DIRECTIVE = re.compile(r"^#[ \t]*BSUB[ \t]+(-.*)$", re.MULTILINE)
@@ -68,8 +66,8 @@ def explain_end(run: Run) -> str:
 
 
 def end_words(text: str) -> list[str]:
-    """How a job ended, from `bjobs -l`."""
-    return list(dict.fromkeys(_END.findall(unwrapped(text))))
+    """Return how a job ended, from `bjobs -l`, whose lines go on in the next after 21 blanks."""
+    return list(dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", text))))
 
 
 def script_options(script: str) -> dict[str, str]:

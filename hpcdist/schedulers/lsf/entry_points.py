@@ -35,7 +35,7 @@ def _executor() -> type:
 
 def _job_environment() -> type:
     if _is_lsf_here():
-        from hpcdist.schedulers.lsf.submitit_job import LsfJobEnvironment
+        from hpcdist.schedulers.lsf.plugin import LsfJobEnvironment
 
         return LsfJobEnvironment
     from submitit.local.local import LocalJobEnvironment

@@ -25,28 +25,19 @@ _UNITS = {"KB": "KB", "MB": "MB", "GB": "GB", "suffix": "MB"}
 
 
 def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
-    """Slots, memory, GPUs and the run limit, and where each number comes from.
+    """Return slots, memory, GPUs and the run limit, and where each number comes from.
 
     Raises ProfileError, as the request does.
     """
     request = request_of(job, cluster)
-    if request.by_nodes:
-        size = [_hosts(request)]
-    else:
-        size = [
-            _slots(job, cluster, request),
-            _memory(job, cluster, request),
-            _gpus(job, cluster, request),
-        ]
     limit = None if request.limit is None else f"-W {request.limit}"
-    return [*size, *_required(cluster, request), limit_line(job, cluster, limit)]
-
-
-def _hosts(request: Request) -> str:
-    return (
-        f"{counted(request.nodes, 'whole host')}, for lsf.options lists -nnodes: "
-        f"-nnodes {request.nodes}; their CPUs, GPUs and memory are all the job's"
-    )
+    return [
+        _slots(job, cluster, request),
+        _memory(job, cluster, request),
+        _gpus(job, cluster, request),
+        *_required(cluster, request),
+        limit_line(job, cluster, limit),
+    ]
 
 
 def _slots(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
@@ -93,7 +84,7 @@ def _shared(cluster: ClusterProfile, request: Request) -> str:
 
 
 def _times(amount: str, number: int) -> str:
-    """5GB times 8: 40 GB; what is no plain amount stays a product."""
+    """Return 40 GB for 5GB times 8; what is no plain amount stays a product."""
     match = _AMOUNT.fullmatch(amount)
     if match is None:
         return f"{number} x {amount}"
@@ -114,7 +105,7 @@ def _gpus(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
 
 
 def _required(cluster: ClusterProfile, request: Request) -> list[str]:
-    """The one string, where the profile has put more into it than memory and GPUs."""
+    """Return the one string, where the profile has put more into it than memory and GPUs."""
     words = ["constraint"] if cluster.constraint is not None else []
     if further_directives(cluster) != cluster.directives:
         words.append("the profile's directives")

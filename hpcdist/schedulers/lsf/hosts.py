@@ -1,7 +1,7 @@
 """Starting one command on every host of an LSF job, and being for LSF what the job is.
 
-LSF runs a job's script on the first host only, and sends its signals there. This runs in the
-script's place: it starts the command on the first host by itself, and on the others through the
+LSF runs a job's script on the first host only, and sends its signals there. This program runs in
+the script's place: it starts the command on the first host by itself, and on the others through the
 site's launcher (blaunch), passes LSF's signals on, and ends as the first host's command ends.
 It imports little: it stands between LSF and every job's start.
 """
@@ -9,47 +9,63 @@ It imports little: it stands between LSF and every job's start.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
+import shlex
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from hpcdist.schedulers.lsf.host_script import host_script
-from hpcdist.schedulers.lsf.launchers import (
-    NO_SUCH_COMMAND,
-    PAUSES,
-    POLL_S,
-    SIGNALS,
-    StartedCommand,
-    errors_of,
-)
-from hpcdist.schedulers.lsf.own_job import (
-    HOSTS_VARIABLE,
-    LIFE_VARIABLE,
-    TASKS_PER_NODE_VARIABLE,
-    Host,
-    count_start,
-    exit_code_for_lsf,
-    job_hosts,
-)
+from hpcdist.base.secrets import looks_secret
+from hpcdist.cluster.requirement import fill
+from hpcdist.machine.process import die_with_parent
 from hpcdist.schedulers.notes import NOTES_VARIABLE, write_note
 
+HOSTS_VARIABLE = "HPCDIST_LSF_HOSTS"
+"""The hosts and slots of the job, as LSB_MCPU_HOSTS has them, each host once."""
+LIFE_VARIABLE = "HPCDIST_LSF_LIFE"
+"""How often LSF had started the job before."""
+TASK_VARIABLE = "HPCDIST_LSF_TASK"
+"""Number of the command's copy, counted over all hosts."""
+TASKS_PER_NODE_VARIABLE = "HPCDIST_LSF_TASKS_PER_NODE"
+
+_SIGNALS = (signal.SIGUSR2, signal.SIGINT, signal.SIGTERM)
+"""Signals that come before a job is ended."""
+_PAUSES: dict[int, int] = {signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT}
+"""Signals by which LSF suspends or resumes a parallel job -> those that stop any process."""
 _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
+_NO_SUCH_COMMAND = 127  # as a shell says it
+_POLL_S = 0.05
 _OTHERS_END_S = 60.0
 """How long the other hosts have to end after the first, before they are ended."""
 _KILLED_END_S = 5.0
 """The same for tasks that need not end together, when LSF has ended the job."""
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OF_ONE_HOST = re.compile(
+    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HOSTNAME|HOST|TMPDIR|PWD|OLDPWD|SHLVL|_|DISPLAY"
+    r"|SSH_\w+|XDG_\w+|JSM_\w+|PMIX_\w+|LS_\w+"
+)
+"""Variables that mean the first host, or its shell, alone."""
+_OF_FIRST_TASK = re.compile(
+    r"LSB_(?!(?:JOBID|JOBINDEX|JOBNAME|QUEUE|MCPU_HOSTS|HOSTS|SUB_HOST|DJOB_\w+)$)\w+"
+)
+"""Variables of what LSF has started on the first host."""
+
 
 def main() -> None:
-    """What the job's script ends in."""
+    """Start the command on all hosts, and wait: the last line of the job's script."""
     options = _parse(sys.argv[1:])
     if not options.wait_for_all:
         index = os.environ.get("LSB_JOBINDEX", "")
         os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
-    hosts = job_hosts(os.environ["LSB_MCPU_HOSTS"], skip_first=options.skip_first_host)
+    hosts = job_hosts(os.environ["LSB_MCPU_HOSTS"])
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
     os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
     notes = Path(options.logs, f"{options.job}.notes")
@@ -61,13 +77,9 @@ def main() -> None:
         for node in range(len(hosts), options.nodes):
             write_note(node=node, host="none", said=sentence)
     received: list[int] = []
-    for signum in (*SIGNALS, *PAUSES):
+    for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
-    try:
-        started = _start(options, hosts[: options.nodes])
-    except OSError as error:
-        print(f"hpcdist: {options.launcher} cannot be run: {error.strerror}")
-        sys.exit(NO_SUCH_COMMAND)
+    started = _StartedCommand(options, hosts[: options.nodes], _write_host_script(options))
     _wait(started, received, for_all=options.wait_for_all)
     started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
     code = started.exit_code()
@@ -75,33 +87,22 @@ def main() -> None:
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
 
 
-def _write_exit_code(file: Path, code: int) -> None:
-    """A full disk must not become the job's exit code."""
-    try:
-        file.write_text(f"{code}\n")
-    except OSError as error:
-        print(f"hpcdist: {file}: {error.strerror}; the exit code is {code}")
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="lsf_hosts")
+    parser.add_argument("--logs", required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--tasks-per-node", type=int, default=1)
+    parser.add_argument("--launcher", required=True)
+    parser.add_argument("--wait-for-all", action="store_true")
+    parser.add_argument("--separate-stderr", action="store_true")
+    parser.add_argument("command", nargs="+")
+    return parser.parse_args(arguments)
 
 
-def _start(options: argparse.Namespace, hosts: Sequence[Host]) -> StartedCommand:
-    script = Path(options.logs, f"{options.job}_host.sh")
-    variable = options.node_rank_variable
-    text = host_script(
-        os.environ,
-        os.getcwd(),
-        options.command,
-        logs=f"{options.logs}/{options.job}",
-        task=f"${{{variable}}}" if variable else "$1",
-        errors=errors_of(options),
-    )
-    script.touch(mode=0o600)
-    script.write_text(text)
-    return StartedCommand(options, hosts, script)
-
-
-def _wait(started: StartedCommand, received: Sequence[int], *, for_all: bool) -> None:
-    """Until the first host's command has ended, and with `for_all` the others too, unless LSF has
-    ended the job: it does not tell the other hosts."""
+def _wait(started: _StartedCommand, received: Sequence[int], *, for_all: bool) -> None:
+    """Wait until the first host's command has ended, and with `for_all` the others too, unless LSF
+    has ended the job: it does not tell the other hosts."""
     first = started.here[0]
     passed_on = 0
     while True:
@@ -114,20 +115,271 @@ def _wait(started: StartedCommand, received: Sequence[int], *, for_all: bool) ->
         if is_over:
             return
         started.note_failed_launches()
-        time.sleep(POLL_S)
+        time.sleep(_POLL_S)
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="lsf_hosts")
-    parser.add_argument("--logs", required=True)
-    parser.add_argument("--job", required=True)
-    parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--tasks-per-node", type=int, default=1)
-    parser.add_argument("--gpus", type=int, default=0)
-    parser.add_argument("--launcher", required=True)
-    parser.add_argument("--node-rank-variable")
-    parser.add_argument("--skip-first-host", action="store_true")
-    parser.add_argument("--wait-for-all", action="store_true")
-    parser.add_argument("--separate-stderr", action="store_true")
-    parser.add_argument("command", nargs="+")
-    return parser.parse_args(arguments)
+def _write_exit_code(file: Path, code: int) -> None:
+    """Write the exit code; a full disk must not become the job's exit code."""
+    try:
+        file.write_text(f"{code}\n")
+    except OSError as error:
+        print(f"hpcdist: {file}: {error.strerror}; the exit code is {code}")
+
+
+# The job, as LSF tells it of itself, and as it tells LSF in the end.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """One host of the job."""
+
+    name: str
+    slots: int
+
+
+def job_hosts(text: str) -> list[Host]:
+    """Return the hosts of LSB_MCPU_HOSTS, "hostA 8 hostB 8 ", in their order; one that is named
+    twice has the slots of both.
+
+    Source: IBM Spectrum LSF 10.1 documentation, Environment variables set for job execution.
+    """
+    words = text.split()
+    slots: dict[str, int] = {}
+    for name, number in zip(words[0::2], words[1::2], strict=False):
+        slots[name] = slots.get(name, 0) + int(number)
+    return [Host(name=name, slots=number) for name, number in slots.items()]
+
+
+def exit_code_for_lsf(code: int, requeued: str) -> int:
+    """Return the exit code that LSF is told: never one for which it would start the job again.
+
+    `requeued` is LSB_EXIT_REQUEUE: codes, or `all` but some (`all ~1`), and EXCLUDE(codes). A job
+    that was killed, or stopped for good, must not come back; what is to come back is requeued by
+    name.
+    """
+    if code == 0:
+        return 0
+    return next((one for one in (code, *range(1, 256)) if not _requeues(one, requeued)), code)
+
+
+def _requeues(code: int, requeued: str) -> bool:
+    words = requeued.replace("EXCLUDE(", " ").replace(")", " ").split()
+    return f"~{code}" not in words and (str(code) in words or "all" in words)
+
+
+def count_start(logs: str, job: str, index: str) -> int:
+    """Return how often the job was started before; one that was submitted anew goes on counting."""
+    with Path(logs, f"starts-{index or 0}").open("a+") as file:
+        file.seek(0)
+        before = len(file.readlines())
+        file.write(f"{job}\n")
+    return before
+
+
+# The script for a host.
+
+
+def _write_host_script(options: argparse.Namespace) -> Path:
+    script = Path(options.logs, f"{options.job}_host.sh")
+    text = host_script(
+        os.environ,
+        os.getcwd(),
+        options.command,
+        logs=f"{options.logs}/{options.job}",
+        errors=_errors_of(options),
+    )
+    script.touch(mode=0o600)
+    script.write_text(text)
+    return script
+
+
+def host_script(
+    environment: Mapping[str, str], cwd: str, command: Sequence[str], *, logs: str, errors: str = ""
+) -> str:
+    """Return what the launcher starts: a script that makes the directory and the environment its
+    own, and is given the number of its task.
+
+    A launcher may bring neither along, and may go through a login shell of whatever kind: so it is
+    given a path and a number, and nothing that needs quoting. `errors` is the end of the name of
+    the file for standard error, where it has one of its own. Variables that look secret are left
+    out: a launcher that brings the environment along brings them.
+    """
+    exported = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in sorted(environment.items())
+        if _NAME.fullmatch(name)
+        and not means_first_host(name)
+        and not _OF_FIRST_TASK.fullmatch(name)
+        and not looks_secret(name, value)
+    ]
+    log = shlex.quote(logs) + f'"_${{{TASK_VARIABLE}}}_log'
+    lines = [
+        f"cd {shlex.quote(cwd)} || exit 1",
+        *exported,
+        f'export {TASK_VARIABLE}="$1"',
+        f'exec >> {log}.out" ' + (f'2>> {log}{errors}"' if errors else "2>&1"),
+        f"exec {shlex.join(command)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def means_first_host(name: str) -> bool:
+    """Return whether a variable of the first host, such as TMPDIR, would be wrong on others."""
+    return bool(_OF_ONE_HOST.fullmatch(name))
+
+
+def launch_command(template: str, command: Sequence[str], *, host: str) -> list[str]:
+    """Return the words of a launcher's command line.
+
+    rsh, ssh and blaunch go through a shell on the host: what is not plain is quoted for it.
+    """
+    quoted = [shlex.quote(word) for word in command]
+    words: list[str] = []
+    for word in shlex.split(template):
+        if word == "{command}":
+            words += quoted
+        else:
+            words.append(fill(word, command=" ".join(quoted), host=host))
+    return words
+
+
+# The copies of the command.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launcher:
+    """What starts the command on another host, and lasts as long as it does."""
+
+    host: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    """Of the launcher and of the command."""
+    begin: int
+    """Length of the log before; a former start of the job may have written to it."""
+
+    def describe_end(self) -> str:
+        """Return how it ended, with the last line of what was said."""
+        words = self.process.args
+        name = shlex.join(words[:1] if isinstance(words, list) else [])
+        said = self.log.read_bytes()[self.begin :].decode(errors="replace").strip()
+        last = f": {said.splitlines()[-1]}" if said else ""
+        return f"{name} ended with exit code {self.process.returncode}{last}"
+
+
+class _StartedCommand:
+    """The command's copies: those on this host, and the launchers of the others."""
+
+    def __init__(self, options: argparse.Namespace, hosts: Sequence[Host], script: Path) -> None:
+        self._options = options
+        self._script = script
+        self.here: list[subprocess.Popen[bytes]] = []
+        self._there: list[subprocess.Popen[bytes]] = []
+        self._launchers: dict[int, _Launcher] = {}
+        self._is_incomplete = False
+        per_node = options.tasks_per_node
+        for task in range(per_node):
+            self.here.append(_spawn(["/bin/sh", str(script), str(task)]))
+        for task in range(per_node, per_node * len(hosts)):
+            self._launch(hosts[task // per_node], task)
+
+    def _launch(self, host: Host, task: int) -> None:
+        command = ["/bin/sh", str(self._script), str(task)]
+        words = launch_command(self._options.launcher, command, host=host.name)
+        end = _errors_of(self._options) or ".out"
+        log = f"{self._options.logs}/{self._options.job}_{task}_log{end}"
+        try:
+            with open(log, "ab") as said:
+                begin = said.tell()
+                process = _spawn(words, deaf_to=_SIGNALS, said=said)
+        except OSError as error:
+            self._is_incomplete = True
+            sentence = f"{self._options.launcher} cannot be run: {error.strerror}"
+            write_note(node=task // self._options.tasks_per_node, host=host.name, said=sentence)
+            return
+        self._launchers[task] = _Launcher(
+            host=host.name, process=process, log=Path(log), begin=begin
+        )
+        self._there.append(process)
+
+    def signal(self, number: int) -> None:
+        """Pass a signal of LSF's on to the copies on this host."""
+        if number in _PAUSES:
+            self._pause(number)
+            return
+        for process in self.here:
+            process.send_signal(number)  # nothing to one that has ended
+
+    def _pause(self, number: int) -> None:
+        """Stop what runs on this host, or have it go on: its processes have sessions of their own.
+        On other hosts ranks go on to their next exchange with those of this one."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process().children(recursive=True):
+                process.send_signal(_PAUSES[number])
+
+    def note_failed_launches(self) -> None:
+        """Tell the first host's command of launchers that ended with an error."""
+        for task, launcher in list(self._launchers.items()):
+            if launcher.process.poll() is not None:
+                del self._launchers[task]
+            if launcher.process.returncode:
+                node = task // self._options.tasks_per_node
+                write_note(node=node, host=launcher.host, said=launcher.describe_end())
+
+    def are_all_ended(self) -> bool:
+        """Return whether the copies on all hosts have ended, as far as the launchers tell."""
+        return all(one.poll() is not None for one in self.here + self._there)
+
+    def exit_code(self) -> int:
+        """Return that of the first host's command, as a shell would tell it; where all have to end
+        well, that of the first that did not."""
+        codes = [one.returncode or 0 for one in self.here + self._there]
+        codes += [_NO_SUCH_COMMAND] if self._is_incomplete else []
+        counted = codes if self._options.wait_for_all else codes[:1]
+        code = next(filter(None, counted), 0)
+        return 128 - code if code < 0 else code
+
+    def end_others(self, limit_s: float) -> None:
+        """Wait for the other hosts, and end them where they do not end."""
+        deadline = time.monotonic() + limit_s
+        processes = self._there + self.here[1:]
+        while any(one.poll() is None for one in processes) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _spawn(
+    words: Sequence[str],
+    *,
+    deaf_to: Sequence[signal.Signals] = (),
+    said: BinaryIO | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that it gets LSF's signals from here, and once;
+    where this process is killed, it is too.
+
+    A launcher that is ended by a signal takes its host's ranks along before they have saved: it is
+    to be deaf to what LSF sends, wherever LSF finds it.
+    """
+    parent = os.getpid()
+
+    def become_child() -> None:
+        die_with_parent(parent)
+        for signum in deaf_to:
+            signal.signal(signum, signal.SIG_IGN)
+
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+        preexec_fn=become_child,  # noqa: PLW1509 - there are no threads here
+    )
+
+
+def _errors_of(options: argparse.Namespace) -> str:
+    """Return the end of the name of the file for standard error; empty where it has none."""
+    return ".err" if options.separate_stderr else ""

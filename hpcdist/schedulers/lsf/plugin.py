@@ -11,26 +11,39 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from submitit.core import core, utils
+from submitit.core import core, job_environment, logger, utils
 
-from hpcdist.base.errors import ProfileError
+from hpcdist.base.errors import SchedulerError
 from hpcdist.cluster.load import choose_cluster
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job import Flag
 from hpcdist.job.spec import JobSpec, Launch, Resources
-from hpcdist.machine.command import CommandFailedError
+from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.schedulers.base import Target
-from hpcdist.schedulers.lsf.bjobs import bkill
-from hpcdist.schedulers.lsf.bsub import send, submission_environment
-from hpcdist.schedulers.lsf.ids import lsf_id
-from hpcdist.schedulers.lsf.script import FunctionTasks, job_script
-from hpcdist.schedulers.lsf.submitit_job import LsfJob
+from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs
+from hpcdist.schedulers.lsf.commands import (
+    bkill,
+    brequeue,
+    bsub,
+    lsf_id,
+    own_id,
+    submission_environment,
+)
+from hpcdist.schedulers.lsf.hosts import (
+    HOSTS_VARIABLE,
+    TASK_VARIABLE,
+    TASKS_PER_NODE_VARIABLE,
+    job_hosts,
+)
+from hpcdist.schedulers.lsf.request import FunctionTasks, job_script
 from hpcdist.schedulers.submitting import ScriptExecutor
 
 _GENERIC_PARAMETERS = frozenset(
@@ -41,6 +54,144 @@ _GENERIC_PARAMETERS = frozenset(
 )
 _NO_PARAMETERS = frozenset({"scheduler", "interface", "qos", "mem_gb", "time_limit_min"})
 """Keys of a profile that would have no effect: submitit has words of its own, or LSF has none."""
+_STATES = {
+    "pending": "PENDING",
+    "running": "RUNNING",
+    "done": "COMPLETED",
+    "cancelled": "CANCELLED",
+    "failed": "FAILED",
+}
+"""State of a run -> the word for it that submitit knows from Slurm."""
+_UNREACHABLE = frozenset({"UNKWN", "ZOMBI"})
+_TIMEOUT_S = 60.0
+
+
+class LsfInfoWatcher(core.InfoWatcher):
+    """Asks bjobs for all jobs at once."""
+
+    def __init__(self, delay_s: int = 60) -> None:
+        super().__init__(delay_s)
+        self._missing: dict[str, int] = {}
+
+    def update(self) -> None:
+        """Ask bjobs; submitit's own call of a command has no time-out, and needs its exit code."""
+        asked = self._registered - self._finished
+        if not asked:
+            return
+        self._num_calls += 1
+        try:
+            found = {job.job_id: job for job in ask_jobs([lsf_id(one) for one in asked])}
+        except SchedulerError as error:
+            logger.get_logger().warning(f"bjobs did not answer, states may be old: {error}")
+        else:
+            for job_id in asked:
+                self._note(job_id, found.get(lsf_id(job_id)))
+        self._last_status_check = time.time()
+        self._finished |= {one for one in asked if self.is_done(one, mode="cache")}
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        """Return the state in submitit's words."""
+        return self.get_info(job_id, mode=mode).get("State") or "UNKNOWN"
+
+    def _note(self, job_id: str, job: ListedJob | None) -> None:
+        if job is not None:
+            self._missing.pop(job_id, None)
+            state = _submitit_state(job)
+            info = {"JobID": job.job_id, "State": state, "NodeList": ",".join(job.hosts)}
+            self._info_dict[job_id] = info
+            return
+        # A job of this moment may not be listed yet; one that is missing again is forgotten.
+        self._missing[job_id] = self._missing.get(job_id, 0) + 1
+        if self._missing[job_id] > 1:
+            self._info_dict[job_id] = {"JobID": lsf_id(job_id), "State": "FORGOTTEN"}
+
+
+class LsfJob(core.Job[core.R]):
+    """A job of LSF's; elements of arrays are called 123_4, as with Slurm."""
+
+    watcher = LsfInfoWatcher(delay_s=600)
+
+    def cancel(self, check: bool = True) -> None:  # noqa: FBT001, FBT002 - submitit's signature
+        """Call bkill; with `check`, its refusal is an error."""
+        try:
+            bkill([lsf_id(self.job_id)])
+        except SchedulerError:
+            if check:
+                raise
+
+    def _interrupt(self, timeout: bool = False) -> None:  # noqa: FBT001, FBT002 - submitit's
+        """Send what LSF sends at the run limit, or, without `timeout`, when it preempts."""
+        name = LsfJobEnvironment.USR_SIG if timeout else "INT"
+        run_command(["bkill", "-s", name, lsf_id(self.job_id)], timeout_s=_TIMEOUT_S)
+
+
+class LsfJobEnvironment(job_environment.JobEnvironment):
+    """The place of a task in an LSF job."""
+
+    USR_SIG = "USR2"  # what LSF sends at the run limit, whatever a user of Slurm has set
+    _env = {"job_id": "LSB_JOBID", "global_rank": TASK_VARIABLE}  # noqa: RUF012 - as submitit has it
+
+    @property
+    def array_job_id(self) -> str | None:
+        """Return the array's id; LSB_JOBINDEX is 0 where there is no array."""
+        return None if self.array_task_id is None else self.raw_job_id
+
+    @property
+    def array_task_id(self) -> str | None:
+        """Return the number of the element, from 1 on."""
+        index = os.environ.get("LSB_JOBINDEX", "0")
+        return None if index in {"", "0"} else index
+
+    @property
+    def num_tasks(self) -> int:
+        """Return the number of tasks over all hosts."""
+        return self.num_nodes * self._tasks_per_node
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of the job's hosts."""
+        return len(self.hostnames)
+
+    @property
+    def node(self) -> int:
+        """Return the place of this host in the job's list."""
+        return self.global_rank // self._tasks_per_node
+
+    @property
+    def local_rank(self) -> int:
+        """Return the place among the tasks of this host."""
+        return self.global_rank % self._tasks_per_node
+
+    @property
+    def hostnames(self) -> list[str]:
+        """Return the hosts as LSF names them."""
+        found = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
+        return [host.name for host in found] or [self.hostname]
+
+    @property
+    def _tasks_per_node(self) -> int:
+        return int(os.environ.get(TASKS_PER_NODE_VARIABLE) or 1)
+
+    def _handle_signals(self, paths: Any, submission: Any) -> None:
+        """Save at SIGINT too what has a checkpoint method: LSF preempts and kills by it alike, and
+        the function goes on from there where LSF starts the job again."""
+        super()._handle_signals(paths, submission)
+        if self.global_rank == 0 and hasattr(submission.function, "checkpoint"):
+            handler = job_environment.SignalHandler(self, paths, submission)
+            signal.signal(signal.SIGINT, handler.checkpoint_and_exit)
+
+    def _requeue(self, countdown: int) -> None:
+        # brequeue ends this job by SIGINT too, and all is saved: a second time it would be without
+        # the count of run limits.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        brequeue(own_id(), timeout_s=_TIMEOUT_S)
+        logger.get_logger().info(f"Requeued job {own_id()} ({countdown} remaining timeouts)")
+
+
+def _submitit_state(job: ListedJob) -> str:
+    if job.stat in _UNREACHABLE:
+        return "UNKNOWN"
+    return _STATES.get(job.condition().state, "FAILED")
 
 
 class _FunctionsExecutor(ScriptExecutor):
@@ -76,7 +227,7 @@ class _FunctionsExecutor(ScriptExecutor):
 
     def _bsub(self) -> str:
         try:
-            job_id, _ = send(self._script, environment=submission_environment())
+            job_id, _ = bsub(self._script, environment=submission_environment())
         except CommandFailedError:  # after a time-out there may be a job
             _remove(self._pickles)
             raise
@@ -84,7 +235,7 @@ class _FunctionsExecutor(ScriptExecutor):
 
 
 class LsfExecutor(core.Executor):
-    """submitit's executor for LSF; see the module for its parameters."""
+    """submitit's executor for LSF; the module's docstring has its parameters."""
 
     job_class = LsfJob
 
@@ -104,7 +255,7 @@ class LsfExecutor(core.Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Found by itself where bsub is there; after Slurm, where both are."""
+        """Return how well it fits: found by itself where bsub is there, and after Slurm."""
         return -1 if shutil.which("bsub") is None else 2
 
     @classmethod
@@ -171,17 +322,10 @@ class LsfExecutor(core.Executor):
             if key in ClusterProfile.__struct_fields__ and key not in _NO_PARAMETERS
         }
         _, loaded = choose_cluster("lsf", parameters.get("profile"), flags)
-        cluster = _with_gpus(loaded.profile, parameters.get("gpus_per_node") or 0)
-        if "{host}" not in cluster.lsf.launcher and _tasks_per_node(parameters) > 1:
-            raise ProfileError(
-                f"the cluster profile: lsf.launcher ({cluster.lsf.launcher}) starts one task on "
-                f"every host, and tasks_per_node is {_tasks_per_node(parameters)}",
-                hint="start the further ones from within the function",
-            )
-        return cluster
+        return _with_gpus(loaded.profile, parameters.get("gpus_per_node") or 0)
 
     def _folder_pattern(self, array_size: int | None) -> str:
-        """Wrong is what nobody could fill in when the job is there."""
+        """Return the folder; raise ValueError for what nobody could fill in for the job."""
         _ = utils.JobPaths(self.folder, job_id="0" if array_size is None else "0_1").folder
         if "%t" in str(self.folder):
             raise ValueError(f"{self.folder}: the folder holds %t, and all tasks share one")
@@ -189,7 +333,7 @@ class LsfExecutor(core.Executor):
 
     @property
     def _shared_folder(self) -> Path:
-        """The part of the folder without %j and the like."""
+        """Return the part of the folder without %j and the like."""
         return Path(utils.JobPaths.get_first_id_independent_folder(self.folder))
 
 
@@ -202,7 +346,7 @@ class _SubmititTarget(Target, frozen=True, kw_only=True):
 
 
 def _job_spec(parameters: Mapping[str, Any]) -> JobSpec:
-    """Here GPUs and tasks are counted apart: a task stands where hpcdist has a rank."""
+    """Return a job in which a task stands where hpcdist has a rank: GPUs are counted apart."""
     return JobSpec(
         name=parameters.get("name", "submitit"),
         workload="submitit",
@@ -226,15 +370,11 @@ def _tasks_per_node(parameters: Mapping[str, Any]) -> int:
 
 
 def _with_gpus(cluster: ClusterProfile, number: int) -> ClusterProfile:
-    """A host's GPUs filled in, which are not as many as its tasks."""
+    """Fill in a host's GPUs, which are not as many as its tasks."""
     lsf = cluster.lsf
     filled = {
         key: value and value.replace("{gpus}", str(number))
-        for key, value in (
-            ("gpu", lsf.gpu),
-            ("gpu_rusage", lsf.gpu_rusage),
-            ("launcher", lsf.launcher),
-        )
+        for key, value in (("gpu", lsf.gpu), ("gpu_rusage", lsf.gpu_rusage))
     }
     return replace(cluster, lsf=replace(lsf, **filled))
 

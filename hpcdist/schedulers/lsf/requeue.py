@@ -19,12 +19,15 @@ from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.jobs import find_by_name
-from hpcdist.schedulers.lsf.bjobs import LsfJob, ask_jobs, brequeue
-from hpcdist.schedulers.lsf.bsub import NoJobNamedError, send, submission_environment
-from hpcdist.schedulers.lsf.calling import DOWN
-from hpcdist.schedulers.lsf.host_script import means_first_host
-from hpcdist.schedulers.lsf.ids import array_id, own_id
+from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
+from hpcdist.schedulers.lsf.commands import (
+    DOWN,
+    array_id,
+    brequeue,
+    own_id,
+    submission_environment,
+)
+from hpcdist.schedulers.lsf.hosts import means_first_host
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
@@ -37,14 +40,14 @@ _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
 
 
 class LsfRequeuer:
-    """The job is the one that the environment names."""
+    """Starts the job again that the environment names."""
 
     def __init__(self) -> None:
         self._is_unclear = False
         """LSF may have heard a request that it did not answer: one more could be the run twice."""
 
     def decide(self, verdict: Verdict) -> Decision:
-        """The run limit, and the loss of a host, are answered by a requeue; a kill never is."""
+        """Answer the run limit, and the loss of a host, by a requeue; never a kill."""
         if verdict.kind == "preempted" or (_is_of_first_host(verdict) and not _still_runs()):
             return Decision(sequel="open", cause="kill or requeue")
         return Decision(
@@ -79,8 +82,8 @@ def _is_of_first_host(verdict: Verdict) -> bool:
 
 
 def _still_runs() -> bool:
-    """Whether LSF means the job to run on after its first host's agent was lost: a kill ends that
-    host first, and a job whose first host is gone is LSF's to start again.
+    """Return whether LSF means the job to run on after its first host's agent was lost: a kill
+    ends that host first, and a job whose first host is gone is LSF's to start again.
 
     Raises SchedulerError.
     """
@@ -93,35 +96,26 @@ def _still_runs() -> bool:
 
 
 def _submit_anew(run: Run) -> None:
-    """The same run as another job, by the same script."""
+    """Submit the same run as another job, by the same script."""
     submission = run.read_submission() or Submission()
     name, folder = str(submission.job_name), Path(str(submission.folder))
     index = os.environ.get("LSB_JOBINDEX", "0")
     called = name if index in {"", "0"} else f"{name}[{index}]"
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
-    job_id = _send(script, called, name)
+    environment = {
+        key: value for key, value in submission_environment().items() if not means_first_host(key)
+    }
+    job_id, _ = submit_script(
+        script, name, options=["-J", called], environment=environment, ask=_others
+    )
     new_id = job_id if called == name else f"{job_id}[{index}]"
     _give_pickle(folder / "submitit", own_id(), new_id)
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(msgspec.structs.replace(submission, job_id=new_id, former_job_ids=former))
 
 
-def _send(script: str, called: str, name: str) -> str:
-    environment = {
-        key: value for key, value in submission_environment().items() if not means_first_host(key)
-    }
-    try:
-        job_id, _ = send(script, options=["-J", called], environment=environment)
-    except (CommandTimeoutError, NoJobNamedError) as error:
-        found = find_by_name(name, error, _others)
-        if found is None:
-            raise
-        return array_id(found.job_id)
-    return job_id
-
-
-def _others() -> list[LsfJob]:
-    """Jobs that could be the one that this one has just been submitted as; it has this name too."""
+def _others() -> list[ListedJob]:
+    """Return the jobs that this one may just have been submitted as; it has their name too."""
     own, index = array_id(own_id()), os.environ.get("LSB_JOBINDEX", "0")
     task = "" if index in {"", "0"} else str(int(index) - 1)
     return [
@@ -134,6 +128,6 @@ def _others() -> list[LsfJob]:
 
 
 def _give_pickle(folder: Path, former: str, new: str) -> None:
-    """It may come after the job's start: submitit waits a minute for it."""
+    """Link the pickle; it may come after the job's start: submitit waits a minute for it."""
     names = [one.replace("[", "_").rstrip("]") + "_submitted.pkl" for one in (former, new)]
     os.symlink(names[0], folder / names[1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -28,22 +27,18 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.jobs import (
     JobIndex,
-    job_key,
     note_jobs,
     unsubmitted,
     wait_until_ended,
 )
 from hpcdist.schedulers.lsf import detect, doctor
-from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
-from hpcdist.schedulers.lsf.bsub import bsub, submission_environment
+from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
+from hpcdist.schedulers.lsf.commands import array_id, bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.explanation import explanation
-from hpcdist.schedulers.lsf.ids import array_id, lsf_id
-from hpcdist.schedulers.lsf.own_job import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
+from hpcdist.schedulers.lsf.hosts import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
 from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
-from hpcdist.schedulers.lsf.request import request_of
+from hpcdist.schedulers.lsf.request import job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
-from hpcdist.schedulers.lsf.script import job_script
-from hpcdist.schedulers.lsf.usage import ask_usage
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import lay_out, time_limit_min
 
@@ -141,9 +136,11 @@ class LsfScheduler(Scheduler):
         submissions = {run.id: found for run in runs if (found := run.read_submission())}
         if not submissions or shutil.which("bjobs") is None:
             return {}
-        jobs = {name: job_key(found) for name, found in submissions.items()}
-        known = ask_usage([job_id for job_id, _ in jobs.values()])
-        return {name: known[job] for name, job in jobs.items() if job in known}
+        jobs = JobIndex(ask_jobs([str(one.job_id) for one in submissions.values()]))
+        listed = {
+            run.id: jobs.find(run, submissions[run.id]) for run in runs if run.id in submissions
+        }
+        return {name: job.accounting() for name, job in listed.items() if job is not None}
 
     def cancel(self, runs: Sequence[Run]) -> None:
         """Have LSF end the jobs, and wait until they have ended.
@@ -212,13 +209,13 @@ def _send(
     job: JobSpec, target: Target, tasks: Sequence[Task], script: str
 ) -> tuple[list[str], list[str]]:
     """Call bsub once; return the jobs' ids, and what LSF had to say."""
-    from hpcdist.schedulers.lsf.submitit_job import LsfJob
+    from hpcdist.schedulers.lsf.plugin import LsfJob
     from hpcdist.schedulers.submitting import ScriptExecutor
 
     said: list[str] = []
 
     def send() -> str:
-        job_id, lines = bsub(script, target.name, environment=submission_environment())
+        job_id, lines = submit_script(script, target.name, environment=submission_environment())
         said.extend(lines)
         return job_id
 
@@ -234,18 +231,16 @@ def _send(
     return [lsf_id(one) for one in executor.submit_all(tasks)], said
 
 
-def _asked(submissions: Any) -> list[str]:
-    """The jobs to ask for; none, which is all of them, where one is known by its name only."""
-    found = list(submissions)
-    if not all(found):
-        return []
-    return sorted({job_key(submission)[0] for submission in found})
+def _asked(submissions: Collection[Submission | None]) -> list[str]:
+    """Return the jobs to ask for; none, which is all, where one is known by its name only."""
+    ids = {None if submission is None else str(submission.job_id) for submission in submissions}
+    return [] if None in ids else sorted(str(one) for one in ids)
 
 
-def _condition(run: Run, submission: Submission | None, known: JobIndex[Any]) -> Condition:
+def _condition(run: Run, submission: Submission | None, known: JobIndex[ListedJob]) -> Condition:
     job = known.find(run, submission)
     if job is not None:
-        condition: Condition = job.condition()
+        condition = job.condition()
         was_killed = condition.state == "failed" and _was_killed(run, job.exit_code)
         return _KILLED if was_killed else condition
     if submission is None:  # submitted a moment ago, or its submission was killed

@@ -22,7 +22,7 @@ def main():
     name = os.path.basename(sys.argv[0])
     environment = [f"{key}={value}" for key, value in os.environ.items()]
     words = [name, os.getcwd(), str(len(sys.argv) - 1), *sys.argv[1:], *environment]
-    _send(connection, "\0".join(words), with_files=name in ("blaunch", "jsrun", "ssh"))
+    _send(connection, "\0".join(words), with_files=name in ("blaunch", "ssh"))
     while True:
         kind, text = _receive(connection)
         if kind == b"R":

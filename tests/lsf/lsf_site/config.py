@@ -1,10 +1,9 @@
 """What a simulated site is like: its engine, hosts, queues and limits."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 IBM = "ibm"
 STRICT = "strict"
-OLDEST = "oldest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +32,13 @@ class Engine:
 _OLD_FIELDS = (
     *("jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "from_host"),
     *("exec_host", "nexec_host", "first_host", "submit_time", "start_time", "finish_time"),
-    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency"),
+    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency", "exit_code"),
+    *("exit_reason", "estimated_start_time", "max_mem"),
 )
 _NEW_FIELDS = (
-    *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
+    *("pend_reason", "output_file", "error_file", "exec_cwd"),
     *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
-    *("estimated_start_time", "pend_time", "max_mem"),
+    "pend_time",
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",
@@ -64,7 +64,6 @@ ENGINES = {
         environment_travels=True,
     ),
     STRICT: _STRICT,
-    OLDEST: replace(_STRICT, bjobs_fields=(), bjobs_options=()),
 }
 
 
@@ -147,8 +146,6 @@ class SiteConfig:
     """Whether a task is killed when the blaunch that started it is gone."""
     kills_leftovers: bool = False
     """Whether what a job leaves on its first host, outside its process group too, is killed."""
-    launch_host: str | None = None
-    """Of sites with jsrun: the script runs on it, and LSF lists it before the job's hosts."""
     ssh: bool = False
     """Whether ssh leads to the hosts, in a fresh login and past LSF."""
     requeue_allowed: bool = True
@@ -170,7 +167,7 @@ class SiteConfig:
     @property
     def launchers(self):
         """The commands that start something on other hosts."""
-        return ("jsrun",) if self.launch_host else ("blaunch", *(("ssh",) if self.ssh else ()))
+        return ("blaunch", *(("ssh",) if self.ssh else ()))
 
     def queue(self, name):
         return next((queue for queue in self.queues if queue.name == name), None)

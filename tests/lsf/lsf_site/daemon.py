@@ -240,7 +240,7 @@ class Daemon:
         self.later = [one for one in self.later if one[1] is not connection]
         launch, connection.launch = connection.launch, None
         connection.close()
-        if launch and (self.batch.config.tasks_end_with_blaunch or connection.call.name == "jsrun"):
+        if launch and self.batch.config.tasks_end_with_blaunch:
             self.batch.tasks.end_launch(launch)
 
     def speak(self):

@@ -20,7 +20,7 @@ def expand(text, job):
 def job_environment(job, batch, *, script, host_file):
     """Of the job's script, on its first host."""
     config = batch.config
-    listed = listed_hosts(job, config)
+    listed = listed_hosts(job)
     hosts = " ".join(word for host, slots in listed for word in [host] * slots)
     found = {
         "LSB_JOBID": str(job.id),
@@ -40,7 +40,7 @@ def job_environment(job, batch, *, script, host_file):
         "LSB_MCPU_HOSTS": "".join(f"{host} {slots} " for host, slots in listed),
         "LSB_DJOB_NUMPROC": str(job.request.slots),
         "LSB_DJOB_HOSTFILE": str(host_file),
-        HOST_MARK: config.launch_host or job.first_host,
+        HOST_MARK: job.first_host,
         JOB_MARK: f"{job.key}.{job.attempts}",
     }
     if len(hosts) <= HOSTS_LIMIT:
@@ -58,14 +58,13 @@ def job_environment(job, batch, *, script, host_file):
     kept = {
         name: value for name, value in job.environment.items() if not _NOT_PASSED_ON.match(name)
     }
-    gpus = {} if config.launch_host else gpu_variables(job.places[0])
+    gpus = gpu_variables(job.places[0])
     return kept | found | gpus
 
 
-def listed_hosts(job, config):
-    """[(host, slots)] as LSF lists them: the launch node, where there is one, is the first."""
-    launch = [(config.launch_host, 1)] if config.launch_host else []
-    return launch + [(place.host, place.slots) for place in job.places]
+def listed_hosts(job):
+    """[(host, slots)] as LSF lists them."""
+    return [(place.host, place.slots) for place in job.places]
 
 
 def gpu_variables(place):

@@ -27,7 +27,7 @@ def start(job, batch):
     script.write_text(job.script, errors="surrogateescape")
     script.chmod(0o755)
     host_file = folder / "hosts"
-    hosts = environment.listed_hosts(job, batch.config)
+    hosts = environment.listed_hosts(job)
     host_file.write_text("".join(f"{host}\n" * slots for host, slots in hosts))
     variables = environment.job_environment(job, batch, script=script, host_file=host_file)
     job.files = Spool(output=folder / "output", error=folder / "error" if job.error else None)

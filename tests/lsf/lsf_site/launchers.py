@@ -1,4 +1,4 @@
-"""blaunch, jsrun and ssh: they start a command on other hosts, and last as long as it does."""
+"""blaunch and ssh: they start a command on other hosts, and last as long as it does."""
 
 from dataclasses import replace
 
@@ -74,59 +74,6 @@ def _places(hosts, job):
     return [own[host] for host in hosts]
 
 
-_JSRUN_LONG = {"nrs": "n", "rs_per_host": "r", "tasks_per_rs": "a"}
-
-
-def jsrun(call, batch, answer):
-    """Resource sets of tasks over the job's hosts; the environment travels, no shell is between."""
-    job = _job(call, batch)
-    numbers, words = _read_jsrun(call.words)
-    if not words:
-        raise RefusedError("Usage: jsrun [-n nrs] [-r rs_per_host] [-a tasks_per_rs] command ...")
-    per_host = numbers.get("r") or -(-numbers.get("n", len(job.places)) // len(job.places))
-    sets = numbers.get("n", per_host * len(job.places))
-    if sets > per_host * len(job.places):
-        raise RefusedError("Error: It is not possible to create the resource sets requested")
-    tasks = numbers.get("a", 1)
-    places = [job.places[one // per_host] for one in range(sets) for _ in range(tasks)]
-    variables = [
-        task_environment(job, place, rank + 1, call.environment, batch)
-        | _jsm_variables(rank, place, places)
-        for rank, place in enumerate(places)
-    ]
-    launch = Launch(job=job, answer=answer)
-    call = replace(call, passes_input=False)
-    batch.tasks.start(launch, [place.host for place in places], words, call, variables)
-    return launch
-
-
-def _read_jsrun(words):
-    """({n, r, a}, the command)."""
-    numbers, left = {}, list(words)
-    while left and left[0].startswith("-"):
-        name, equals, value = left.pop(0).lstrip("-").partition("=")
-        name = _JSRUN_LONG.get(name, name)
-        if not equals and name[:1] in "nra" and name[1:].isdigit():  # -n2
-            name, value = name[0], name[1:]
-        elif not equals and left:
-            value = left.pop(0)
-        if name in ("n", "r", "a"):
-            numbers[name] = int(value)
-    return numbers, left
-
-
-def _jsm_variables(rank, place, places):
-    local = [other for other, one in enumerate(places) if one is place]
-    return {
-        "JSM_NAMESPACE_RANK": str(rank),
-        "JSM_NAMESPACE_SIZE": str(len(places)),
-        "JSM_NAMESPACE_LOCAL_RANK": str(local.index(rank)),
-        "JSM_NAMESPACE_LOCAL_SIZE": str(len(local)),
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "PMIX_RANK": str(rank),
-    }
-
-
 _SSH_WITH_VALUE = frozenset("bcDEeFIiJLlmOopQRSWw")
 
 
@@ -147,4 +94,4 @@ def ssh(call, batch, answer):
     return launch
 
 
-LAUNCHERS = {"blaunch": blaunch, "jsrun": jsrun, "ssh": ssh}
+LAUNCHERS = {"blaunch": blaunch, "ssh": ssh}

@@ -10,20 +10,20 @@ class Commands:
     """Each writes down how it was called."""
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self.folder = folder
         self._log = folder / "calls"
 
     def add(self, name, script):
         """A command; `script` is bash, and sees its arguments."""
-        path = self._folder / name
+        path = self.folder / name
         path.write_text(f'#!/bin/bash\necho "{name} $*" >> {self._log}\n{script}\n')
         path.chmod(0o755)
 
     def say(self, name, out="", *, err="", code=0):
         """A command that always says the same."""
         for kind, text in (("out", out), ("err", err)):
-            (self._folder / f"{name}.{kind}").write_text(text)
-        said = self._folder / name
+            (self.folder / f"{name}.{kind}").write_text(text)
+        said = self.folder / name
         self.add(name, f"cat {said}.out; cat {said}.err >&2; exit {code}")
 
     @property

@@ -7,26 +7,25 @@ import pytest
 
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.jobs import JobIndex
-from hpcdist.schedulers.lsf.answers import (
+from hpcdist.schedulers.lsf.bjobs import (
+    FORMS,
+    ListedJob,
+    make_job,
+    parse_hosts,
+    parse_time,
+    read_pending,
+)
+from hpcdist.schedulers.lsf.queues import (
     parse_hosts_table,
     parse_max_array_size,
     parse_queue_states,
     parse_queues,
 )
-from hpcdist.schedulers.lsf.forms import (
-    FIRST_FORM,
-    LAST_FORM,
-    Form,
-    next_form,
-    read_ends,
-    read_pending,
-)
-from hpcdist.schedulers.lsf.jobs import LsfJob, make_job, parse_hosts, parse_time
 from hpcdist.schedulers.lsf.reasons import plain_reason
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
-JSON, TEXT, WIDE = FIRST_FORM, Form(fields=FIRST_FORM.fields), LAST_FORM
+JSON, TEXT = FORMS
 
 
 def unix_time(text):
@@ -46,68 +45,27 @@ def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
     assert other.name == "ls -l | wc"
 
 
-def test_fields_are_read_line_by_line_and_reasons_may_go_on_in_the_next():
+def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
     ended, waiting, running = TEXT.read(RECORDED["BJOBS_FIELDS"])
     assert ended.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
-    assert waiting.pend_reason.endswith("has been reached; Not enough job slot(s): 3 hosts;")
+    books = ended.accounting()
+    assert (books.elapsed_s, books.max_rss_bytes) == (3600, 2**29)
+    assert books.end_s - books.start_s == 3600
     assert waiting.hosts == []
+    assert waiting.accounting().elapsed_s is None
     assert time.localtime(waiting.start_s)[1:5] == (2, 2, 1, 53)
-    assert (running.job_id, running.name, running.task) == ("764254593[2]", "test", "1")
+    assert (running.job_id, running.name, running.task) == ("764254593[2]", "ls -l | wc", "1")
 
 
-def test_the_wide_table_is_read_with_and_without_a_host():
-    several, suspended, dash, blank, element = WIDE.read(RECORDED["BJOBS_WIDE"])
-    assert several.hosts == ["hostC", "hostD"]
-    assert several.name == blank.name == "verilog"
-    assert suspended.stat == "SSUSP"
-    assert (dash.name, dash.hosts, blank.hosts) == ("generator", [], [])
-    assert (element.job_id, element.name) == ("456[3]", "sweep-20261121-101010-abcd")
-    assert [job.job_id for job in WIDE.read(RECORDED["BJOBS"])] == ["111"]
-
-
-@pytest.mark.parametrize("form", [JSON, TEXT, WIDE], ids=["json", "text", "wide"])
+@pytest.mark.parametrize("form", [JSON, TEXT], ids=["json", "text"])
 @pytest.mark.parametrize("text", ["", "bjobs: illegal option -- o\n", "{", "hello\nworld\n"])
 def test_no_form_takes_a_complaint_for_an_answer(form, text):
     assert form.read(text) is None
 
 
-@pytest.mark.parametrize("text", [RECORDED["BJOBS"], RECORDED["BJOBS_WIDE"]], ids=["plain", "wide"])
-def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for(text):
-    assert JSON.read(text) is None
-    assert TEXT.read(text) is None
-    assert Form(fields=TEXT.fields[:4]).read(text) is None
-
-
-def fields_until(name, *, is_json):
-    return Form(fields=JSON.fields[: JSON.fields.index(name)], is_json=is_json)
-
-
-@pytest.mark.parametrize(
-    ("form", "complaint", "expected"),
-    [
-        (JSON, "something went wrong", TEXT),
-        (JSON, "bjobs: Illegal option -- json\nUsage: bjobs [-o pend_reason]", TEXT),
-        (JSON, "Unknown field name: pend_reason.", fields_until("pend_reason", is_json=True)),
-        (TEXT, "Unknown field name: exit_code.", fields_until("exit_code", is_json=False)),
-        (TEXT, "something went wrong", Form(fields=JSON.fields[:4])),
-        (Form(fields=JSON.fields[:4]), "something went wrong", WIDE),
-        (JSON, "bjobs: illegal option -- o", WIDE),
-        (WIDE, "something went wrong", None),
-    ],
-)
-def test_what_an_engine_objects_to_is_not_asked_again(form, complaint, expected):
-    assert next_form(form, complaint) == expected
-
-
-def test_ends_are_read_by_id_from_the_long_format():
-    text = RECORDED["BJOBS_LONG"]
-    element = text.replace("<1234>", "<456[3]>").replace("Exited with exit code 140", "Exited")
-    reason = "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
-    separator = "-" * 78
-    assert read_ends(f"{text}{separator}\n{element}") == {
-        "1234": (reason, 140),
-        "456[3]": (reason, None),
-    }
+def test_the_table_for_people_is_not_taken_for_the_fields_that_were_asked_for():
+    assert JSON.read(RECORDED["BJOBS"]) is None
+    assert TEXT.read(RECORDED["BJOBS"]) is None
 
 
 def test_pending_reasons_are_read_by_id_also_where_the_name_of_an_element_is_cut():
@@ -176,7 +134,7 @@ def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start()
     ],
 )
 def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
-    condition = LsfJob(job_id="7[2]", name="x", stat=stat).condition()
+    condition = ListedJob(job_id="7[2]", name="x", stat=stat).condition()
     assert condition.state == state
     assert condition.reason is None if words is None else words in condition.reason
 
@@ -195,7 +153,7 @@ def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
     ],
 )
 def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
-    job = LsfJob(job_id="7", name="x", stat="EXIT", exit_code=code, exit_reason=reason)
+    job = ListedJob(job_id="7", name="x", stat="EXIT", exit_code=code, exit_reason=reason)
     assert job.condition().state == state
     assert words in job.condition().reason
 

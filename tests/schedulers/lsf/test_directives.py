@@ -12,9 +12,8 @@ from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.directives import check_folder, directives
 from hpcdist.schedulers.lsf.explanation import explanation
-from hpcdist.schedulers.lsf.request import lsf_time
+from hpcdist.schedulers.lsf.request import check_folder, directives, lsf_time
 
 ASKED = Path(__file__).parent / "asked"
 
@@ -66,16 +65,6 @@ CASES = {
     "a-type-of-gpu": (
         job(gpus=2),
         profile(gpu_type="NVIDIAA100_PCIE_40GB", constraint="gpu40gb && !bad"),
-        target(),
-    ),
-    "whole-hosts": (
-        job(nodes=3, gpus=6, mem_gb=100, time_limit_min=90),
-        profile(
-            account="PROJ42",
-            cpus_per_gpu=7,
-            lsf=allowing("-nnodes"),
-            directives=["-alloc_flags smt4"],
-        ),
         target(),
     ),
     "array": (

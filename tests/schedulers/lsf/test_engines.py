@@ -7,35 +7,16 @@ import pytest
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
-from hpcdist.schedulers.lsf.bjobs import ask_jobs, bkill
-from hpcdist.schedulers.lsf.calling import call_lsf
+from hpcdist.schedulers.lsf.bjobs import ask_jobs
+from hpcdist.schedulers.lsf.commands import bkill, call_lsf
 
 RECORDED = Path(__file__).parent / "recorded"
 
 WITHOUT_JSON = """
 [[ "$*" == *-json* ]] && { echo "bjobs: illegal option -- json" >&2; exit 255; }
+[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
 cat RECORDED/bjobs_fields.txt
 """
-OTHERS = """
-[[ "$1" == -p ]] && { cat RECORDED/bjobs_pending.txt; exit 0; }
-[[ "$1" == -l ]] && { cat RECORDED/bjobs_long.txt; exit 0; }
-cat RECORDED/bjobs_wide.txt
-"""
-WITHOUT_EXIT_CODE = (
-    """
-[[ "$*" == *-json* || "$*" == *-noheader* ]] && { echo "bjobs: illegal option" >&2; exit 255; }
-[[ "$*" == *exit_code* ]] && { echo "Unknown field name: exit_code." >&2; exit 255; }
-[[ "$*" == *delimiter* ]] && { cat RECORDED/bjobs_few.txt; exit 0; }
-"""
-    + OTHERS
-)
-WITHOUT_FIELDS = (
-    """
-[[ "$*" == *-o* ]] && { echo "bjobs: illegal option -- o" >&2; exit 255; }
-"""
-    + OTHERS
-)
-MISREADING = OTHERS
 
 
 def engine(commands, script):
@@ -49,51 +30,25 @@ def test_a_current_engine_is_asked_once(commands):
     assert call.endswith("-json 22005 22006")
 
 
-def test_an_engine_without_json_is_asked_for_the_same_fields(commands):
+def test_an_lsf_without_json_is_asked_for_fewer_fields_and_for_the_reasons_by_themselves(commands):
+    text = (RECORDED / "bjobs_fields.txt").read_text().replace("764220167", "7678")
+    (commands.folder / "fields.txt").write_text(text)
+    engine(commands, WITHOUT_JSON.replace("RECORDED/bjobs_fields", f"{commands.folder}/fields"))
+    jobs = ask_jobs()
+    assert [job.stat for job in jobs] == ["EXIT", "PEND", "RUN"]
+    assert jobs[1].pend_reason.startswith("Queue's resource requirements")
+    assert [call.split(" -")[1][:1] for call in commands.calls] == ["a", "a", "p"]
+    assert commands.calls[2] == "bjobs -p"
+
+
+def test_what_worked_is_remembered_and_reasons_are_asked_for_only_of_jobs_that_wait(commands):
     engine(commands, WITHOUT_JSON)
-    assert [job.stat for job in ask_jobs()] == ["EXIT", "PEND", "RUN"]
-    assert len(commands.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("script", "most"),
-    [(WITHOUT_EXIT_CODE, 4), (WITHOUT_FIELDS, 3), (MISREADING, 5)],
-    ids=["no json, no exit_code", "no -o", "misreads what it does not know"],
-)
-def test_an_older_engine_is_asked_for_less_and_for_the_reasons_by_themselves(
-    commands, script, most
-):
-    engine(commands, script)
-    jobs = {job.job_id: job for job in ask_jobs()}
-    assert jobs["456[3]"].stat == "EXIT"
-    assert jobs["7678"].pend_reason.startswith("Queue's resource requirements")
-    assert jobs["1480"].pend_reason == ""  # nothing is said of it
-    assert len(commands.calls) <= most
-
-
-def test_what_worked_is_remembered(commands):
-    engine(commands, WITHOUT_FIELDS)
     ask_jobs()
     first = len(commands.calls)
-    ask_jobs()
-    assert commands.calls[first:] == ["bjobs -a -w", "bjobs -p"]
-
-
-def test_reasons_are_asked_for_only_of_jobs_that_wait(commands):
-    engine(commands, WITHOUT_FIELDS)
-    ask_jobs(["3926", "7678", "1480"])
-    assert "bjobs -p 1480 7678" in commands.calls
-    commands.say("bjobs", (RECORDED / "bjobs.txt").read_text())
-    ask_jobs(["111"])
-    assert commands.calls[-1] == "bjobs -a -w 111"
-
-
-def test_why_a_job_ended_is_asked_for_where_it_is_not_told(commands):
-    engine(commands, WITHOUT_FIELDS.replace("bjobs_long", "bjobs_long_element"))
-    (element,) = (job for job in ask_jobs(["456"]) if job.stat == "EXIT")
-    assert commands.calls[-1] == "bjobs -l 456[3]"
-    assert element.exit_code == 140
-    assert element.condition().reason == "the run limit was reached (TERM_RUNLIMIT, exit code 140)"
+    ask_jobs(["764213236", "764220167"])
+    second, third = commands.calls[first:]
+    assert "-json" not in second
+    assert third == "bjobs -p 764220167"
 
 
 @pytest.mark.parametrize("code", [0, 254, 255])
@@ -172,7 +127,7 @@ def test_a_command_that_blocks_is_given_up(commands):
 
 def test_nonsense_is_an_error_with_what_was_said(commands):
     commands.say("bjobs", "what?\n" * 100, code=1)
-    with pytest.raises(CommandFailedError, match=r"bjobs -a -w .*what\?") as raised:
+    with pytest.raises(CommandFailedError, match=r"bjobs -a -o .*what\?") as raised:
         ask_jobs()
     assert raised.value.message.count("what?") < 10
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hpcdist.base.errors import ProfileError
-from hpcdist.cluster.profile import ClusterProfile, LsfOptions
+from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.lsf.scheduler import scheduler
@@ -33,12 +33,6 @@ def target(**options):
     )
 
 
-JSRUN = LsfOptions(
-    options=["-J", "-P", "-W", "-o", "-nnodes"],
-    launcher="jsrun --nrs {nodes} --rs_per_host 1 --gpu_per_rs {gpus} --bind none {command}",
-    node_rank_variable="JSM_NAMESPACE_RANK",
-)
-
 CASES = {
     "gpus": (
         job(nodes=2, gpus=2),
@@ -62,11 +56,6 @@ CASES = {
                 Dependency(kind="afterany", job_ids=["14"]),
             ],
         ),
-    ),
-    "jsrun": (
-        job(nodes=2, gpus=6, time_limit_min=90),
-        ClusterProfile(account="csc123", lsf=JSRUN),
-        target(),
     ),
 }
 
