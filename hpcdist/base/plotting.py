@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hpcdist.base.text import shown
 
@@ -41,6 +41,26 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": "#888888", "marker": "X", "linestyle": "-."},
 )
 """A style for each of several things; more than these cannot be told apart."""
+
+
+class Picture(NamedTuple):
+    """A picture that can be drawn."""
+
+    name: str
+    """Of its file, without an ending."""
+    title: str
+    description: str
+    """What can be seen, also for readers who cannot see it, and what was left out."""
+    draw: Callable[[], Figure]
+
+
+T = TypeVar("T")
+
+
+def first(runs: Sequence[T], most: int) -> tuple[Sequence[T], str]:
+    """Return the runs that are drawn, and the sentence on those that are not."""
+    left_out = len(runs) - most
+    return runs[:most], f" Only {most} of {len(runs)} runs are drawn." if left_out > 0 else ""
 
 
 @contextmanager

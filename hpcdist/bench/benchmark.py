@@ -1,109 +1,92 @@
-"""What the benchmarks' workloads share: their process group, and leaving when they are told to."""
+"""What a benchmark gives to a summary: its events, its result, and how the result is shown."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from hpcdist.base.errors import EXIT_STOPPED
-from hpcdist.rank.context import RankContext
-from hpcdist.training import group
+from msgspec import Meta, Struct
 
-_BEAT_S = 5.0
-_GROUP_TIMEOUT = timedelta(days=1)
-"""A rank that waits this long waits for one that is measured; a hang is seen by the agents."""
+from hpcdist.base.plotting import Picture
+from hpcdist.base.statistics import Measure, spread_measure
+from hpcdist.base.table import Format, Table, each
+from hpcdist.base.text import decimals_for, format_number
 
+# The bounds keep what is computed from damaged files finite.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+PositiveSeconds = Annotated[float, Meta(gt=0, le=1e12)]
+PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
+Count = Annotated[int, Meta(ge=0)]
+PositiveCount = Annotated[int, Meta(ge=1, le=10**15)]
 
-@contextmanager
-def process_group(context: RankContext, backend: str) -> Iterator[None]:
-    """The group of all ranks, on the rank's device where the backend uses it."""
-    import torch
-
-    device = torch.device(context.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    with group.process_group(context, backend=backend, timeout=_GROUP_TIMEOUT):
-        yield
+ResultT = TypeVar("ResultT", bound=Struct)
 
 
-def alive(context: RankContext) -> None:
-    """Tell the agent that something goes on."""
-    if context.progress is not None:
-        context.progress.alive()
+@dataclass(frozen=True, kw_only=True)
+class NumberedResult(Generic[ResultT]):
+    """The result of one run, with what the report calls the run."""
+
+    number: int
+    run: str
+    """Id of the run."""
+    size: str
+    """Nodes and GPUs of each: `2 x 4`."""
+    result: ResultT
 
 
-def finish_step(context: RankContext, number: int) -> None:
-    """Tell the agent that so many measurements are done."""
-    if context.progress is not None:
-        context.progress.step(number)
+class Benchmark(Generic[ResultT]):
+    """A benchmark as the summary knows it. A new one is a line in `bench/registry.py`, and a field
+    of `RunSummary` that is named like its key."""
+
+    key: ClassVar[str]
+    """The result's key in the summary's JSON."""
+    events: ClassVar[Mapping[str, type[Struct]]]
+    """Kinds of events that the ranks record, and their types."""
+    measurements: ClassVar[Mapping[str, type[Struct]]]
+    """Kinds of lines in the benchmarks' CSV, and the types whose fields are its columns."""
+
+    def summarize(self, events: Mapping[str, Sequence[Any]]) -> ResultT | None:
+        """Return the result of one rank's events by kind; None where it measured nothing."""
+        raise NotImplementedError
+
+    def conclusions(self, result: ResultT) -> list[str]:
+        """Return the sentences that answer what the benchmark was run for."""
+        raise NotImplementedError
+
+    def details(self, result: ResultT) -> list[str]:  # noqa: ARG002
+        """Return remarks: what the conclusions rest on, and what would help."""
+        return []
+
+    def tables(self, result: ResultT, number: int) -> Iterator[Table[Any]]:
+        """Make the tables of the run with this number."""
+        raise NotImplementedError
+
+    def measured(self, result: ResultT) -> Iterator[tuple[str, Struct]]:
+        """List what was measured, with its kind of line in the CSV."""
+        raise NotImplementedError
+
+    def rates(self, result: ResultT) -> Iterator[tuple[str, Measure]]:
+        """List the quantities, with units, that a baseline is compared by; more is better."""
+        raise NotImplementedError
+
+    def points(self, result: ResultT) -> Iterator[tuple[str, int, float]]:  # noqa: ARG002
+        """List what trackers get: series, the place that takes the step's, and value."""
+        return iter(())
+
+    def pictures(self, job: str, runs: Sequence[NumberedResult[ResultT]]) -> Iterator[Picture]:
+        """List the pictures of the runs of one job, oldest first; none is drawn yet."""
+        raise NotImplementedError
 
 
-def should_stop(context: RankContext) -> bool:
-    """Whether to leave before the next measurement; all ranks ask equally often."""
-    return context.progress is not None and context.progress.should_stop()
+def rate_measure(
+    rate: float, *, mean_time_s: float | None, sd_time_s: float | None, repeats: int
+) -> Measure:
+    """Return a rate whose relative spread is that of the time."""
+    sd = None if sd_time_s is None or not mean_time_s else rate * sd_time_s / mean_time_s
+    return spread_measure(rate, sd, repeats, over="windows")
 
 
-def is_asked_to_stop(context: RankContext) -> bool:
-    """Whether to cut a measurement short; ranks learn it at different moments, and those that
-    measure together have to agree."""
-    return context.progress is not None and context.progress.is_asked_to_stop()
-
-
-def leave(context: RankContext) -> None:
-    """Come to the boundary where all stop, once all ranks know that a measurement was cut short."""
-    while not should_stop(context):
-        pass
-
-
-def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit:
-    """What to raise after `done` measurements of those planned, with all that is known written."""
-    if context.rank == 0:
-        message = f"stopped when it was asked to, after {done} of {planned} {what}"
-        context.events.write("note", message=message)
-        context.say(message)
-    return SystemExit(EXIT_STOPPED)
-
-
-@contextmanager
-def waiting(context: RankContext) -> Iterator[None]:
-    """Give signs of life while this rank only waits for others, which give their own.
-
-    Without them the agent would take a long measurement of another rank for a hang of this one.
-    """
-    over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(context, over), daemon=True)
-    beat.start()
-    try:
-        yield
-    finally:
-        over.set()
-        beat.join()
-
-
-def _beat(context: RankContext, over: threading.Event) -> None:
-    while not over.wait(_BEAT_S):
-        alive(context)
-
-
-def gather(context: RankContext, value: Any) -> list[Any]:
-    """What every rank has, in every rank, by rank."""
-    import torch.distributed as dist
-
-    found: list[Any] = [None] * context.world_size
-    with waiting(context):
-        dist.all_gather_object(found, value)
-    return found
-
-
-def largest(context: RankContext, value: float) -> float:
-    """Of what all ranks say, once all have."""
-    import torch
-    import torch.distributed as dist
-
-    told = torch.tensor([value], dtype=torch.float64)
-    with waiting(context):
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told.item())
+def three_digits(per: float) -> Format:
+    """Format each value in a unit with three digits, where values differ by powers of ten."""
+    return each(lambda value: format_number(value / per, decimals_for([value / per])))

@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import Interval, Measure, Ratio
+from hpcdist.bench.allreduce.figures import AllreduceSummary
+from hpcdist.bench.benchmark import Benchmark
+from hpcdist.bench.dataload.figures import DataloadSummary
+from hpcdist.bench.inference.figures import InferenceSummary
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.verdict import Kind, State
 from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.figures.benchmark_values import (
-    AllReduceSummary,
-    InferenceSummary,
-    LoadingSummary,
-)
 
 SCHEMA = 1
 """Version of the JSON: it grows where a key goes or changes its meaning; keys may come."""
@@ -344,11 +344,11 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     slowest_rank: RankPace | None = None
     """None where fewer than two ranks recorded steps."""
     fastest_rank: RankPace | None = None
-    all_reduce: AllReduceSummary | None = None
+    all_reduce: AllreduceSummary | None = None
     """Of the job allreduce, and of check."""
     inference: InferenceSummary | None = None
     """Of the job inference."""
-    loading: LoadingSummary | None = None
+    loading: DataloadSummary | None = None
     """Of the job dataload."""
     verdict: VerdictSummary | None = None
     notes: list[str] = []
@@ -387,6 +387,12 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
     settings: str | None = None
     """Digest of the same without the device that it ran on: where the two are equal, the run never
     began, and its device is not known."""
+
+    @property
+    def benchmark_results(self) -> list[tuple[Benchmark[Any], Any]]:
+        """What its benchmarks measured, each with the benchmark that can show it."""
+        results = [(benchmark, getattr(self, benchmark.key)) for benchmark in BENCHMARKS]
+        return [(benchmark, result) for benchmark, result in results if result is not None]
 
 
 class Group(Struct, frozen=True, kw_only=True):

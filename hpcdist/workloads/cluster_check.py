@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcdist.base.text import show_bytes
 from hpcdist.job.imports import Preload
-from hpcdist.job.spec import CheckJob
+from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import visible_uuids
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
@@ -87,7 +87,7 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from hpcdist.bench.allreduce.measure import Effort, measure_all_reduce
+    from hpcdist.bench.allreduce.measure import measure_all_reduce
 
     device = torch.device(context.device)
     if device.type == "cuda":
@@ -101,7 +101,7 @@ def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
     made_s = time.perf_counter()
     measured = measure_all_reduce(
         torch.empty(_NUMBERS, device=device),
-        Effort(iterations=_ITERATIONS, warmup=1, max_time_s=_MAX_TIME_S, check=True),
+        Allreduce(iterations=_ITERATIONS, warmup=1, max_time_s=_MAX_TIME_S, check=True),
     )
     reduced_s = time.perf_counter()
     dist.barrier()

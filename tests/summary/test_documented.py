@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpcdist.base.statistics import Interval, Measure
-from hpcdist.bench.dataload.figures import LoadingCell, Setting
+from hpcdist.bench.allreduce.figures import AllreduceSummary
+from hpcdist.bench.dataload.figures import DataloadCell, DataloadSummary, Setting
+from hpcdist.bench.inference.figures import InferenceSummary
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import summarize
-from hpcdist.summary.figures.benchmark_values import (
-    AllReduceSummary,
-    InferenceSummary,
-    LoadingSummary,
-)
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.values import (
     SCHEMA,
@@ -40,9 +37,9 @@ _WITHIN = {
     "attempts": AttemptSummary,
     "slowest_rank": RankPace,
     "fastest_rank": RankPace,
-    "all_reduce": AllReduceSummary,
+    "all_reduce": AllreduceSummary,
     "inference": InferenceSummary,
-    "loading": LoadingSummary,
+    "loading": DataloadSummary,
     "verdict": VerdictSummary,
     "accounting": Accounting,
 }
@@ -74,7 +71,7 @@ def test_the_page_names_the_keys_within(key):
 def test_the_keys_of_intervals_and_of_ways_of_loading_are_told():
     assert {*Interval.__struct_fields__} <= {*re.findall(r"`(\w+)`", PAGE.read_text())}
     told = {*re.findall(r"`(\w+)`", EVENTS_PAGE.read_text())}
-    assert {*LoadingCell.__struct_fields__, *Setting.__struct_fields__} <= told
+    assert {*DataloadCell.__struct_fields__, *Setting.__struct_fields__} <= told
 
 
 def test_every_column_of_the_csv_is_a_documented_key():

@@ -1,10 +1,16 @@
-"""One measured all-reduce: how long it takes on the slowest of the ranks."""
+"""Measuring all-reduces: how long they take on the slowest rank, and whether the sums are right.
+
+For the check, at each place two ranks, neighbours, have something and all others 0, so that the sum
+is exact in every type and for any number of ranks, also where it is rounded after each addition.
+Over a stretch of as many numbers as there are ranks, every rank matters. What belongs at a place
+depends on the place, so that exchanged parts are seen, too.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,24 +19,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hpcdist.bench.allreduce import sums
-from hpcdist.bench.allreduce.bandwidth import algorithm_bandwidth, bus_bandwidth, percentile
+from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth, percentile
+from hpcdist.job.spec import Allreduce
 
 _LEAST_ITERATIONS = 3
 _CHUNK_S = 0.25
 """About how long the ranks measure before they ask each other whether to go on."""
 
+_VALUES = 7  # no power of two: parts of buffers begin at powers of two
+_BLOCK_NUMBERS = 1 << 18
 
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How thoroughly one size is measured."""
 
-    iterations: int
-    warmup: int
-    """At least 1."""
-    max_time_s: float
-    """Iterations are cut down to about this time, but not below three."""
-    check: bool
+class WrongSumError(RuntimeError):
+    """An all-reduce gave wrong numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Measured:
 
 def measure_all_reduce(
     buffer: Tensor,
-    effort: Effort,
+    setting: Allreduce,
     *,
     group: Any = None,
     alive: Callable[[], None] = lambda: None,
@@ -80,15 +81,15 @@ def measure_all_reduce(
 
     All ranks start each measurement together, after a barrier. `alive` is called after each
     all-reduce that the host has waited for. Where `is_to_leave` says so on one rank, all end with
-    what they have; None where that is nothing. Raises sums.WrongSumError; leaves zeros in the
+    what they have; None where that is nothing. Raises WrongSumError; leaves zeros in the
     buffer.
     """
     num_ranks = dist.get_world_size(group)
-    if effort.check:
+    if setting.check:
         rank = dist.get_rank(group)
-        sums.fill(buffer, rank=rank, num_ranks=num_ranks)
+        _fill(buffer, rank=rank, num_ranks=num_ranks)
         dist.all_reduce(buffer, group=group)
-        sums.require_sums(buffer, rank=dist.get_rank(), num_ranks=num_ranks)
+        _require_sums(buffer, rank=dist.get_rank(), num_ranks=num_ranks)
     buffer.zero_()  # what is added up again and again must not grow out of its type
 
     def call() -> None:
@@ -102,13 +103,13 @@ def measure_all_reduce(
     def all_stay() -> bool:
         return not _slowest([float(is_to_leave())], buffer.device, group)[0]
 
-    for _ in range(effort.warmup):
+    for _ in range(setting.warmup):
         if not all_stay():
             return None
         estimate_s = time_calls(1)[0]
     # The slowest rank's word, so that all do the same number.
     estimate_s = _slowest([estimate_s], buffer.device, group)[0]
-    planned = _iterations(estimate_s, effort)
+    planned = _iterations(estimate_s, setting)
     total_s, times_s = _time_in_chunks(time_calls, planned, estimate_s, all_stay)
     if not times_s:
         return None
@@ -139,9 +140,9 @@ def _time_in_chunks(
     return total_s, times_s
 
 
-def _iterations(estimate_s: float, effort: Effort) -> int:
-    affordable = int(effort.max_time_s / estimate_s) if estimate_s > 0 else effort.iterations
-    return min(effort.iterations, max(_LEAST_ITERATIONS, affordable))
+def _iterations(estimate_s: float, setting: Allreduce) -> int:
+    affordable = int(setting.max_time_s / estimate_s) if estimate_s > 0 else setting.iterations
+    return min(setting.iterations, max(_LEAST_ITERATIONS, affordable))
 
 
 def _time_calls(
@@ -195,3 +196,56 @@ def _slowest(values: list[float], device: torch.device, group: Any) -> list[floa
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
+
+
+def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
+    """Put what this rank contributes into all of a buffer."""
+    place = _places(buffer, num_ranks)
+    block = (place % num_ranks == rank) * (1 + place % _VALUES)
+    block += ((place + 1) % num_ranks == rank) * 2
+    block = block.to(buffer.dtype)
+    for part in _parts(buffer, len(block)):
+        part.copy_(block[: len(part)])
+
+
+def _require_sums(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
+    """Raise WrongSumError where a buffer does not hold the sum of what all ranks filled in."""
+    expected = (3 + _places(buffer, num_ranks) % _VALUES).to(buffer.dtype)
+    num_wrong = sum(
+        int((part != expected[: len(part)]).count_nonzero())
+        for part in _parts(buffer, len(expected))
+    )
+    if num_wrong:
+        raise WrongSumError(
+            _wrong_sums(buffer, expected, num_wrong, rank=rank, num_ranks=num_ranks)
+        )
+
+
+def _wrong_sums(
+    buffer: Tensor, expected: Tensor, num_wrong: int, *, rank: int, num_ranks: int
+) -> str:
+    begin = 0
+    for part in _parts(buffer, len(expected)):
+        wrong = (part != expected[: len(part)]).nonzero()
+        if len(wrong):
+            at = int(wrong[0])
+            break
+        begin += len(part)
+    return (
+        f"rank {rank} has wrong sums over {num_ranks} ranks, of {buffer.nbytes:,} bytes: "
+        f"{num_wrong:,} of {buffer.numel():,} numbers; the first, number {begin + at:,}, is "
+        f"{float(buffer[begin + at]):g} and must be {float(expected[at]):g}"
+    )
+
+
+def _places(buffer: Tensor, num_ranks: int) -> Tensor:
+    """Indices of a block that fits the buffer, and after which the contributions repeat."""
+    period = _VALUES * num_ranks
+    num_periods = max(1, _BLOCK_NUMBERS // period)
+    return torch.arange(min(buffer.numel(), num_periods * period), device=buffer.device)
+
+
+def _parts(buffer: Tensor, length: int) -> Iterator[Tensor]:
+    """Pieces of a buffer: what is compared at once needs memory, too."""
+    for begin in range(0, buffer.numel(), length):
+        yield buffer[begin : begin + length]

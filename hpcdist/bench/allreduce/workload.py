@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import show_binary, show_bytes
-from hpcdist.bench.allreduce import pairs
-from hpcdist.bench.benchmark import (
+from hpcdist.bench.allreduce.figures import (
+    Pair,
+    next_to_confirm,
+    pair_bandwidth,
+    plan_rounds,
+)
+from hpcdist.bench.ranks import (
     alive,
     finish_step,
     gather,
@@ -27,7 +32,7 @@ from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 
 if TYPE_CHECKING:
-    from hpcdist.bench.allreduce.measure import Effort, Measured
+    from hpcdist.bench.allreduce.measure import Measured
 
 NUMBER_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _PAIR_BYTES = 16 << 20
@@ -82,7 +87,7 @@ class AllreduceWorkload(Workload[AllreduceJob]):
     def run(self, context: RankContext) -> None:
         """Measure, in this rank."""
         with process_group(context, context.backend):
-            _AllreduceBenchmark(context, self.job.allreduce).run()
+            _AllreduceRank(context, self.job.allreduce).run()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +117,10 @@ def _told(measured: Measured | None) -> _Told:
 
 def _bandwidth(fields: Mapping[str, Any]) -> float:
     """Of a pair, by the fields of its event."""
-    return pairs.pair_bandwidth(fields["bytes"], fields["median_time_s"])
+    return pair_bandwidth(fields["bytes"], fields["median_time_s"])
 
 
-class _AllreduceBenchmark:
+class _AllreduceRank:
     """One rank's part."""
 
     def __init__(self, context: RankContext, setting: Allreduce) -> None:
@@ -144,15 +149,15 @@ class _AllreduceBenchmark:
         for size in self._sizes:
             self._begin_next()
             self._end(is_whole=self._measure_size(size))
-        found: dict[pairs.Pair, dict[str, Any]] = {}
+        found: dict[Pair, dict[str, Any]] = {}
         for one in rounds:
             self._begin_next()
             found |= self._measure_round(one)
         # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
         # slow only if it is so a second time, alone.
         bandwidths = {pair: _bandwidth(fields) for pair, fields in found.items()}
-        confirmed: set[pairs.Pair] = set()
-        while (pair := pairs.next_to_confirm(bandwidths, confirmed)) is not None:
+        confirmed: set[Pair] = set()
+        while (pair := next_to_confirm(bandwidths, confirmed)) is not None:
             self._planned += 1
             self._begin_next()
             bandwidths[pair] = _bandwidth(self._measure_round([pair])[pair])
@@ -187,7 +192,7 @@ class _AllreduceBenchmark:
 
         return measure_all_reduce(
             self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
-            self._effort(),
+            self.setting,
             group=group,
             alive=lambda: alive(self.context),
             is_to_leave=lambda: is_asked_to_stop(self.context),
@@ -202,16 +207,6 @@ class _AllreduceBenchmark:
             f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
             f"algorithm {show_bytes(fields['algorithm_bytes_per_s'])}/s, "
             f"bus {show_bytes(fields['bus_bytes_per_s'])}/s ({fields['iterations']} times)"
-        )
-
-    def _effort(self) -> Effort:
-        from hpcdist.bench.allreduce.measure import Effort
-
-        return Effort(
-            iterations=self.setting.iterations,
-            warmup=self.setting.warmup,
-            max_time_s=self.setting.max_time_s,
-            check=self.setting.check,
         )
 
     # Room.
@@ -265,10 +260,10 @@ class _AllreduceBenchmark:
 
     # Pairs.
 
-    def _rounds(self) -> list[list[pairs.Pair]]:
+    def _rounds(self) -> list[list[Pair]]:
         if not self.setting.pairs:
             return []
-        return pairs.plan_rounds([self._places[rank].machine for rank in self._leaders()])
+        return plan_rounds([self._places[rank].machine for rank in self._leaders()])
 
     def _leaders(self) -> list[int]:
         """The first rank of each node."""
@@ -277,17 +272,17 @@ class _AllreduceBenchmark:
             first.setdefault(place.node, rank)
         return [first[node] for node in sorted(first)]
 
-    def _measure_round(self, one: list[pairs.Pair]) -> dict[pairs.Pair, dict[str, Any]]:
+    def _measure_round(self, one: list[Pair]) -> dict[Pair, dict[str, Any]]:
         """Measure pairs of nodes at the same time; all ranks get to know the figures of all."""
         import torch.distributed as dist
 
         leaders = self._leaders()
-        own: dict[pairs.Pair, _Told] = {}
+        own: dict[Pair, _Told] = {}
         for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
             if self.context.rank in {leaders[node] for node in pair}:
                 own[pair] = _told(self._measure(self._pair_bytes(), group))
                 dist.destroy_process_group(group)
-        told: dict[pairs.Pair, _Told] = {}
+        told: dict[Pair, _Told] = {}
         for others in gather(self.context, own):
             told |= others
         found = {
@@ -301,7 +296,7 @@ class _AllreduceBenchmark:
         self._end(is_whole=all(one.is_whole for one in told.values()))
         return found
 
-    def _group(self, pair: pairs.Pair, leaders: list[int]) -> Any:
+    def _group(self, pair: Pair, leaders: list[int]) -> Any:
         """All ranks make all groups, in the same order: so their names in the store are unique."""
         import torch.distributed as dist
 
@@ -310,7 +305,7 @@ class _AllreduceBenchmark:
     def _pair_bytes(self) -> int:
         return max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
 
-    def _pair_fields(self, pair: pairs.Pair) -> dict[str, Any]:
+    def _pair_fields(self, pair: Pair) -> dict[str, Any]:
         leaders = self._leaders()
         hosts = [self._places[leaders[node]].host for node in pair]
         return {"nodes": list(pair), "hosts": hosts}

@@ -1,4 +1,5 @@
-"""What loading figures mean: how many workers, and whether loading or the model waits; pure."""
+"""What loading figures mean: how many workers, whether loading or the model waits, and what would
+help; pure."""
 
 from __future__ import annotations
 
@@ -7,21 +8,39 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from hpcdist.base.text import show_percent, show_time
-from hpcdist.bench.dataload.advice import advise, computing_s, work_s
-from hpcdist.bench.dataload.figures import LoadingCell, StepTime
-from hpcdist.bench.dataload.series import (
+from hpcdist.bench.dataload.figures import (
     LEAST_DIFFERENCE,
+    PARTS,
+    DataloadCell,
+    ModelStep,
     Series,
+    Setting,
+    alternatives,
     best_by_transform,
+    in_job,
+    is_faster,
     is_unclear,
     recommended,
     slowest_node,
     spread,
+    varied,
 )
-from hpcdist.bench.dataload.words import BRIEF, capital, listed, num_cpus, shortened, with_workers
 
 _MUCH = 1.2  # times another rate, or time: then it is told
 _NOISY = 0.2  # sd to mean from which on a word of doubt is due
+_WIDTH = 40
+BRIEF = 24
+"""Width of texts in lines that have more to say."""
+
+_TELLING_SHARE = 0.25
+"""Of the work per image; of parts below it is not spoken."""
+
+_NAMED_SHARE = 0.005  # what would be 0 % is not listed
+_BUSY = 0.8  # of the CPUs: then only less work per image helps
+_UNTOLD_RATIO = 20  # what stands in the way then is too small to be measured well
+_FEW_READS = 8  # at once
+_AXES = ("workers", "transform", "batch_size")
+"""Keys that are compared otherwise, or that are no choice."""
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
@@ -33,7 +52,7 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     """What that goes by, and what would help."""
 
 
-def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Conclusion:
+def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Conclusion:
     """Of the slowest node where there are several.
 
     Where passes differ so much that another run could say the opposite, only that is said.
@@ -56,7 +75,7 @@ def conclude(cells: Sequence[LoadingCell], steps: Sequence[StepTime]) -> Conclus
     )
 
 
-def _on_nodes(cells: Sequence[LoadingCell], node: int) -> Iterator[str]:
+def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
     """Only where nodes differ."""
     others = [cell for cell in cells if cell.node != node]
     if not others:
@@ -95,7 +114,7 @@ def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
     )
 
 
-def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[StepTime]) -> Iterator[str]:
+def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[ModelStep]) -> Iterator[str]:
     pairs = _with_step(clear, steps)
     waits = {name: _idle(cell, step) for name, (cell, step) in pairs.items()}
     late = [name for name, share in waits.items() if share > 0]
@@ -118,8 +137,8 @@ def _with(names: Iterable[str], *, said: bool) -> str:
 
 def _details(
     clear: Mapping[str, Series],
-    own: Sequence[LoadingCell],
-    steps: Sequence[StepTime],
+    own: Sequence[DataloadCell],
+    steps: Sequence[ModelStep],
     *,
     named: bool,
 ) -> Iterator[str]:
@@ -152,7 +171,7 @@ def _on_workers(series: Series) -> Iterator[str]:
     yield _on_more(cell, series[-1], whose=whose, cpus=cpus)
 
 
-def _on_more(cell: LoadingCell, most: LoadingCell, *, whose: str, cpus: float) -> str:
+def _on_more(cell: DataloadCell, most: DataloadCell, *, whose: str, cpus: float) -> str:
     """Of more workers: what they gain, or that nobody tried."""
     workers = cell.setting.workers
     if most is not cell:
@@ -167,7 +186,7 @@ def _on_more(cell: LoadingCell, most: LoadingCell, *, whose: str, cpus: float) -
     return f"more were not tried, and {whose} {'have' if cpus > 1 else 'has'} no room for them."
 
 
-def _on_step(cell: LoadingCell, step: StepTime) -> Iterator[str]:
+def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
     whose = f"a step of {step.model}" if step.model else "a training step"
     idle = _idle(cell, step)
     then = (
@@ -186,7 +205,7 @@ def _on_step(cell: LoadingCell, step: StepTime) -> Iterator[str]:
         )
 
 
-def _on_steps_in_time(cells: Sequence[LoadingCell]) -> Iterator[str]:
+def _on_steps_in_time(cells: Sequence[DataloadCell]) -> Iterator[str]:
     """Where no step is known: which would be long enough."""
     if not cells:
         return
@@ -195,7 +214,7 @@ def _on_steps_in_time(cells: Sequence[LoadingCell]) -> Iterator[str]:
     yield "To compare yours: --set model.name=resnet18, or --set dataload.step_time_s=0.1."
 
 
-def _on_first(cell: LoadingCell) -> Iterator[str]:
+def _on_first(cell: DataloadCell) -> Iterator[str]:
     ratio = cell.first_time_s / cell.mean_time_s
     if cell.first_files != "memory" and ratio >= _MUCH:
         yield (
@@ -224,8 +243,8 @@ def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
 
 
 def _with_step(
-    clear: Mapping[str, Series], steps: Sequence[StepTime]
-) -> dict[str, tuple[LoadingCell, StepTime]]:
+    clear: Mapping[str, Series], steps: Sequence[ModelStep]
+) -> dict[str, tuple[DataloadCell, ModelStep]]:
     """By transform: the best way of loading, and a step with as many images."""
     by_size = {step.batch_size: step for step in steps}
     chosen = {name: recommended(series) for name, series in clear.items()}
@@ -236,7 +255,7 @@ def _with_step(
     }
 
 
-def _idle(cell: LoadingCell, step: StepTime) -> float:
+def _idle(cell: DataloadCell, step: ModelStep) -> float:
     """Share of the time that the model waits."""
     return max(0.0, 1 - step.mean_time_s / cell.mean_time_s)
 
@@ -245,5 +264,171 @@ def _is_compared(by_transform: Mapping[str, Series]) -> bool:
     return any(len(series) > 1 for series in by_transform.values())
 
 
-def _rate(cell: LoadingCell) -> float:
+def _rate(cell: DataloadCell) -> float:
     return cell.images_per_s
+
+
+def advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """On a way of loading, which is the best of a series, beside all others of its node.
+
+    Of the keys that were compared the figures speak, so that nothing is advised about them.
+    """
+    total_s = work_s(cell)
+    if total_s:
+        compared = varied([other.setting for other in cells])
+        yield from _on_parts(cell, total_s)
+        yield from _on_busy_cpus(cell)
+        yield from _on_telling_parts(cell, total_s, compared)
+        if cell.parts_s.get("read", 0.0) >= _TELLING_SHARE * total_s and not _is_busy(cell):
+            yield from _on_reads(cell, more_workers=series[-1] is cell)
+    yield from _on_choices(cell, cells)
+
+
+def work_s(cell: DataloadCell) -> float:
+    """Of an image, in all parts."""
+    return sum(cell.parts_s.values())
+
+
+def computing_s(cell: DataloadCell) -> float:
+    """Of an image, in which a CPU is busy."""
+    return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
+
+
+def _on_parts(cell: DataloadCell, total_s: float) -> Iterator[str]:
+    shares = {name: cell.parts_s.get(name, 0.0) / total_s for name in PARTS}
+    told = ", ".join(
+        f"{_NAMES[name]} {show_percent(share)}"
+        for name, share in shares.items()
+        if share >= _NAMED_SHARE
+    )
+    whose = shortened(cell.setting.transform, BRIEF)
+    yield f"An image takes {show_time(total_s)} of work ({whose}): {told}."
+
+
+_NAMES = {
+    "read": "reading",
+    "decode": "decoding",
+    "transform": "transform",
+    "collate": "collate",
+    "hand_over": "hand-over and waiting",
+}
+
+
+def _is_busy(cell: DataloadCell) -> bool:
+    return cell.images_per_s * computing_s(cell) / cell.cpus >= _BUSY
+
+
+def _on_busy_cpus(cell: DataloadCell) -> Iterator[str]:
+    if _is_busy(cell):
+        yield (
+            f"The {num_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
+            "work per image or more CPUs (resources.cpus_per_gpu) would help."
+        )
+
+
+def _on_telling_parts(cell: DataloadCell, total_s: float, compared: Sequence[str]) -> Iterator[str]:
+    parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
+    for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
+        if part_s >= _TELLING_SHARE * total_s:
+            advice = _would_help(name, cell.setting, parts, total_s)
+            yield from (text for key, text in advice if key not in compared)
+
+
+def _would_help(
+    name: str, setting: Setting, parts: dict[str, float], total_s: float
+) -> Iterator[tuple[str, str]]:
+    """Keys, and what could be done with them."""
+
+    def most(*saved: str) -> str:
+        left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
+        if left_s * _UNTOLD_RATIO < total_s:
+            return "many times as fast"
+        return f"at most {total_s / left_s:.1f} times as fast"
+
+    if name in {"read", "decode"} and setting.cache is False:
+        yield (
+            "cache",
+            (
+                "data.cache=auto keeps decoded images that fit in memory: later epochs are "
+                f"{most('read', 'decode')}."
+            ),
+        )
+    if name == "decode":
+        yield "decoder", _LESS_DECODING[setting.decoder]
+    if name == "transform":
+        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
+        if setting.device_transform is not True:
+            yield (
+                "device_transform",
+                "data.device_transform=true has GPUs do them, of which most are there for batches.",
+            )
+    if name in {"collate", "hand_over"} and setting.handover == "float32":
+        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
+
+
+_LESS_DECODING = {
+    "pil": "data.decoder=exact decodes to the same pixels in less time.",
+    "exact": "data.decoder=fast takes less time, but its pixels differ a little.",
+    "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
+}
+
+
+def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
+    """Of storage that answers late; `more_workers`: it is not known that they gain nothing."""
+    read_s, setting = cell.parts_s["read"], cell.setting
+    at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
+    now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
+    yield f"Reading a file takes {show_time(read_s)}{now}."
+    reads = 2 * max(setting.reads or 0, round(at_once), _FEW_READS)
+    workers = "more workers than CPUs, " if more_workers else ""
+    yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
+
+
+_OVERLAP = 1.2  # reads at once: a little more than one may be chance
+
+
+def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """What was gained by the keys that were compared, all else being equal."""
+    for key in varied([other.setting for other in cells]):
+        same = sorted([cell, *alternatives(cell, cells, key)], key=lambda each: each.images_per_s)
+        if key not in _AXES and len(same) > 1:
+            yield f"data.{key}: {_on_choice(key, same)}."
+
+
+def _on_choice(key: str, same: Sequence[DataloadCell]) -> str:
+    """Of ways that differ in one key, the slowest first."""
+    slow, fast = same[0], same[-1]
+    own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
+    if any(map(is_unclear, same)):
+        return f"cannot be told, the passes differ by {show_percent(max(map(spread, same)))} (sd)"
+    if not is_faster(fast, slow):
+        return f"{own} and {other} load alike, all else as above"
+    ratio = fast.images_per_s / slow.images_per_s
+    return f"{own} loads {ratio:.2f} times as much as {other}, all else as above"
+
+
+def shortened(text: str, width: int = _WIDTH) -> str:
+    """As much of a list of transforms as a line, or a legend, has room for."""
+    return text if len(text) <= width else f"{text[:width]}..."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of transforms."""
+    return ", ".join(map(shortened, names))
+
+
+def capital(text: str) -> str:
+    """A sentence, from what could follow a colon."""
+    return text[:1].upper() + text[1:]
+
+
+def with_workers(number: int) -> str:
+    """So many in a rank: `with 2 workers`."""
+    if not number:
+        return "without workers"
+    return f"with {number:,} worker{'' if number == 1 else 's'}"
+
+
+def num_cpus(number: float) -> str:
+    """`2 CPUs`, of which a quota may be a part: `0.5 CPUs`."""
+    return f"{number:g} CPU{'' if number == 1 else 's'}"

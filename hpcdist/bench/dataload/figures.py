@@ -1,21 +1,37 @@
-"""What loading batches in one way took, on one node; pure."""
+"""The figures of each way of loading on each node, and how they compare; pure."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
-# The bounds keep what is computed from damaged files finite.
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
-PositiveSeconds = Annotated[float, Meta(gt=0, le=1e12)]
-_AboveZero = Annotated[int, Meta(ge=1, le=10**15)]
-_Bytes = Annotated[int, Meta(ge=0, le=10**18)]
+from hpcdist.base.statistics import (
+    Measure,
+    differs,
+    mean,
+    ratio,
+    spread_measure,
+    standard_deviation,
+)
+from hpcdist.bench.benchmark import Count, PerSecond, PositiveCount, PositiveSeconds, Seconds
 
 PARTS = ("read", "decode", "transform", "collate", "hand_over")
 """Where the time goes, in the order in which it does."""
+
+LEAST_DIFFERENCE = 0.03
+"""A difference of the means counts where it is more than chance, and from 3 % on: nobody spends a
+worker on less."""
+
+_UNCLEAR = 0.13
+"""Standard error to mean from which on a mean tells nothing: with 5 passes an sd of 30 %."""
+
+Temperature = Literal["cold", "warm", "unknown", "memory"]
+"""Whether files had to come from storage (cold), or were in the memory of the system (warm), which
+not every file system can be asked to forget; memory: the data set is in memory anyway."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -29,7 +45,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     reads: int | None = None
     cache: str | bool = "auto"
     handover: str = "uint8"
-    batch_size: _AboveZero
+    batch_size: PositiveCount
     pin_memory: str | bool = "auto"
     prefetch_factor: int = 2
     persistent_workers: bool = True
@@ -42,52 +58,72 @@ OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context"
 """Keys that mean nothing without workers."""
 
 
-class LoadingCell(Struct, frozen=True, kw_only=True):
+class DataloadCell(Struct, frozen=True, kw_only=True):
     """One way of loading on one node; times per batch are those of its slowest rank."""
 
     setting: Setting
-    node: Annotated[int, Meta(ge=0)]
+    node: Count
     host: str
-    ranks: _AboveZero
+    ranks: PositiveCount
     """Of the node; each loads its share, all at the same time."""
     cpus: Annotated[float, Meta(gt=0, le=1e6)]
     """CPUs that the node's ranks have together, a quota counted in part."""
-    repeats: _AboveZero
+    repeats: PositiveCount
     """Passes that were timed, after the first ones."""
-    batches: _AboveZero
+    batches: PositiveCount
     """Of each rank, in a pass."""
     mean_time_s: PositiveSeconds
     """Per batch."""
     sd_time_s: Seconds | None = None
     """Of the passes' times per batch; None where there was one pass."""
     min_time_s: Seconds
-    images_per_s: Annotated[float, Meta(ge=0, le=1e18)]
+    images_per_s: PerSecond
     """Of all ranks of the node together."""
     start_time_s: Seconds
     """Until the first batch is there, with the workers made; mean where it was done twice."""
     first_time_s: Seconds
     """Per batch of the first pass, with what is in start_time_s."""
-    first_files: Literal["cold", "warm", "unknown", "memory"] = "unknown"
-    """Whether the files had to come from storage (cold), or were in the memory of the system, which
-    not every file system can be asked to forget; memory: the data set is in memory anyway."""
+    first_files: Temperature = "unknown"
+    """Where the files of the first pass were."""
     parts_s: dict[str, Seconds] = {}
     """Seconds of work per image in read, decode, transform and collate, as one process takes them
     one after the other; hand_over is the rest of what it takes: handing over, and waiting."""
-    worker_bytes: _Bytes | None = None
+    worker_bytes: Annotated[int, Meta(ge=0, le=10**18)] | None = None
     """Memory of a worker, shared pages counted in part (PSS); None without workers."""
 
+    @property
+    def time_s(self) -> Measure:
+        """The mean time per batch, with its spread over the passes."""
+        return spread_measure(self.mean_time_s, self.sd_time_s, self.repeats, over="windows")
 
-class StepTime(Struct, frozen=True, kw_only=True):
+
+class ModelStep(Struct, frozen=True, kw_only=True):
     """What a training step takes with a batch that is there already; of the slowest rank."""
 
-    batch_size: _AboveZero
+    batch_size: PositiveCount
     mean_time_s: PositiveSeconds
     sd_time_s: Seconds | None = None
-    repeats: _AboveZero = 1
+    repeats: PositiveCount = 1
     model: str | None = None
     """None: the job says what a step takes."""
     on_cpus: bool = False
     """The model takes the CPUs that loading needs."""
+
+
+Series = Sequence[DataloadCell]
+"""By workers; all else is equal."""
+
+
+class DataloadSummary(Struct, frozen=True, kw_only=True):
+    """Time to load a batch, by way of loading and node."""
+
+    cells: list[DataloadCell]
+    steps: list[ModelStep] = []
+    """What training steps take, by batch size, where that was asked for."""
+    conclusions: list[str]
+    """How many workers, and what the bottleneck is."""
+    details: list[str]
+    """What that goes by, and what would help."""
 
 
 class Passes(Struct, frozen=True, kw_only=True):
@@ -100,7 +136,7 @@ class Passes(Struct, frozen=True, kw_only=True):
     starts_s: list[float]
     firsts_s: list[float]
     """Of each first pass, per batch."""
-    first_files: Literal["cold", "warm", "unknown", "memory"]
+    first_files: Temperature
     """Of the earliest."""
     worker_bytes: int | None = None
 
@@ -126,7 +162,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def to_cell(
     setting: Setting, place: Place, ranks: Sequence[Passes], stages_s: dict[str, float]
-) -> LoadingCell:
+) -> DataloadCell:
     """The figures of one node, from those of its ranks: all have a batch when the slowest has.
 
     `stages_s`: seconds per image in each stage before the hand-over.
@@ -134,9 +170,9 @@ def to_cell(
     first = ranks[0]
     slowest = [max(times) for times in zip(*(passes.times_s for passes in ranks), strict=True)]
     times_s = [time_s / number for time_s, number in zip(slowest, first.batches, strict=True)]
-    mean_s = statistics.fmean(times_s)
+    mean_s = mean(times_s)
     workers = [passes.worker_bytes for passes in ranks if passes.worker_bytes]
-    return LoadingCell(
+    return DataloadCell(
         setting=setting,
         node=place.node,
         host=place.host,
@@ -145,10 +181,10 @@ def to_cell(
         repeats=len(times_s),
         batches=max(first.batches),
         mean_time_s=mean_s,
-        sd_time_s=statistics.stdev(times_s) if len(times_s) > 1 else None,
+        sd_time_s=standard_deviation(times_s),
         min_time_s=min(times_s),
         images_per_s=len(ranks) * setting.batch_size / mean_s,
-        start_time_s=statistics.fmean(max(each) for each in _by_turn(ranks, "starts_s")),
+        start_time_s=mean(max(each) for each in _by_turn(ranks, "starts_s")),
         first_time_s=max(passes.firsts_s[0] for passes in ranks),
         first_files=first.first_files,
         parts_s=stages_s | {"hand_over": _rest_s(setting, place, len(ranks), mean_s, stages_s)},
@@ -167,3 +203,108 @@ def _rest_s(
 
 def _by_turn(ranks: Sequence[Passes], field: str) -> list[tuple[float, ...]]:
     return list(zip(*(getattr(passes, field) for passes in ranks), strict=True))
+
+
+def varied(settings: Sequence[Setting]) -> list[str]:
+    """The keys in which settings differ."""
+    return [
+        key
+        for key in Setting.__struct_fields__
+        if len({getattr(setting, key) for setting in settings}) > 1
+    ]
+
+
+def in_job(value: object) -> str:
+    """A value as a job file has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "unset" if value is None else str(value)
+
+
+def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
+    """The series in cells of one node; what was measured without workers is in all that it fits."""
+    cells = list(cells)
+    with_workers = [cell for cell in cells if cell.setting.workers]
+    alone = [cell for cell in cells if not cell.setting.workers]
+    found: dict[Setting, list[DataloadCell]] = {}
+    for cell in with_workers:
+        found.setdefault(_but_workers(cell.setting), []).append(cell)
+    for cell in alone:
+        fitting = [key for key in found if _without_workers(key) == cell.setting]
+        for key in fitting or [_but_workers(cell.setting)]:
+            found.setdefault(key, []).append(cell)
+    return [sorted(series, key=lambda cell: cell.setting.workers) for series in found.values()]
+
+
+def recommended(series: Series) -> DataloadCell:
+    """That with the fewest workers of those that none is faster than by more than chance."""
+    fastest = min(series, key=lambda cell: cell.mean_time_s)
+    return next(cell for cell in series if not is_faster(fastest, cell))
+
+
+def is_faster(one: DataloadCell, other: DataloadCell) -> bool:
+    """Whether the mean time is smaller by more than chance explains, and by enough to matter."""
+    compared = ratio(one.time_s, other.time_s)
+    return compared.mean < 1 - LEAST_DIFFERENCE and differs(compared) is not False
+
+
+def is_unclear(cell: DataloadCell) -> bool:
+    """Whether the passes differ so much that their mean tells nothing; more passes may help."""
+    return _standard_error(cell) >= _UNCLEAR * cell.mean_time_s
+
+
+def spread(cell: DataloadCell) -> float:
+    """Of the passes: sd to mean."""
+    return (cell.sd_time_s or 0.0) / cell.mean_time_s
+
+
+def best_by_transform(cells: Iterable[DataloadCell]) -> dict[str, Series]:
+    """For each transform the series with most images/s, of one node."""
+    best: dict[str, Series] = {}
+    for series in by_workers(cells):
+        transform = series[0].setting.transform
+        if transform not in best or _most(series) > _most(best[transform]):
+            best[transform] = series
+    return best
+
+
+def alternatives(
+    cell: DataloadCell, cells: Iterable[DataloadCell], key: str
+) -> Iterator[DataloadCell]:
+    """What differs from the cell in one key alone, on the same node."""
+    own = getattr(cell.setting, key)
+    for other in cells:
+        value = getattr(other.setting, key)
+        same = msgspec.structs.replace(other.setting, **{key: own}) == cell.setting
+        if value != own and same and other.node == cell.node:
+            yield other
+
+
+def slowest_node(cells: Sequence[DataloadCell]) -> int:
+    """The node that loads least in the way in which it loads most."""
+    rates: dict[int, float] = {}
+    for cell in cells:
+        rates[cell.node] = max(cell.images_per_s, rates.get(cell.node, 0.0))
+    return min(rates, key=lambda node: (rates[node], node))
+
+
+def _most(series: Series) -> float:
+    return max(cell.images_per_s for cell in series)
+
+
+def _but_workers(setting: Setting) -> Setting:
+    return msgspec.structs.replace(setting, workers=0)
+
+
+def _without_workers(setting: Setting) -> Setting:
+    """As it is said where there are no workers."""
+    usual = {
+        field.name: field.default
+        for field in msgspec.structs.fields(Setting)
+        if field.name in OF_WORKERS
+    }
+    return msgspec.structs.replace(setting, workers=0, **usual)
+
+
+def _standard_error(cell: DataloadCell) -> float:
+    return (cell.sd_time_s or 0.0) / math.sqrt(cell.repeats)

@@ -1,24 +1,54 @@
-"""The data sets that a job compares, opened once each, and the ways of loading from them."""
+"""The data sets that a job compares: each is opened once, and loaded from in several ways.
+
+The system is made to forget their files, so that a first pass reads from storage.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from hpcdist.bench.dataload.passes import Batches
-from hpcdist.bench.dataload.stages import image_stages, memory_stages, pixel_stages
+from hpcdist.bench.dataload.figures import Temperature
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
 from hpcdist.data.catalog import find_images, load_data
-from hpcdist.data.images.decoding import no_warnings
+from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
 from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 from hpcdist.rank.context import RankContext
+
+_IMAGES = 128
+_MAX_TIME_S = 1.0
+"""Of each stage, about."""
+_LEAST_IMAGES = 4
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+_ASKED = 64
+_MOSTLY = 0.1  # fewer than this share in memory: cold
+
+
+class Batches(Protocol):
+    """What a training takes its batches from."""
+
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
+        """The batches of these shares of an order."""
+
+    def bring(self, batch: Samples) -> Samples:
+        """A batch as the model takes it, on its device."""
 
 
 class Source:
@@ -52,10 +82,10 @@ class Source:
         """Seconds per image in each stage before the hand-over."""
         if isinstance(self._samples, ImageSamples):
             with no_warnings():
-                return image_stages(self._samples, indices, alive)
+                return _image_stages(self._samples, indices, alive)
         if isinstance(self._samples, PixelSamples):
-            return pixel_stages(self._samples, indices)
-        return memory_stages(self._samples, indices)
+            return _pixel_stages(self._samples, indices)
+        return _memory_stages(self._samples, indices)
 
     @contextmanager
     def open(self, context: RankContext) -> Iterator[Batches]:
@@ -118,3 +148,105 @@ class Sources:
         if bad.path not in self._told:
             self._told.add(bad.path)
             self._tell(bad)
+
+
+def _image_stages(
+    samples: ImageSamples, indices: Sequence[int], alive: Callable[[], None]
+) -> dict[str, float]:
+    """Seconds per image in reading, decoding and transforms, and in putting a batch together: what
+    making one takes beyond these. Files that show no picture are left out."""
+    read_s, contents = _timed(indices[:_IMAGES], samples.read)
+    alive()
+    decode_s, pictures = _timed(contents, lambda given: samples.decode(given[1]))
+    alive()
+    transform_s, _ = _timed(pictures, lambda given: samples.transform(given[1], given[0][0], 0))
+    alive()
+    fine = [given[0] for given, _ in pictures]
+    batch_s, _ = _timed([fine] if fine else [], lambda some: samples.batch(some, 0))
+    alive()
+    left_s = batch_s / len(fine) - read_s if fine else 0.0
+    computing_s = decode_s + transform_s
+    # Whole batches are made with fewer detours, and some of their files are read at once.
+    share = min(1.0, left_s / computing_s) if left_s > 0 and computing_s > 0 else 1.0
+    return {
+        "read": read_s,
+        "decode": decode_s * share,
+        "transform": transform_s * share,
+        "collate": max(0.0, left_s - computing_s),
+    }
+
+
+def _pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, float]:
+    """Of a data set in memory whose images are changed: only that."""
+    chosen = indices[:_IMAGES]
+    channels, height, width = samples.filled_shape
+    pixels = np.empty((len(chosen), height, width, channels), np.uint8)
+    fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
+    return {"transform": fill_s / len(chosen)}
+
+
+def _memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]:
+    """Of a data set in memory: only putting a batch together."""
+    chosen = torch.tensor(indices[:_IMAGES])
+    samples.at(chosen)  # the first time takes memory
+    batch_s, _ = _timed([chosen], samples.at)
+    return {"collate": batch_s / len(chosen)}
+
+
+def _timed(
+    given: Iterable[_Given], stage: Callable[[_Given], _Made]
+) -> tuple[float, list[tuple[_Given, _Made]]]:
+    """Mean seconds of a stage, and what it made of what."""
+    spent_s = 0.0
+    made: list[tuple[_Given, _Made]] = []
+    for one in given:
+        begin_s = time.perf_counter()
+        try:
+            result: Any = stage(one)
+        except (OSError, UnreadableImageError):
+            continue
+        spent_s += time.perf_counter() - begin_s
+        made.append((one, result))
+        if spent_s > _MAX_TIME_S and len(made) >= _LEAST_IMAGES:
+            break
+    return (spent_s / len(made) if made else 0.0), made
+
+
+def forget(paths: Iterable[str]) -> None:
+    """Ask the system to drop what it has of these files in memory.
+
+    It does not drop what is not written to storage yet, nor what others have mapped, and some file
+    systems know no such thing: `temperature` says what came of it.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):  # a file that cannot be read is told where it is loaded
+            file = os.open(path, os.O_RDONLY)
+            try:
+                os.fdatasync(file)
+                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(file)
+
+
+def temperature(paths: Sequence[str]) -> Temperature:
+    """Whether files are in memory, by the first bytes of some of them; asking reads nothing."""
+    step = max(1, len(paths) // _ASKED)
+    answers = [_is_in_memory(path) for path in paths[::step]]
+    known = [answer for answer in answers if answer is not None]
+    if not known:
+        return "unknown"
+    return "cold" if sum(known) < _MOSTLY * len(known) else "warm"
+
+
+def _is_in_memory(path: str) -> bool | None:
+    """None where the file system does not say."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
+    except OSError as error:
+        return False if error.errno == errno.EAGAIN else None
+    finally:
+        os.close(file)

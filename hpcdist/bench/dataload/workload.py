@@ -12,7 +12,25 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.text import show_mean_sd
-from hpcdist.bench.benchmark import (
+from hpcdist.bench.dataload.conclusion import BRIEF, conclude, shortened, with_workers
+from hpcdist.bench.dataload.figures import (
+    DataloadCell,
+    ModelStep,
+    Passes,
+    Place,
+    Setting,
+    in_job,
+    to_cell,
+    varied,
+)
+from hpcdist.bench.dataload.settings import (
+    Combination,
+    any_data,
+    check_dataload,
+    combine_job,
+    several,
+)
+from hpcdist.bench.ranks import (
     alive,
     finish_step,
     gather,
@@ -21,12 +39,6 @@ from hpcdist.bench.benchmark import (
     should_stop,
     stop,
 )
-from hpcdist.bench.dataload.checks import any_data, check_dataload, combine_job
-from hpcdist.bench.dataload.combinations import Combination, in_job, several, varied
-from hpcdist.bench.dataload.conclusion import conclude
-from hpcdist.bench.dataload.effort import Effort, turns
-from hpcdist.bench.dataload.figures import LoadingCell, Passes, Place, Setting, StepTime, to_cell
-from hpcdist.bench.dataload.words import BRIEF, shortened, with_workers
 from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Data, DataloadJob
@@ -36,8 +48,8 @@ from hpcdist.rank.workload import Workload
 from hpcdist.training.model.checks import is_torchvision
 
 if TYPE_CHECKING:
+    from hpcdist.bench.dataload.measure import Way
     from hpcdist.bench.dataload.sources import Source
-    from hpcdist.bench.dataload.way import Way
     from hpcdist.data.arrays import Samples
 
 PLOT_NAME = "dataload.png"
@@ -70,14 +82,15 @@ class DataloadWorkload(Workload[DataloadJob]):
         """Return what measures, and torchvision where model, data or transforms need it."""
         from hpcdist.data.images.transforms import is_unchanged
 
-        modules = ["hpcdist.bench.dataload.way"]
+        modules = ["hpcdist.bench.dataload.measure"]
         model, entry = self.job.model.name, find_data_set(any_data(self.job))
         heavy_model = model is not None and is_torchvision(model)
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
         if heavy_model or transformed or "torchvision" in entry.modules:
             modules.append("torchvision")
         if model is not None:  # optimizers import torch._dynamo
-            modules += ["hpcdist.bench.dataload.model_step", "torch._dynamo"]
+            modules += ["hpcdist.training.model.models", "hpcdist.training.optimization"]
+            modules.append("torch._dynamo")
         return Preload(steps=[*modules])
 
     def run(self, context: RankContext) -> None:
@@ -88,10 +101,10 @@ class DataloadWorkload(Workload[DataloadJob]):
         # More workers than CPUs are what is tried here, and our own note says so once.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         with process_group(context, "gloo"):
-            _DataloadBenchmark(context, self.job).run()
+            _DataloadRank(context, self.job).run()
 
 
-class _DataloadBenchmark:
+class _DataloadRank:
     """One rank's part."""
 
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
@@ -106,11 +119,11 @@ class _DataloadBenchmark:
         self._places = _places(context)
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
-        self._cells: dict[tuple[Setting, int], LoadingCell] = {}
-        self._steps: list[StepTime] = []
+        self._cells: dict[tuple[Setting, int], DataloadCell] = {}
+        self._steps: list[ModelStep] = []
 
     def run(self) -> None:
-        """Every way of loading in turn, then again backwards, and what follows from it."""
+        """Measure every way of loading in turn, then again backwards, and what follows from it."""
         self._tell_plan()
         self._time_model()
         passes = turns(self._job.data.repeats)
@@ -142,6 +155,8 @@ class _DataloadBenchmark:
     def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
         setting = combination.setting
         way = self._ways.get(setting) or self._open(combination)
+        from hpcdist.bench.dataload.measure import Effort
+
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
         outcomes = gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
         measured = [passes for passes, _ in outcomes]
@@ -154,7 +169,7 @@ class _DataloadBenchmark:
         self._tell(setting, measured, [stages for _, stages in outcomes])
 
     def _open(self, combination: Combination) -> Way:
-        from hpcdist.bench.dataload.way import Way
+        from hpcdist.bench.dataload.measure import Way
 
         way = Way(
             self.context,
@@ -176,7 +191,7 @@ class _DataloadBenchmark:
         for batch_size, data in sorted(first.items()):
             if self._job.dataload.step_time_s is not None:
                 said_s = self._job.dataload.step_time_s
-                self._tell_step(StepTime(batch_size=batch_size, mean_time_s=said_s))
+                self._tell_step(ModelStep(batch_size=batch_size, mean_time_s=said_s))
             elif self._job.model.name is None:
                 return
             elif batch_size >= LEAST_BATCH:
@@ -186,10 +201,10 @@ class _DataloadBenchmark:
                     f"no step is timed with {batch_size} per batch: batch norm cannot train on it"
                 )
 
-    def _time_steps(self, data: Data, batch_size: int) -> StepTime:
+    def _time_steps(self, data: Data, batch_size: int) -> ModelStep:
         import torch
 
-        from hpcdist.bench.dataload.model_step import time_steps
+        from hpcdist.bench.dataload.measure import time_steps
 
         source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
         times_s = time_steps(
@@ -200,7 +215,7 @@ class _DataloadBenchmark:
             alive=lambda: alive(self.context),
         )
         slowest = max(gather(self.context, times_s), key=statistics.fmean)
-        return StepTime(
+        return ModelStep(
             batch_size=batch_size,
             mean_time_s=statistics.fmean(slowest),
             sd_time_s=statistics.stdev(slowest),
@@ -256,7 +271,7 @@ class _DataloadBenchmark:
             self.context.events.write("loading", **msgspec.to_builtins(cell))
             self.context.say(self._line(cell))
 
-    def _line(self, cell: LoadingCell) -> str:
+    def _line(self, cell: DataloadCell) -> str:
         settings = [each.setting for each in self._combinations]
         keys = [key for key in varied(settings) if key not in {"transform", "workers"}]
         words = [f"node {cell.node}"] if self.context.num_nodes > 1 else []
@@ -270,7 +285,7 @@ class _DataloadBenchmark:
             f"{cell.images_per_s:,.0f} images/s ({cell.repeats} x {cell.batches})"
         )
 
-    def _tell_step(self, step: StepTime) -> None:
+    def _tell_step(self, step: ModelStep) -> None:
         self._steps.append(step)
         if self.context.rank != 0:
             return
@@ -302,20 +317,28 @@ class _DataloadBenchmark:
         for sentence in (*told.headlines, *told.details):
             self.context.say(sentence)
         if self.context.is_current():
-            from hpcdist.bench.dataload.plot import MOST_AXES, draw, num_panels
+            from hpcdist.base.plotting import save
+            from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
 
             path = self.context.run.path / PLOT_NAME
-            files.write_whole(path, draw(cells, self._title(cells)))
+            files.write_whole(path, save(make_figure(cells, self._title(cells)), "png"))
             left_out = num_panels(cells) - MOST_AXES
             more = f"; {left_out} more would not be readable" if left_out > 0 else ""
             self._note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
 
-    def _title(self, cells: Sequence[LoadingCell]) -> str:
+    def _title(self, cells: Sequence[DataloadCell]) -> str:
         sizes = {cell.setting.batch_size for cell in cells}
         batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
         ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
         cpus = f"{cells[0].cpus:g} CPU{'' if cells[0].cpus == 1 else 's'}"
         return f"{self._job.data.name}{batches}{ranks}: {cpus} per node"
+
+
+def turns(repeats: int) -> list[int]:
+    """Passes in each turn: all ways of loading take one turn after the other, then once more in the
+    opposite order, so that what drifts with the time falls on all alike."""
+    first = math.ceil(repeats / 2)
+    return [first, repeats - first] if repeats > 1 else [repeats]
 
 
 def _places(context: RankContext) -> list[Place]:
@@ -327,7 +350,7 @@ def _places(context: RankContext) -> list[Place]:
     return found
 
 
-def _mean_sd(timed: LoadingCell | StepTime) -> str:
+def _mean_sd(timed: DataloadCell | ModelStep) -> str:
     return show_mean_sd(timed.mean_time_s, timed.sd_time_s)
 
 

@@ -1,28 +1,231 @@
-"""Timing calls of one form with one batch size, all ranks that take part together."""
+"""Timing calls of a model: the images, how strategies spread a batch, and the calls themselves."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from hpcdist.bench.inference.forms import Single
+from hpcdist.base.errors import HpcdistError
+from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, share_of
+from hpcdist.data.catalog import load_data
+from hpcdist.job.spec import Inference, InferenceJob
+from hpcdist.rank.context import RankContext
+from hpcdist.training.model.models import Shape
+from hpcdist.training.optimization import PRECISIONS, Autocasting
 
+_MOST_READ = 1024
+"""Of a data set; larger batches repeat them."""
 _LEAST_REPEATS = 3
 _PARTS_REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How often a batch size is timed."""
+class Images:
+    """Images to take batches from."""
 
-    repeats: int
-    warmup: int
-    max_time_s: float
+    images: Tensor
+    """[images, channels, height, width]"""
+    num_classes: int
+
+    @property
+    def shape(self) -> Shape:
+        """(channels, height, width) of an image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def batch(self, size: int, memory_format: torch.memory_format, *, pin: bool) -> Tensor:
+        """The first `size` images; begun again from the first where there are fewer."""
+        indices = torch.arange(size) % len(self.images)
+        batch = self.images[indices].contiguous(memory_format=memory_format)
+        return batch.pin_memory() if pin else batch
+
+
+def load_images(job: InferenceJob) -> Images:
+    """The images that the job names, the same in every rank."""
+    setting = job.inference
+    if setting.image_shape is None:
+        data = load_data(job.data)
+        number = min(len(data.test), max(setting.batch_sizes), _MOST_READ)
+        return Images(images=data.test.probe(number).images, num_classes=data.num_classes)
+    generator = torch.Generator().manual_seed(setting.seed)
+    # One image is enough for a batch: how fast a model is does not depend on what it sees.
+    images = torch.randn((1, *setting.image_shape), generator=generator)
+    return Images(images=images, num_classes=setting.num_classes)
+
+
+class Single:
+    """The whole batch on the first rank's device."""
+
+    uses_all_ranks = False
+    """Whether all ranks take part, and not only the first."""
+
+    def __init__(self, model: nn.Module, context: RankContext, precision: str) -> None:
+        """Take a model that is on the rank's device."""
+        self.context = context
+        self.devices = 1
+        """Over which a batch is spread."""
+        self._module: nn.Module = Autocasting(model, PRECISIONS[precision])
+        self._device = torch.device(context.device)
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this rank computes."""
+        return self.uses_all_ranks or self.context.rank == 0
+
+    def can_take(self, batch_size: int) -> bool:
+        """Whether a batch of this size can be spread over the devices."""
+        return batch_size >= 1
+
+    def share(self, images: Tensor) -> Tensor:
+        """What this rank has to do of a batch."""
+        return images
+
+    def call(self, images: Tensor) -> Tensor:
+        """Logits, on the host, of this rank's share, which is there, too."""
+        logits = self._module(self._to_model(images))
+        if not isinstance(logits, Tensor):
+            raise HpcdistError(
+                f"the model gives {type(logits).__name__}, must be a tensor",
+                hint="have its forward return the outputs of the classes, and nothing beside them",
+            )
+        return logits.cpu()  # waits for the GPU
+
+    def _to_model(self, images: Tensor) -> Tensor:
+        return images.to(self._device, non_blocking=True)
+
+    def time_parts(self, images: Tensor, repeats: int) -> dict[str, float]:  # noqa: ARG002
+        """Mean seconds of a call in parts that only this strategy has."""
+        return {}
+
+
+class DataParallel(Single):
+    """nn.DataParallel over the GPUs of the first node, driven by one process.
+
+    Without GPUs it has nothing to spread a batch over, and calls the model.
+    """
+
+    def __init__(self, model: nn.Module, context: RankContext, precision: str) -> None:
+        """Wrap a model that is on the node's first GPU."""
+        super().__init__(model, context, precision)
+        if self._device.type == "cuda":
+            self.devices = context.local_world_size
+            self._module = nn.DataParallel(self._module, device_ids=list(range(self.devices)))
+        elif not torch.cuda.is_available():
+            self._module = nn.DataParallel(self._module)
+
+    def can_take(self, batch_size: int) -> bool:
+        """Not where CPUs are asked for on a machine with GPUs: it would take these."""
+        return batch_size >= 1 and isinstance(self._module, nn.DataParallel)
+
+    def _to_model(self, images: Tensor) -> Tensor:
+        return images  # it brings each GPU its part itself
+
+    def time_parts(self, images: Tensor, repeats: int) -> dict[str, float]:
+        """Seconds in replicate, scatter and gather; waiting for each costs time, so these calls are
+        not those that count."""
+        if self.devices == 1:
+            return {}
+        clock = _PartClock(self._module)
+        with clock:
+            for _ in range(repeats):
+                self.call(images)
+        return {name: total_s / repeats for name, total_s in clock.totals_s.items()}
+
+
+class ProcessPerGpu(Single):
+    """Each rank its share of the batch, with a model of its own; ranks exchange nothing."""
+
+    uses_all_ranks = True
+
+    def __init__(self, model: nn.Module, context: RankContext, precision: str) -> None:
+        """Take a model that is on the rank's device."""
+        super().__init__(model, context, precision)
+        self.devices = context.world_size
+
+    def can_take(self, batch_size: int) -> bool:
+        """Each rank needs an image."""
+        return batch_size >= self.devices
+
+    def share(self, images: Tensor) -> Tensor:
+        """The rank's part of the images."""
+        begin, end = share_of(len(images), self.context.rank, self.devices)
+        return images[begin:end]
+
+
+class _PartClock:
+    """Times the parts of nn.DataParallel while it is entered, waiting for the GPUs after each."""
+
+    _PARTS = ("replicate", "scatter", "gather")
+
+    def __init__(self, module: Any) -> None:
+        self.totals_s = dict.fromkeys(self._PARTS, 0.0)
+        self._module = module
+
+    def __enter__(self) -> None:
+        for name in self._PARTS:
+            setattr(self._module, name, self._timed(name, getattr(self._module, name)))
+
+    def __exit__(self, *_error: object) -> None:
+        for name in self._PARTS:
+            delattr(self._module, name)  # the class's own shows again
+
+    def _timed(self, name: str, part: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._wait()
+            begin_s = time.perf_counter()
+            result = part(*args, **kwargs)
+            self._wait()
+            self.totals_s[name] += time.perf_counter() - begin_s
+            return result
+
+        return timed
+
+    def _wait(self) -> None:
+        for device in self._module.device_ids:
+            torch.cuda.synchronize(device)
+
+
+STRATEGIES: dict[str, type[Single]] = {
+    SINGLE: Single,
+    DATA_PARALLEL: DataParallel,
+    PROCESS_PER_GPU: ProcessPerGpu,
+}
+"""inference.strategies -> how it is run."""
+
+
+def left_out(
+    strategies: Sequence[str], batch_sizes: Sequence[int], context: RankContext
+) -> list[str]:
+    """Sentences on what of a benchmark is not measured, or shows little, on these devices."""
+    told = []
+    on_gpus = context.device.startswith("cuda")
+    if DATA_PARALLEL in strategies:
+        if not on_gpus and torch.cuda.is_available():
+            told.append(
+                "data_parallel: not measured, as launch.device is cpu, and nn.DataParallel would "
+                "take the GPUs that are here"
+            )
+        elif not on_gpus:
+            told.append(
+                "data_parallel: nn.DataParallel spreads a batch over GPUs only; on CPUs it calls "
+                "the model, and what is measured is the same as single"
+            )
+        elif context.num_nodes > 1:
+            told.append("data_parallel: one process reaches the GPUs of one node, node 0's")
+    small = [size for size in batch_sizes if size < context.world_size]
+    if PROCESS_PER_GPU in strategies and small:
+        listed = ", ".join(map(str, small))
+        told.append(
+            f"process_per_gpu: not measured with {listed} per batch, fewer than the "
+            f"{context.world_size} ranks"
+        )
+    return told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +267,13 @@ class Meeting:
         return float(told.item())
 
 
-def time_form(
-    form: Single, images: Tensor, effort: Effort, *, meeting: Meeting, alive: Callable[[], None]
+def time_calls(
+    strategy: Single,
+    images: Tensor,
+    setting: Inference,
+    *,
+    meeting: Meeting,
+    alive: Callable[[], None],
 ) -> Timed | None:
     """Time calls with this rank's share of a batch; None where some rank has no memory for it.
 
@@ -75,7 +283,7 @@ def time_form(
 
     def call() -> float:
         begin_s = time.perf_counter()
-        form.call(images)
+        strategy.call(images)
         time_s = time.perf_counter() - begin_s
         alive()
         return time_s
@@ -88,24 +296,24 @@ def time_form(
         torch.cuda.empty_cache()  # not above: the exception held what the call had made
         return None
     estimate_s = cold_s
-    left_s = effort.max_time_s - cold_s
-    for _ in range(effort.warmup):
+    left_s = setting.max_time_s - cold_s
+    for _ in range(setting.warmup):
         if meeting.largest(-left_s) > 0 or not meeting.goes_on():  # all do the same number
             break
         meeting.wait()
         estimate_s = call()
         left_s -= estimate_s
-    repeats = _repeats(meeting.largest(estimate_s), effort)
+    repeats = _repeats(meeting.largest(estimate_s), setting)
     times_s: list[float] = []
     while len(times_s) < repeats and meeting.goes_on():
         meeting.wait()
         times_s.append(call())
     is_whole = len(times_s) == repeats
-    parts_s = form.time_parts(images, min(repeats, _PARTS_REPEATS)) if is_whole else {}
+    parts_s = strategy.time_parts(images, min(repeats, _PARTS_REPEATS)) if is_whole else {}
     torch.cuda.empty_cache()  # the next strategy's processes may be others, on the same GPUs
     return Timed(cold_s=cold_s, times_s=times_s, parts_s=parts_s, is_whole=is_whole)
 
 
-def _repeats(estimate_s: float, effort: Effort) -> int:
-    affordable = int(effort.max_time_s / estimate_s) if estimate_s > 0 else effort.repeats
-    return min(effort.repeats, max(_LEAST_REPEATS, affordable))
+def _repeats(estimate_s: float, setting: Inference) -> int:
+    affordable = int(setting.max_time_s / estimate_s) if estimate_s > 0 else setting.repeats
+    return min(setting.repeats, max(_LEAST_REPEATS, affordable))

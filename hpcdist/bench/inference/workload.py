@@ -9,7 +9,14 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import show_mean_sd, show_time
-from hpcdist.bench.benchmark import (
+from hpcdist.bench.inference.figures import (
+    PROCESS_PER_GPU,
+    InferenceCell,
+    compare_with_single,
+    slowest,
+    timed_fields,
+)
+from hpcdist.bench.ranks import (
     alive,
     finish_step,
     gather,
@@ -19,8 +26,6 @@ from hpcdist.bench.benchmark import (
     should_stop,
     stop,
 )
-from hpcdist.bench.inference.conclusion import conclude
-from hpcdist.bench.inference.figures import PROCESS_PER_GPU, Cell, slowest, timed_fields
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.imports import Preload
@@ -32,9 +37,7 @@ from hpcdist.training.model.checks import check_model_args, check_model_name, is
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from hpcdist.bench.inference.forms import Single
-    from hpcdist.bench.inference.images import Images
-    from hpcdist.bench.inference.measure import Timed
+    from hpcdist.bench.inference.measure import Images, Single, Timed
 
 PLOT_NAME = "inference.png"
 
@@ -80,7 +83,7 @@ class InferenceWorkload(Workload[InferenceJob]):
 
     def preload(self) -> Preload:
         """Return what measures, and torchvision where model or data need it."""
-        modules = ["hpcdist.bench.inference.measure", "hpcdist.bench.inference.images"]
+        modules = ["hpcdist.bench.inference.measure"]
         entry = find_data_set(self.job.data)
         if is_torchvision(self.job.model.name) or "torchvision" in entry.modules:
             modules.append("torchvision")
@@ -93,16 +96,16 @@ class InferenceWorkload(Workload[InferenceJob]):
         torch.set_num_threads(context.num_threads)
         # gloo also on GPUs: a rank that waits in NCCL would keep its GPU busy, which is measured.
         with process_group(context, "gloo"), torch.no_grad():
-            _InferenceBenchmark(context, self.job).run()
+            _InferenceRank(context, self.job).run()
 
 
-class _InferenceBenchmark:
+class _InferenceRank:
     """One rank's part."""
 
     def __init__(self, context: RankContext, job: InferenceJob) -> None:
         import torch
 
-        from hpcdist.bench.inference.images import load_images
+        from hpcdist.bench.inference.measure import load_images
 
         self.context = context
         self.setting = job.inference
@@ -110,17 +113,17 @@ class _InferenceBenchmark:
         self._device = torch.device(context.device)
         self._images: Images = load_images(job)
         self._model, self._memory_format = self._build()
-        self._cells: list[Cell] = []
+        self._cells: list[InferenceCell] = []
 
     def run(self) -> None:
         """Every strategy with every batch size, and what follows from it."""
-        from hpcdist.bench.inference.forms import FORMS, left_out
+        from hpcdist.bench.inference.measure import STRATEGIES, left_out
 
         setting = self.setting
         for sentence in left_out(setting.strategies, setting.batch_sizes, self.context):
             self._note(sentence)
         forms = {
-            strategy: FORMS[strategy](self._model, self.context, setting.precision)
+            strategy: STRATEGIES[strategy](self._model, self.context, setting.precision)
             for strategy in setting.strategies
         }
         # What is compared is measured one after the other: the speed of a machine drifts.
@@ -165,16 +168,12 @@ class _InferenceBenchmark:
         return is_whole
 
     def _time(self, form: Single, size: int) -> Timed | None:
-        from hpcdist.bench.inference.measure import Effort, Meeting, time_form
+        from hpcdist.bench.inference.measure import Meeting, time_calls
 
-        setting = self.setting
-        effort = Effort(
-            repeats=setting.repeats, warmup=setting.warmup, max_time_s=setting.max_time_s
-        )
-        return time_form(
+        return time_calls(
             form,
             form.share(self._batch(size)),
-            effort,
+            self.setting,
             meeting=Meeting(
                 is_alone=not form.uses_all_ranks,
                 is_to_leave=lambda: is_asked_to_stop(self.context),
@@ -187,7 +186,7 @@ class _InferenceBenchmark:
 
     # What is told.
 
-    def _tell(self, cell: Cell) -> None:
+    def _tell(self, cell: InferenceCell) -> None:
         self._cells.append(cell)
         self.context.events.write("inference", **msgspec.to_builtins(cell))
         if cell.mean_time_s is None:
@@ -207,25 +206,28 @@ class _InferenceBenchmark:
         """The plot and the sentences, by the first rank, of what has been measured."""
         if self.context.rank != 0 or not self._cells:
             return
-        for sentence in conclude(self._cells):
+        for sentence in compare_with_single(self._cells):
             self.context.say(sentence)
         if self.context.is_current():
-            from hpcdist.bench.inference.plot import draw
+            from hpcdist.base.plotting import save
+            from hpcdist.bench.inference.report import make_figure
 
             title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
             path = self.context.run.path / PLOT_NAME
-            files.write_whole(path, draw(self._cells, title))
+            files.write_whole(path, save(make_figure(self._cells, title), "png"))
             self._note(f"plot with error bars: {PLOT_NAME} in the run directory")
 
 
-def _to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> Cell:
+def _to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:
     """One cell from what the ranks that took part measured."""
     timed = [outcome for outcome in outcomes if outcome is not None]
     if len(timed) < len(outcomes):
-        return Cell(strategy=strategy, batch_size=size, devices=devices, error="out of memory")
+        return InferenceCell(
+            strategy=strategy, batch_size=size, devices=devices, error="out of memory"
+        )
     times_s = slowest([outcome.times_s for outcome in timed])
     cold_s = max(outcome.cold_s for outcome in timed)
-    return Cell(
+    return InferenceCell(
         strategy=strategy,
         batch_size=size,
         devices=devices,

@@ -101,24 +101,15 @@ def final_figures(run: RunSummary) -> dict[str, float]:
     return {name: value for name, value in known.items() if abs(value) < _LARGEST}
 
 
-def benchmark_points(run: RunSummary) -> Iterator[tuple[str, int, float]]:
-    """(series, place of the step, value) of a benchmark: by bytes, or by images per batch."""
-    for size in run.all_reduce.sizes if run.all_reduce else []:
-        yield "allreduce/bus_bytes_per_s", size.bytes, size.bus_bytes_per_s
-        yield "allreduce/median_time_s", size.bytes, size.median_time_s
-    for cell in run.inference.cells if run.inference else []:
-        if cell.images_per_s is not None:
-            yield f"inference/{cell.strategy}_images_per_s", cell.batch_size, cell.images_per_s
-
-
 def whole_history(run: RunSummary, created_s: float) -> History:
     """What a run recorded, what its benchmark measured, and its figures as a whole, as series of
     one point each; `created_s` is the Unix time where none was recorded."""
     history = read_history(Path(run.path)) if run.path else {}
     last_s = max((points[-1].time_s for points in history.values() if points), default=created_s)
-    for name, step, value in benchmark_points(run):
-        if value < _LARGEST and step < _LAST_STEP:
-            history.setdefault(name, []).append(Point(step, last_s, value))
+    for benchmark, result in run.benchmark_results:
+        for name, step, value in benchmark.points(result):
+            if value < _LARGEST and step < _LAST_STEP:
+                history.setdefault(name, []).append(Point(step, last_s, value))
     for name, value in final_figures(run).items():
         history[name] = [Point(run.steps or 0, last_s, value)]
     return history

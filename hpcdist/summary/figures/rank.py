@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.benchmark_values import (
-    AllReduceSummary,
-    InferenceSummary,
-    LoadingSummary,
-)
-from hpcdist.summary.figures.benchmarks import (
-    all_reduce_summary,
-    inference_summary,
-    loading_summary,
-)
 from hpcdist.summary.figures.timing import Spans, StepTotals
 from hpcdist.summary.read.records import (
     Evaluation,
@@ -69,9 +60,8 @@ class RankFigures(Struct, frozen=True, kw_only=True):
     memory: Memory | None
     max_rss_bytes: int | None
     max_cuda_bytes: int | None
-    all_reduce: AllReduceSummary | None = None
-    inference: InferenceSummary | None = None
-    loading: LoadingSummary | None = None
+    benchmarks: dict[str, Any] = {}
+    """Results by the keys of benchmarks; None where nothing was measured."""
 
 
 def measure_rank(record: RankRecord) -> RankFigures:
@@ -100,9 +90,9 @@ def measure_rank(record: RankRecord) -> RankFigures:
         memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
-        all_reduce=all_reduce_summary(record.collectives, record.pairs),
-        inference=inference_summary(record.cells),
-        loading=loading_summary(record.loadings, record.model_steps),
+        benchmarks={
+            benchmark.key: benchmark.summarize(record.measurements) for benchmark in BENCHMARKS
+        },
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from hpcdist.base.statistics import mean
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import Accounting
@@ -114,10 +115,8 @@ def measure_run(
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
-        all_reduce=_newest_of_lowest_rank(ranks, lambda figures: figures.all_reduce),
-        inference=_newest_of_lowest_rank(ranks, lambda figures: figures.inference),
-        loading=_newest_of_lowest_rank(ranks, lambda figures: figures.loading),
         verdict=_verdict(record.verdict) if record.verdict else None,
+        **_benchmark_results(ranks),
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
         usage=summarize_usage(nodes),
         cost=cost_by_events(
@@ -367,6 +366,14 @@ def _by(ranks: Iterable[RankFigures], key: Callable[[RankFigures], int]) -> dict
     for figures in ranks:
         groups[key(figures)].append(figures)
     return dict(groups)
+
+
+def _benchmark_results(ranks: Sequence[RankFigures]) -> dict[str, Any]:
+    keys = [benchmark.key for benchmark in BENCHMARKS]
+    return {
+        key: _newest_of_lowest_rank(ranks, lambda figures: figures.benchmarks.get(key))  # noqa: B023
+        for key in keys
+    }
 
 
 def _newest_of_lowest_rank(

@@ -18,6 +18,7 @@ from hpcdist.runs.run import Run, is_event_file, is_run
 from hpcdist.runs.spec import RunSpec, SweepPlace
 from hpcdist.summary.read.event_file import DecodedFile, decode_file
 from hpcdist.summary.read.records import (
+    BENCHMARK_EVENTS,
     EVENT_TYPES,
     AttemptRecord,
     Fault,
@@ -114,11 +115,7 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
         memories=found["memory"],
         notes=found["note"],
         ends=found["end"],
-        collectives=found["collective"],
-        pairs=found["pair"],
-        cells=found["inference"],
-        loadings=found["loading"],
-        model_steps=found["model_step"],
+        measurements={kind: found[kind] for kind in BENCHMARK_EVENTS},
         faults=faults,
     )
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from hpcdist.agent.usage import NodeBegin, UsageWindow
-from hpcdist.bench.dataload.figures import LoadingCell, StepTime
-from hpcdist.bench.inference.figures import Cell
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.verdict import Verdict
 
@@ -140,32 +139,10 @@ class End(Struct, frozen=True, kw_only=True, tag_field="event", tag="end"):
     max_cuda_bytes: Count | None = None
 
 
-class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
-    """All-reduces of one size over all ranks; without a size where an older version wrote it."""
-
-    bytes: Count = 0
-    ranks: Annotated[int, Meta(ge=1)] = 1
-    iterations: Count = 0
-    mean_time_s: Seconds = 0.0
-    median_time_s: Seconds = 0.0
-    p95_time_s: Seconds = 0.0
-    min_time_s: Seconds = 0.0
-    algorithm_bytes_per_s: PerSecond = 0.0
-    bus_bytes_per_s: PerSecond = 0.0
-    dtype: str | None = None
-    checked: bool = False
-
-
-class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
-    """All-reduces between two nodes."""
-
-    nodes: tuple[int, int]
-    hosts: tuple[str, str]
-    bytes: Count
-    mean_time_s: Seconds
-    median_time_s: Seconds
-    alone: bool = False
-
+BENCHMARK_EVENTS = {
+    kind: event for benchmark in BENCHMARKS for kind, event in benchmark.events.items()
+}
+"""Kinds of events that only benchmarks record, and their types."""
 
 EVENT_TYPES: dict[str, type[Struct]] = {
     "start": Start,
@@ -176,17 +153,13 @@ EVENT_TYPES: dict[str, type[Struct]] = {
     "checkpoint": Save,
     "memory": Memory,
     "note": Note,
-    "collective": Collective,
-    "pair": NodePair,
-    "inference": Cell,
-    "loading": LoadingCell,
-    "model_step": StepTime,
     "node": NodeBegin,
     "usage": UsageWindow,
     "end": End,
+    **BENCHMARK_EVENTS,
 }
-"""Events that the summary reads. Their tags are their kinds; `Cell`, `LoadingCell` and `StepTime`
-have none, as they stand in the summary as they are, and a tag would stand there too."""
+"""Events that the summary reads. Their tags are their kinds; those of benchmarks that stand in the
+summary as they are have none, as a tag would stand there too."""
 
 OTHER_KINDS = ("model", "setup", "stop", "place")
 """Events of ours that are no concern of the summary; there may be more."""
@@ -215,11 +188,8 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     memories: list[Memory] = []
     notes: list[Note]
     ends: list[End]
-    collectives: list[Collective] = []
-    pairs: list[NodePair] = []
-    cells: list[Cell] = []
-    loadings: list[LoadingCell] = []
-    model_steps: list[StepTime] = []
+    measurements: dict[str, list[Any]] = {}
+    """Events of benchmarks, by kind."""
     faults: list[Fault]
 
 

@@ -6,20 +6,18 @@ Columns are called as the keys of the JSON; `benchmark` says which of them a lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
-from hpcdist.bench.dataload.figures import LoadingCell, Setting, StepTime
-from hpcdist.bench.inference.figures import Cell
-from hpcdist.summary.figures.benchmark_values import PairFigures, SizeFigures
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.values import SCHEMA, RunSummary, Summary
 
 _OF_RUN = ("run", "job", "state", "gpus_per_node", "world_size")
-_KINDS: tuple[type[Struct], ...] = (SizeFigures, PairFigures, Cell, LoadingCell, StepTime)
+_KINDS = [kind for benchmark in BENCHMARKS for kind in benchmark.measurements.values()]
 
 
 def to_benchmarks_csv(summary: Summary) -> str:
@@ -37,32 +35,24 @@ def _reader(name: str) -> Callable[[dict[str, Any]], Any]:
 
 def _columns() -> list[str]:
     """The fields of all kinds of measurements, each once."""
-    found: dict[str, None] = {}
-    for kind in _KINDS:
-        for name in kind.__struct_fields__:
-            if name == "setting":
-                found |= dict.fromkeys(f"setting.{key}" for key in Setting.__struct_fields__)
-            elif name != "parts_s":
-                found[name] = None
-    return list(found)
+    names = [name for kind in _KINDS for name in _fields(kind)]
+    return list(dict.fromkeys(names))
+
+
+def _fields(kind: type[Struct], prefix: str = "") -> Iterator[str]:
+    """With the fields of structs within; what keys a dict has, only the measurements tell."""
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            yield from _fields(field.type, f"{prefix}{field.name}.")
+        elif get_origin(field.type) is not dict:
+            yield f"{prefix}{field.name}"
 
 
 def _rows(run: RunSummary) -> Iterator[dict[str, Any]]:
     head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
-    for benchmark, value in _measured(run):
-        cells = dict(_flat(msgspec.to_builtins(value)))
-        yield {**head, "benchmark": benchmark, **cells}
-
-
-def _measured(run: RunSummary) -> Iterator[tuple[str, Struct]]:
-    if run.all_reduce:
-        yield from (("all_reduce", size) for size in run.all_reduce.sizes)
-        yield from (("pair", pair) for pair in run.all_reduce.pairs)
-    if run.inference:
-        yield from (("inference", cell) for cell in run.inference.cells)
-    if run.loading:
-        yield from (("loading", cell) for cell in run.loading.cells)
-        yield from (("model_step", step) for step in run.loading.steps)
+    for benchmark, result in run.benchmark_results:
+        for kind, value in benchmark.measured(result):
+            yield {**head, "benchmark": kind, **dict(_flat(msgspec.to_builtins(value)))}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.base.files import shipped_folder
-from hpcdist.base.plotting import drawing, save
+from hpcdist.base.plotting import Picture, drawing, save
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.base.text import shown
 from hpcdist.base.version import __version__
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.report.again import command_again
-from hpcdist.summary.report.pictures.catalogue import Picture, find_pictures
+from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.report import Report, Section
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.values import RunSummary

@@ -13,10 +13,7 @@ from hpcdist.base.text import (
     shown,
     spread_text,
 )
-from hpcdist.bench.inference.figures import SINGLE
 from hpcdist.summary.compare.sizes import num_gpus
-from hpcdist.summary.figures.benchmark_values import InferenceSummary
-from hpcdist.summary.figures.benchmarks import all_reduce_sentences
 from hpcdist.summary.values import Group, RunSummary, UsageSummary, VerdictSummary
 
 _LONG_ENOUGH_S = 60.0
@@ -89,25 +86,16 @@ def _why_no_speed(done: Sequence[RunSummary]) -> str:
 
 def is_benchmark(run: RunSummary) -> bool:
     """It measured something else than training steps."""
-    return any(found is not None for found in (run.all_reduce, run.inference, run.loading))
+    return bool(run.benchmark_results)
 
 
 def _benchmark_sentences(run: RunSummary) -> str:
-    told = all_reduce_sentences(run.all_reduce) if run.all_reduce else []
-    told += [*_most_images(run.inference), *run.inference.conclusions] if run.inference else []
-    told += run.loading.conclusions if run.loading else []
-    return " ".join(map(shown, told)) + _shared_cpus(run)
-
-
-def _most_images(summary: InferenceSummary) -> Iterator[str]:
-    """The most that one process and one device reach, which the others are held against."""
-    cells = [cell for cell in summary.cells if cell.strategy == SINGLE and cell.images_per_s]
-    if cells:
-        best = max(cells, key=lambda cell: cell.images_per_s or 0.0)
-        yield (
-            f"single reaches {best.images_per_s or 0.0:,.0f} images/s, "
-            f"with {number_of(best.batch_size, 'image')} per batch."
-        )
+    sentences = [
+        sentence
+        for benchmark, result in run.benchmark_results
+        for sentence in benchmark.conclusions(result)
+    ]
+    return " ".join(map(shown, sentences)) + _shared_cpus(run)
 
 
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
@@ -170,7 +158,8 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
             for attempt in run.attempts[:-1]
             if attempt.message
         ]
-    told += [shown(text) for text in run.loading.details] if run.loading else []
+    for benchmark, result in run.benchmark_results:
+        told += map(shown, benchmark.details(result))
     told += map(shown, _usage_remarks(run))
     told += [shown(note) for note in run.notes]
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)

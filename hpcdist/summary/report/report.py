@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges
 from hpcdist.summary.compare.conclusions import conclusions, headline, run_conclusions
-from hpcdist.summary.report.benchmark_table import benchmark_tables
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
 from hpcdist.summary.report.resources import resource_tables
 from hpcdist.summary.report.runs import (
@@ -164,7 +163,8 @@ def _whole(section: Section) -> Section:
 
 def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
     for row in rows:
-        yield from benchmark_tables(row.run, row.number)
+        for benchmark, result in row.run.benchmark_results:
+            yield from benchmark.tables(result, row.number)
 
 
 def _brief(section: Section, *, times_accuracy: bool) -> Section:

@@ -4,9 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hpcdist.bench.allreduce.measure import Effort, measure_all_reduce
+from hpcdist.bench.allreduce import measure
+from hpcdist.bench.allreduce.measure import measure_all_reduce
+from hpcdist.job.spec import Allreduce
 
-EFFORT = Effort(iterations=2_000_000, warmup=2, max_time_s=600, check=True)
+EFFORT = Allreduce(iterations=2_000_000, warmup=2, max_time_s=600, check=True)
 
 
 @pytest.fixture
@@ -38,8 +40,56 @@ def test_before_the_first_chunk_there_is_nothing_to_keep(group, number):
 
 
 def test_nobody_who_stays_measures_less(group):
-    effort = Effort(iterations=50, warmup=1, max_time_s=600, check=False)
+    effort = Allreduce(iterations=50, warmup=1, max_time_s=600, check=False)
     measured = measure_all_reduce(torch.zeros(8), effort)
     assert measured is not None
     assert measured.is_whole
     assert len(measured.times_s) == 50
+
+
+def added_up(number, num_ranks, dtype=torch.float32, leave_out=()):
+    """What an all-reduce gives, with rounding after each addition."""
+    total = torch.zeros(number, dtype=dtype)
+    for rank in range(num_ranks):
+        own = torch.empty(number, dtype=dtype)
+        measure._fill(own, rank=rank, num_ranks=num_ranks)
+        if rank not in leave_out:
+            total += own
+    return total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 300])
+def test_right_sums_pass_in_every_type(dtype, num_ranks):
+    measure._require_sums(added_up(2_500, num_ranks, dtype), rank=0, num_ranks=num_ranks)
+
+
+def test_buffers_of_more_than_one_block_pass(monkeypatch):
+    monkeypatch.setattr(measure, "_BLOCK_NUMBERS", 64)
+    measure._require_sums(added_up(1_001, 3), rank=0, num_ranks=3)
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_each_rank_matters(lost):
+    with pytest.raises(measure.WrongSumError):
+        measure._require_sums(added_up(64, 4, leave_out={lost}), rank=0, num_ranks=4)
+
+
+def test_parts_in_exchanged_places_are_seen():
+    total = added_up(4_096, 4)
+    exchanged = torch.cat([total[1_024:2_048], total[:1_024], total[2_048:]])
+    with pytest.raises(measure.WrongSumError):
+        measure._require_sums(exchanged, rank=0, num_ranks=4)
+
+
+def test_the_error_names_the_rank_the_size_and_the_first_wrong_number(monkeypatch):
+    monkeypatch.setattr(measure, "_BLOCK_NUMBERS", 64)
+    total = added_up(1_000, 4)
+    total[700] += 1
+    total[701] = 0
+    expected = (
+        "rank 2 has wrong sums over 4 ranks, of 4,000 bytes: 2 of 1,000 numbers; "
+        "the first, number 700, is 4 and must be 3"
+    )
+    with pytest.raises(measure.WrongSumError, match=f"^{expected}$"):
+        measure._require_sums(total, rank=2, num_ranks=4)

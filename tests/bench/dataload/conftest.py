@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.bench.dataload.figures import LoadingCell, Setting
+from hpcdist.bench.dataload.figures import DataloadCell, Setting
 
 PARTS = {
     "read": 20e-6,
@@ -19,10 +19,10 @@ def cell():
 
     def make(workers, time_ms, *, sd_ms=0.1, parts_s=PARTS, node=0, ranks=1, cpus=2.0, **options):
         fields = {
-            key: options.pop(key) for key in list(options) if key in LoadingCell.__struct_fields__
+            key: options.pop(key) for key in list(options) if key in DataloadCell.__struct_fields__
         }
         setting = Setting(**{"batch_size": 64, "workers": workers, **options})
-        return LoadingCell(
+        return DataloadCell(
             **{
                 "setting": setting,
                 "node": node,

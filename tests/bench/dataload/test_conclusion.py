@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdist.bench.dataload.conclusion import Conclusion, conclude
-from hpcdist.bench.dataload.figures import StepTime
+from hpcdist.bench.dataload.figures import ModelStep
 
 TIMES_MS = {0: 60.0, 1: 58.0, 2: 33.0, 4: 32.9}
 
@@ -66,7 +66,7 @@ def test_passes_that_differ_greatly_tell_nothing_but_that(cells):
 
 def test_only_the_transform_whose_passes_differ_greatly_is_not_told(cells):
     loud = cells({0: 200.0, 2: 168.0}, sd_ms=204.0, transform="light")
-    conclusion = conclude([*cells(), *loud], [StepTime(batch_size=64, mean_time_s=0.01)])
+    conclusion = conclude([*cells(), *loud], [ModelStep(batch_size=64, mean_time_s=0.01)])
     assert conclusion.headlines == [
         "Best with 2 workers: 1,939 images/s with transform none.",
         (
@@ -96,7 +96,7 @@ def test_a_better_mean_with_more_workers_is_told_to_be_within_the_noise(cells):
 
 
 def test_lines_of_details_are_short(cells):
-    step = StepTime(batch_size=64, mean_time_s=0.1, model="resnet18", on_cpus=True)
+    step = ModelStep(batch_size=64, mean_time_s=0.1, model="resnet18", on_cpus=True)
     pipeline = "RandomHorizontalFlip, RandomAffine(degrees=5, translate=[0.1, 0.1], scale=[0.5, 2])"
     options = {"first_time_s": 0.1, "first_files": "warm", "cache": False, "sd_ms": 8.0}
     for parts_s in ({"read": 1e-3, "decode": 1e-3}, {"transform": 1e-3, "hand_over": 1e-3}):
@@ -133,8 +133,8 @@ def test_without_workers_may_be_best(cells):
 
 
 def test_the_slower_of_model_and_loading_is_the_bottleneck(cells):
-    slow = StepTime(batch_size=64, mean_time_s=0.1, model="resnet50")
-    fast = StepTime(batch_size=64, mean_time_s=0.011)
+    slow = ModelStep(batch_size=64, mean_time_s=0.1, model="resnet50")
+    fast = ModelStep(batch_size=64, mean_time_s=0.011)
     assert headline(cells(), slow).endswith("\nLoading is not the bottleneck, the model is.")
     took = "A step of resnet50 takes 100 ms, a batch 33 ms: ready before it is wanted."
     assert took in told(cells(), slow)
@@ -145,7 +145,7 @@ def test_the_slower_of_model_and_loading_is_the_bottleneck(cells):
 
 
 def test_the_bottleneck_is_told_by_transform_where_it_differs(cells):
-    step = StepTime(batch_size=64, mean_time_s=0.05)
+    step = ModelStep(batch_size=64, mean_time_s=0.05)
     several = [*cells(), *cells({2: 100.0}, transform="light")]
     assert headline(several, step).splitlines()[1:] == [
         "Loading is the bottleneck with transform light: the model waits 50 % of the time.",
@@ -155,12 +155,12 @@ def test_the_bottleneck_is_told_by_transform_where_it_differs(cells):
 
 def test_a_model_on_the_same_cpus_is_told_to_slow_loading_down(cells):
     """The images of a batch take 64 x 0.52 ms of work, on 2 CPUs."""
-    step = StepTime(batch_size=64, mean_time_s=0.1, model="mlp", on_cpus=True)
+    step = ModelStep(batch_size=64, mean_time_s=0.1, model="mlp", on_cpus=True)
     assert "want the same CPUs: together a step takes about 117 ms." in told(cells(), step)
 
 
 def test_a_step_time_of_another_batch_size_is_not_compared(cells):
-    step = StepTime(batch_size=32, mean_time_s=0.1)
+    step = ModelStep(batch_size=32, mean_time_s=0.1)
     assert "keeps up with training steps" in told(cells(), step)
     assert "bottleneck" not in headline(cells(), step)
 

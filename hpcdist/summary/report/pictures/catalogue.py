@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from hpcdist.base.plotting import label
+from hpcdist.base.plotting import Picture, first, label
 from hpcdist.base.text import format_percent, format_ranges
+from hpcdist.bench.benchmark import NumberedResult
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.run import slug
-from hpcdist.summary.report.pictures import bandwidth, over_time, scaling, shares
+from hpcdist.summary.report.pictures import over_time, scaling, shares
 from hpcdist.summary.report.pictures.series import read_heat_map, read_learning, read_usage
 from hpcdist.summary.report.report import Section
 from hpcdist.summary.report.runs import Row
@@ -19,22 +21,10 @@ from hpcdist.summary.report.shares import alone_losses
 from hpcdist.summary.values import Losses
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 MOST_HEAT_MAPS = 3
-MOST_BENCHMARKS = 3
 MOST_USAGES = 3
-
-
-class Picture(NamedTuple):
-    """A picture that can be drawn."""
-
-    name: str
-    """Of its file, without an ending; no two pictures of a summary have the same."""
-    title: str
-    description: str
-    """What is to be seen, also for those who cannot see it; what was left out."""
-    draw: Callable[[], Figure]
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
@@ -54,7 +44,6 @@ def _of_section(section: Section) -> Iterator[Picture]:
     yield from _heat_maps(section)
     yield from _learning(section)
     yield from _usage(section)
-    yield from _bandwidth(section)
     yield from _benchmarks(section)
 
 
@@ -118,7 +107,7 @@ def _alone_shares(section: Section, alone: Sequence[Losses]) -> Picture:
 def _phases(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
     if rows:
-        drawn, left_out = _first(rows, shares.MOST_RUNS)
+        drawn, left_out = first(rows, shares.MOST_RUNS)
         title = f"{label(section.name)}: what a step consists of"
         description = f"One bar per run: number, nodes x GPUs.{left_out}"
         draw = functools.partial(shares.draw_phases, drawn, title)
@@ -129,7 +118,7 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
     several = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
     largest = sorted(several, key=lambda row: -row.run.world_size)
-    drawn, left_out = _first(largest, MOST_HEAT_MAPS)
+    drawn, left_out = first(largest, MOST_HEAT_MAPS)
     for row in drawn:
         found = read_heat_map(Path(row.run.path)) if row.run.path else None
         if found is not None:
@@ -141,7 +130,7 @@ def _heat_maps(section: Section) -> Iterator[Picture]:
 
 def _learning(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
-    drawn, left_out = _first(_of_each_size_first(rows), over_time.MOST_LINES)
+    drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
     drawn = sorted(drawn, key=lambda row: row.number)
     named = [
         over_time.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in drawn
@@ -161,7 +150,7 @@ def _usage(section: Section) -> Iterator[Picture]:
     """Of the largest runs."""
     sampled = [row for row in section.rows if row.run.usage and row.run.path]
     largest = sorted(sampled, key=lambda row: -row.run.world_size)
-    drawn, left_out = _first(largest, MOST_USAGES)
+    drawn, left_out = first(largest, MOST_USAGES)
     for row in drawn:
         found = read_usage(Path(row.run.path or ""))
         if found is not None:
@@ -171,34 +160,20 @@ def _usage(section: Section) -> Iterator[Picture]:
             yield Picture(f"{slug(row.run.run)}-usage", title, description, draw)
 
 
-def _bandwidth(section: Section) -> Iterator[Picture]:
-    drawn, left_out = _first(
-        [row for row in section.rows if row.run.all_reduce], bandwidth.MOST_RUNS
-    )
-    if drawn:
-        title = f"{label(section.name)}: all-reduce by size"
-        description = f"One line per run: number, nodes x GPUs.{left_out}"
-        draw = functools.partial(bandwidth.draw, drawn, title)
-        yield Picture(f"{slug(section.name)}-allreduce", title, description, draw)
-
-
 def _benchmarks(section: Section) -> Iterator[Picture]:
-    """The pictures that inference and dataload also leave in their runs' folders."""
-    from hpcdist.bench.dataload import plot as loading
-    from hpcdist.bench.inference import plot as inference
-
-    measured = [row for row in section.rows if row.run.inference or row.run.loading]
-    drawn, left_out = _first(measured[::-1], MOST_BENCHMARKS)
-    for row in drawn:
-        name, title = slug(row.run.run), f"#{row.number} {label(row.run.run)}"
-        if (found := row.run.inference) and any(cell.mean_time_s for cell in found.cells):
-            draw = functools.partial(inference.make_figure, found.cells, f"{title}: inference")
-            description = f"Time per batch and images/s by batch size.{left_out}"
-            yield Picture(f"{name}-inference", f"{title}: inference", description, draw)
-        if (loaded := row.run.loading) and loaded.cells:
-            draw = functools.partial(loading.make_figure, loaded.cells, f"{title}: loading")
-            description = f"Time to load a batch by workers.{left_out}"
-            yield Picture(f"{name}-loading", f"{title}: loading", description, draw)
+    for benchmark in BENCHMARKS:
+        runs = [
+            NumberedResult(
+                number=row.number,
+                run=row.run.run,
+                size=f"{row.run.nodes} x {row.run.gpus_per_node}",
+                result=result,
+            )
+            for row in section.rows
+            if (result := getattr(row.run, benchmark.key)) is not None
+        ]
+        if runs:
+            yield from benchmark.pictures(section.name, runs)
 
 
 def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
@@ -211,11 +186,6 @@ def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
         places.append(counts[kind])
         counts[kind] += 1
     return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
-
-
-def _first(rows: Sequence[Row], most: int) -> tuple[Sequence[Row], str]:
-    left_out = len(rows) - most
-    return rows[:most], f" Only {most} of {len(rows)} runs are drawn." if left_out > 0 else ""
 
 
 def _numbers(rows: Sequence[Row]) -> str:

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from hpcdist.bench.dataload.combinations import combine, in_words, several, varied
+from hpcdist.bench.dataload.figures import varied
+from hpcdist.bench.dataload.settings import combine, in_words, several
 from hpcdist.job.spec import LoadedData
 
 

@@ -4,10 +4,13 @@ from itertools import chain, combinations
 
 import pytest
 
-from hpcdist.bench.allreduce.pairs import (
+from hpcdist.bench.allreduce.figures import (
+    algorithm_bandwidth,
+    bus_bandwidth,
     common_node,
     next_to_confirm,
     one_by_one,
+    percentile,
     plan_rounds,
     slow_pairs,
     tournament,
@@ -70,3 +73,23 @@ def test_a_pair_that_is_slow_only_beside_what_was_measured_again_is_measured_aga
         asked.append(pair)
     assert asked == [(1, 3), (0, 1), (1, 2), (0, 3)]
     assert slow_pairs(first) == [(0, 3)]
+
+
+def test_algorithm_bandwidth_is_size_over_time():
+    assert algorithm_bandwidth(256_000_000, 0.5) == 512e6
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
+def test_bus_bandwidth_counts_what_each_rank_must_send(ranks, factor):
+    assert bus_bandwidth(1_000, 1e-3, ranks) == pytest.approx(factor * 1e6)
+
+
+def test_no_time_gives_no_bandwidth():
+    assert bus_bandwidth(1_000, 0.0, 4) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("share", "value"), [(0.0, 1.0), (0.5, 10.0), (0.95, 19.0), (1.0, 20.0)], ids=str
+)
+def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(share, value):
+    assert percentile([float(number) for number in range(20, 0, -1)], share) == value

@@ -3,14 +3,14 @@
 import pytest
 
 from hpcdist.base.plotting import LINES
-from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, Cell
-from hpcdist.bench.inference.plot import make_figure
+from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, InferenceCell
+from hpcdist.bench.inference.report import make_figure
 
 STRATEGIES = (SINGLE, DATA_PARALLEL, PROCESS_PER_GPU)
 
 
 def timed(strategy, batch_size, mean_time_s):
-    return Cell(
+    return InferenceCell(
         strategy=strategy,
         devices=1,
         batch_size=batch_size,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcdist.bench.dataload.effort import Effort, first_batches, fit, turns
+from hpcdist.bench.dataload.measure import Effort, first_batches, fit
+from hpcdist.bench.dataload.workload import turns
 
 
 @pytest.mark.parametrize(("repeats", "expected"), [(1, [1]), (2, [1, 1]), (5, [3, 2])])

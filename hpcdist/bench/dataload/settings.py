@@ -1,4 +1,4 @@
-"""From the lists of a job to the ways of loading that are measured; pure."""
+"""The ways of loading that a job compares, and the check of them where it is submitted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Any
 
 import msgspec
 
+from hpcdist.base.errors import JobError
 from hpcdist.bench.dataload.figures import OF_WORKERS, Setting
-from hpcdist.job.spec import Data, LoadedData
+from hpcdist.data.catalog import check_data, find_data_set
+from hpcdist.data.images.device_transforms import check_device_transform
+from hpcdist.job.check import check_each_once, show
+from hpcdist.job.spec import Data, DataloadJob, LoadedData
+from hpcdist.training.model.checks import check_model_name
 
 _OF_FILES = ("decoder", "reads", "cache", "handover")
 """Keys that mean nothing where the data set is in memory."""
@@ -18,8 +23,20 @@ _OF_FILES = ("decoder", "reads", "cache", "handover")
 _OF_TRANSFORM = ("device_transform",)
 """Keys that mean nothing where nothing is left to be done to whole batches."""
 
-_ORDER = tuple(Setting.__struct_fields__)
+_KEYS = tuple(Setting.__struct_fields__)
 """The last changes fastest: neighbours in time are those that are most compared."""
+
+_MOST_COMBINATIONS = 1_000
+"""More is taken for a mistake: that many take hours."""
+
+_SHARED = tuple(
+    key
+    for key in LoadedData.__struct_fields__
+    if key in Data.__struct_fields__ and key not in Setting.__struct_fields__
+)
+"""Keys with one value for all combinations."""
+
+_USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +53,10 @@ def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
     """Every combination once; those that differ only in what has no effect are one."""
     from hpcdist.data.images.device_transforms import divide
 
-    values = [several(data, key) for key in _ORDER]
+    values = [several(data, key) for key in _KEYS]
     found: dict[Setting, Combination] = {}
     for point in itertools.product(*values):
-        chosen = dict(zip(_ORDER, point, strict=True))
+        chosen = dict(zip(_KEYS, point, strict=True))
         of_workers = () if chosen["workers"] else OF_WORKERS
         of_files = _OF_FILES if in_memory else ()
         of_transform = () if divide(chosen["transform"]).rest else _OF_TRANSFORM
@@ -88,16 +105,6 @@ def _arguments(given: Any) -> str:
     return "" if given is None else str(given)
 
 
-_SHARED = tuple(
-    key
-    for key in LoadedData.__struct_fields__
-    if key in Data.__struct_fields__ and key not in Setting.__struct_fields__
-)
-"""Keys with one value for all combinations."""
-
-_USUAL = {field.name: field.default for field in msgspec.structs.fields(Data)}
-
-
 def _combination(
     data: LoadedData, chosen: dict[str, Any], without_effect: Sequence[str]
 ) -> Combination:
@@ -108,13 +115,52 @@ def _combination(
     return Combination(data=Data(**shared, **of_data), setting=setting)
 
 
-def varied(settings: Sequence[Setting]) -> list[str]:
-    """The keys in which settings differ."""
-    return [key for key in _ORDER if len({getattr(setting, key) for setting in settings}) > 1]
+def check_dataload(job: DataloadJob) -> None:
+    """Raise JobError for all that can be known to be wrong without importing torch."""
+    if job.model.name is not None:
+        check_model_name(job.model.name)
+        if job.dataload.step_time_s is not None:
+            raise JobError(
+                f"model.name is {job.model.name} and dataload.step_time_s is "
+                f"{job.dataload.step_time_s:g}: loading is compared with one of them",
+                hint="leave one of them out",
+            )
+    for key in _KEYS:
+        _check_list(job, key)
+    combinations = combine_job(job)
+    if len(combinations) > _MOST_COMBINATIONS:
+        raise JobError(
+            f"the lists in data make {len(combinations):,} combinations, more than "
+            f"{_MOST_COMBINATIONS:,}",
+            hint="shorten the lists, or submit some of them as a job of their own",
+        )
+    for data in {combination.data.root: combination.data for combination in combinations}.values():
+        check_data(data)
+    _check_transforms(job)
+    for combination in combinations:
+        check_device_transform(combination.data)
 
 
-def in_job(value: object) -> str:
-    """A value as a job file has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "unset" if value is None else str(value)
+def _check_list(job: DataloadJob, key: str) -> None:
+    values = several(job.data, key)
+    if not values:
+        raise JobError(f"data.{key} is empty", hint="list at least one value, or leave it out")
+    often = "data.repeats says how often it is timed"
+    check_each_once(f"data.{key}", values, hint=often, show=show)
+
+
+def _check_transforms(job: DataloadJob) -> None:
+    from hpcdist.data.images.transforms import check_transform
+
+    for transform in several(job.data, "transform"):
+        check_transform(transform)
+
+
+def combine_job(job: DataloadJob) -> list[Combination]:
+    """The ways of loading that the job measures."""
+    return combine(job.data, in_memory=find_data_set(any_data(job)).images is None)
+
+
+def any_data(job: DataloadJob) -> Data:
+    """What all ways of loading have in common: the data set's name."""
+    return Data(name=job.data.name)

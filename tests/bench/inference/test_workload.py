@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError, JobError
-from hpcdist.bench.inference.forms import FORMS
+from hpcdist.bench.inference.measure import STRATEGIES
 from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.workloads import load_workload
@@ -128,7 +128,7 @@ def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
 
     context = SimpleNamespace(device="cpu", world_size=1)
     with pytest.raises(HpcdistError, match="the model gives dict, must be a tensor"):
-        FORMS[strategy](Net(4, 2), context, "fp32").call(torch.ones(1, 4))
+        STRATEGIES[strategy](Net(4, 2), context, "fp32").call(torch.ones(1, 4))
 
 
 def test_random_images_need_no_data_set():

@@ -5,7 +5,8 @@ import io
 import pytest
 from PIL import Image
 
-from hpcdist.bench.dataload.plot import MOST_AXES, draw, num_panels
+from hpcdist.base.plotting import save
+from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
 
 
 def colours(image):
@@ -20,7 +21,7 @@ def test_each_transform_has_a_line_of_its_own_colour(cell):
         for transform, time_ms in (("none", 30.0), ("light", 50.0))
         for workers in (0, 1, 2)
     ]
-    with Image.open(io.BytesIO(draw(cells, "faces"))) as image:
+    with Image.open(io.BytesIO(save(make_figure(cells, "faces"), "png"))) as image:
         assert image.format == "PNG"
         assert {"#0072B2", "#D55E00"} <= colours(image)
         assert "#009E73" not in colours(image)
@@ -29,9 +30,9 @@ def test_each_transform_has_a_line_of_its_own_colour(cell):
 def test_what_else_is_compared_has_axes_of_its_own_but_not_too_many(cell):
     cells = [cell(2, 30.0, batch_size=size, prefetch_factor=2) for size in range(1, 20)]
     assert num_panels(cells) == 19
-    with Image.open(io.BytesIO(draw(cells, "many"))) as many:
+    with Image.open(io.BytesIO(save(make_figure(cells, "many"), "png"))) as many:
         width, height = many.size
-    with Image.open(io.BytesIO(draw(cells[:MOST_AXES], "most"))) as most:
+    with Image.open(io.BytesIO(save(make_figure(cells[:MOST_AXES], "most"), "png"))) as most:
         assert most.size == (width, height)
 
 

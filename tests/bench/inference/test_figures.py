@@ -2,8 +2,14 @@
 
 import pytest
 
-from hpcdist.bench.inference.conclusion import conclude, wins_from
-from hpcdist.bench.inference.figures import Cell, share_of, slowest, timed_fields
+from hpcdist.bench.inference.figures import (
+    InferenceCell,
+    compare_with_single,
+    share_of,
+    slowest,
+    timed_fields,
+    wins_from,
+)
 
 SINGLE = {1: 1.0, 8: 1.0, 64: 4.0, 512: 32.0}
 """Milliseconds by batch size."""
@@ -11,7 +17,7 @@ SINGLE = {1: 1.0, 8: 1.0, 64: 4.0, 512: 32.0}
 
 def cells(strategy, times_ms, *, devices=1, sd_ms=0.01, **fields):
     return [
-        Cell(
+        InferenceCell(
             strategy=strategy,
             batch_size=size,
             devices=devices,
@@ -52,7 +58,7 @@ def test_a_difference_within_the_noise_is_no_win():
 
 
 def concluded(parallel_ms, **fields):
-    told = conclude(
+    told = compare_with_single(
         [*cells("single", SINGLE), *cells("data_parallel", parallel_ms, **{"devices": 2} | fields)]
     )
     assert len(told) == 1
@@ -106,17 +112,17 @@ def test_a_win_that_does_not_last_is_told_with_the_sizes():
 
 @pytest.mark.parametrize("strategy", ["data_parallel", "process_per_gpu"])
 def test_one_device_shows_no_parallelism(strategy):
-    told = conclude([*cells("single", SINGLE), *cells(strategy, SINGLE)])
+    told = compare_with_single([*cells("single", SINGLE), *cells(strategy, SINGLE)])
     assert told[0].startswith(f"{strategy} (1 device) shows no parallelism")
 
 
 def test_sizes_that_did_not_fit_into_memory_are_not_compared():
-    lost = Cell(strategy="data_parallel", batch_size=512, devices=2, error="out of memory")
-    told = conclude([*cells("single", SINGLE), lost])
+    lost = InferenceCell(strategy="data_parallel", batch_size=512, devices=2, error="out of memory")
+    told = compare_with_single([*cells("single", SINGLE), lost])
     assert told == [
         "data_parallel (2 devices) cannot be compared: it has no batch size in common with single."
     ]
-    assert conclude([lost]) == []
+    assert compare_with_single([lost]) == []
 
 
 def test_a_batch_takes_as_long_as_its_slowest_share():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdist.bench.dataload.page_cache import forget, temperature
+from hpcdist.bench.dataload.sources import forget, temperature
 
 
 @pytest.fixture

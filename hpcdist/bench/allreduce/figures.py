@@ -1,0 +1,295 @@
+"""Bandwidths of all-reduces, which pairs of nodes are slow, and what that means; pure.
+
+By the definitions of nccl-tests (doc/PERFORMANCE.md of github.com/NVIDIA/nccl-tests), the algorithm
+bandwidth is the size over the time. Of n ranks, each must send and receive at least 2 (n - 1) / n
+of the size, whatever the algorithm. The bus bandwidth is the algorithm bandwidth times that, so it
+can be compared with the speed of the hardware for any number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
+from hpcdist.bench.benchmark import Count, PerSecond, Seconds
+
+Pair = tuple[int, int]
+"""Two nodes, the smaller number first."""
+
+SLOW_SHARE = 0.5
+"""A pair is slow below this share of what the best quarter of all pairs reach."""
+
+_LEAST_PAIRS = 3  # of two, none can be told to be the odd one
+_SHOWN_PAIRS = 3
+
+
+class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
+    """All-reduces of one size over all ranks; without a size where an older version wrote it."""
+
+    bytes: Count = 0
+    ranks: Annotated[int, Meta(ge=1)] = 1
+    iterations: Count = 0
+    mean_time_s: Seconds = 0.0
+    median_time_s: Seconds = 0.0
+    p95_time_s: Seconds = 0.0
+    min_time_s: Seconds = 0.0
+    algorithm_bytes_per_s: PerSecond = 0.0
+    bus_bytes_per_s: PerSecond = 0.0
+    dtype: str | None = None
+    checked: bool = False
+
+
+class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
+    """All-reduces between two nodes."""
+
+    nodes: tuple[int, int]
+    hosts: tuple[str, str]
+    bytes: Count
+    mean_time_s: Seconds
+    median_time_s: Seconds
+    alone: bool = False
+
+
+class SizeFigures(Struct, frozen=True, kw_only=True):
+    """All-reduces of one size; times are those of the slowest rank."""
+
+    bytes: int
+    iterations: int
+    mean_time_s: float
+    median_time_s: float
+    p95_time_s: float
+    min_time_s: float
+    algorithm_bytes_per_s: float
+    bus_bytes_per_s: float
+    checked: bool
+    """The sums were looked at, and are right."""
+
+
+class PairFigures(Struct, frozen=True, kw_only=True):
+    """All-reduces between one rank of each of two nodes."""
+
+    nodes: tuple[int, int]
+    hosts: tuple[str, str]
+    bytes: int
+    mean_time_s: float
+    median_time_s: float
+    bus_bytes_per_s: float
+    """By the median time."""
+    alone: bool
+    """No other pair was measured at the same time."""
+
+
+class Latency(Struct, frozen=True, kw_only=True):
+    """Time of an all-reduce of the smallest size."""
+
+    bytes: int
+    median_time_s: float
+    p95_time_s: float
+
+
+class AllreduceSummary(Struct, frozen=True, kw_only=True):
+    """What all-reduces over all ranks, and between pairs of nodes, took."""
+
+    ranks: int
+    dtype: str | None
+    latency: Latency
+    sizes: list[SizeFigures]
+    pairs: list[PairFigures] = []
+    slow_pairs: list[PairFigures] = []
+    """Below half of what the best quarter of all pairs reach, the slowest first."""
+
+
+def algorithm_bandwidth(num_bytes: int, time_s: float) -> float:
+    """Bytes per second; 0 where no time passed."""
+    return num_bytes / time_s if time_s > 0 else 0.0
+
+
+def bus_bandwidth(num_bytes: int, time_s: float, num_ranks: int) -> float:
+    """Bytes per second over each rank's link; 0 for one rank, which sends nothing."""
+    return algorithm_bandwidth(num_bytes, time_s) * 2 * (num_ranks - 1) / num_ranks
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest of the values that `share` of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def tournament(num_nodes: int) -> list[list[Pair]]:
+    """All pairs of nodes in rounds, in each of which every node has at most one partner.
+
+    A round-robin tournament by the circle method: one node stays, the others go round. It takes
+    about as many rounds as there are nodes, where one pair after the other takes half the square.
+    """
+    circle: list[int | None] = [*range(num_nodes), *([None] if num_nodes % 2 else [])]
+    rounds: list[list[Pair]] = []
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        meetings = zip(circle[:half], reversed(circle[half:]), strict=True)
+        rounds.append(sorted(_pair(a, b) for a, b in meetings if a is not None and b is not None))
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+    return rounds
+
+
+def one_by_one(num_nodes: int) -> list[list[Pair]]:
+    """All pairs of nodes, a round each."""
+    return [[pair] for pair in combinations(range(num_nodes), 2)]
+
+
+def plan_rounds(machines: list[str]) -> list[list[Pair]]:
+    """How the nodes' pairs are measured; `machines` tells, by node, where it runs.
+
+    Pairs of different machines use links of their own, and are measured at once: with 64 nodes, 63
+    measurements last as long as 2,016 otherwise would. Simulated nodes on one machine would take
+    each other's CPUs.
+    """
+    shares = len(set(machines)) < len(machines)
+    return one_by_one(len(machines)) if shares else tournament(len(machines))
+
+
+def pair_bandwidth(num_bytes: int, median_time_s: float) -> float:
+    """Bus bandwidth in bytes per second that a pair is judged by: a slow link is slow each time,
+    while one stall of a busy node would pull the mean of a few all-reduces below any limit."""
+    return bus_bandwidth(num_bytes, median_time_s, 2)
+
+
+def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:
+    """Pairs below half of what the best quarter reach, the slowest first; none where there are too
+    few to tell."""
+    if len(bandwidths) < _LEAST_PAIRS:
+        return []
+    limit = SLOW_SHARE * usual_bandwidth(bandwidths.values())
+    slow = [pair for pair, bandwidth in bandwidths.items() if bandwidth < limit]
+    return sorted(slow, key=lambda pair: (bandwidths[pair], pair))
+
+
+def next_to_confirm(bandwidths: Mapping[Pair, float], confirmed: Container[Pair]) -> Pair | None:
+    """The slowest of the slow pairs that were measured only once; None where there is none.
+
+    Asked after each measurement: what is measured again may raise the limit, below which there may
+    then be others.
+    """
+    return next((pair for pair in slow_pairs(bandwidths) if pair not in confirmed), None)
+
+
+def usual_bandwidth(bandwidths: Iterable[float]) -> float:
+    """What the best quarter of pairs reach.
+
+    One slow node slows all of its pairs: with 4 nodes half of all pairs, with 3 nodes two of three,
+    so that their median would itself be slow.
+    """
+    ordered = sorted(bandwidths, reverse=True)
+    return ordered[(len(ordered) - 1) // 4]
+
+
+def common_node(pairs: Iterable[Pair]) -> int | None:
+    """The one node that belongs to all of several pairs; None where there is none."""
+    found = [set(pair) for pair in pairs]
+    if len(found) < 2:  # of a single pair, either could be the cause
+        return None
+    common = set.intersection(*found)
+    return common.pop() if len(common) == 1 else None
+
+
+def summarize(
+    collectives: Sequence[Collective], pairs: Sequence[NodePair]
+) -> AllreduceSummary | None:
+    """Of one rank's events; None where it measured no all-reduce."""
+    measured = {event.bytes: event for event in collectives if event.bytes and event.iterations}
+    if not measured:
+        return None
+    sizes = [_size_figures(measured[number]) for number in sorted(measured)]
+    found = {
+        event.nodes: _pair_figures(event) for event in pairs
+    }  # a later event corrects an earlier
+    slow = slow_pairs({nodes: pair.bus_bytes_per_s for nodes, pair in found.items()})
+    first = next(iter(measured.values()))
+    return AllreduceSummary(
+        ranks=first.ranks,
+        dtype=first.dtype,
+        latency=Latency(
+            bytes=sizes[0].bytes,
+            median_time_s=sizes[0].median_time_s,
+            p95_time_s=sizes[0].p95_time_s,
+        ),
+        sizes=sizes,
+        pairs=[found[nodes] for nodes in sorted(found)],
+        slow_pairs=[found[nodes] for nodes in slow],
+    )
+
+
+def _size_figures(event: Collective) -> SizeFigures:
+    return SizeFigures(**{name: getattr(event, name) for name in SizeFigures.__struct_fields__})
+
+
+def allreduce_sentences(summary: AllreduceSummary) -> list[str]:
+    """Latency and bandwidth, then what is slow."""
+    best = max(summary.sizes, key=lambda size: size.bus_bytes_per_s)
+    latency = summary.latency
+    checked = all(size.checked for size in summary.sizes)
+    told = (
+        f"all-reduce over {number_of(summary.ranks, 'rank')}: "
+        f"{format_time(latency.median_time_s)} with {show_binary(latency.bytes)} "
+        f"(p95 {format_time(latency.p95_time_s)}){_bandwidth(best)}; "
+        f"{'all sums right' if checked else 'sums not checked'}."
+    )
+    return [told, *_pair_sentences(summary)]
+
+
+def _bandwidth(best: SizeFigures) -> str:
+    """One rank sends nothing."""
+    if not best.bus_bytes_per_s:
+        return ""
+    return (
+        f", at most {show_bytes(best.bus_bytes_per_s)}/s bus bandwidth, "
+        f"with {show_binary(best.bytes)}"
+    )
+
+
+def _pair_sentences(summary: AllreduceSummary) -> list[str]:
+    if not summary.pairs:
+        return []
+    usual = usual_bandwidth(pair.bus_bytes_per_s for pair in summary.pairs)
+    if not summary.slow_pairs:
+        limit = f"{show_bytes(SLOW_SHARE * usual)}/s, half of what the best quarter reach"
+        return [f"No pair of nodes is slow: all of {len(summary.pairs):,} reach {limit}."]
+    listed = "; ".join(map(_pair_words, summary.slow_pairs[:_SHOWN_PAIRS]))
+    more = len(summary.slow_pairs) - _SHOWN_PAIRS
+    told = (
+        f"Slow pairs of nodes, below half of the {show_bytes(usual)}/s that the best quarter "
+        f"reach: {listed}"
+        f"{f'; and {more:,} more' if more > 0 else ''}."
+    )
+    common = common_node(pair.nodes for pair in summary.slow_pairs)
+    if common is None:
+        return [told]
+    pair = next(pair for pair in summary.slow_pairs if common in pair.nodes)
+    host = shown(pair.hosts[pair.nodes.index(common)])
+    return [told, f"Node {common} ({host}) is in all of them: look at its link first."]
+
+
+def _pair_words(pair: PairFigures) -> str:
+    a, b = pair.nodes
+    hosts = " and ".join(map(shown, pair.hosts))
+    return f"{a} and {b} ({hosts}) {show_bytes(pair.bus_bytes_per_s)}/s"
+
+
+def _pair_figures(event: NodePair) -> PairFigures:
+    return PairFigures(
+        nodes=event.nodes,
+        hosts=event.hosts,
+        bytes=event.bytes,
+        mean_time_s=event.mean_time_s,
+        median_time_s=event.median_time_s,
+        bus_bytes_per_s=pair_bandwidth(event.bytes, event.median_time_s),
+        alone=event.alone,
+    )
+
+
+def _pair(a: int, b: int) -> Pair:
+    return (a, b) if a < b else (b, a)

@@ -1,0 +1,158 @@
+"""The tables and pictures of the benchmark allreduce."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+
+from hpcdist.base.plotting import (
+    LINES,
+    Picture,
+    finish,
+    first,
+    label,
+    new_figure,
+    plain_log_ticks,
+    shared_legend,
+)
+from hpcdist.base.statistics import Measure
+from hpcdist.base.table import Column, Table, count, each
+from hpcdist.base.text import show_binary, shown, time_unit
+from hpcdist.bench.allreduce.figures import (
+    AllreduceSummary,
+    Collective,
+    NodePair,
+    PairFigures,
+    SizeFigures,
+    allreduce_sentences,
+    summarize,
+)
+from hpcdist.bench.benchmark import Benchmark, NumberedResult, three_digits
+from hpcdist.runs.run import slug
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_PAIRS = 12
+_MOST_RUNS = len(LINES)
+_MOST_TICKS = 7
+_GB = 1e9
+
+
+class AllreduceBenchmark(Benchmark[AllreduceSummary]):
+    """All-reduces by size, and by pair of nodes."""
+
+    key = "all_reduce"
+    events: ClassVar = {"collective": Collective, "pair": NodePair}
+    measurements: ClassVar = {"all_reduce": SizeFigures, "pair": PairFigures}
+
+    def summarize(self, events: Mapping[str, Sequence[Any]]) -> AllreduceSummary | None:
+        """Return the figures of all sizes and pairs."""
+        return summarize(events["collective"], events["pair"])
+
+    def conclusions(self, result: AllreduceSummary) -> list[str]:
+        """Return latency and bandwidth, then what is slow."""
+        return allreduce_sentences(result)
+
+    def tables(self, result: AllreduceSummary, number: int) -> Iterator[Table[Any]]:
+        """Make the table of sizes, and that of the slowest pairs."""
+        yield _size_table(result, number)
+        if result.pairs:
+            yield _pair_table(result, number)
+
+    def measured(self, result: AllreduceSummary) -> Iterator[tuple[str, Struct]]:
+        """List the sizes, then the pairs."""
+        yield from (("all_reduce", size) for size in result.sizes)
+        yield from (("pair", pair) for pair in result.pairs)
+
+    def rates(self, result: AllreduceSummary) -> Iterator[tuple[str, Measure]]:
+        """List the bus bandwidth of each size."""
+        for size in result.sizes:
+            yield f"bus GB/s, {show_binary(size.bytes)}", Measure(mean=size.bus_bytes_per_s / _GB)
+
+    def points(self, result: AllreduceSummary) -> Iterator[tuple[str, int, float]]:
+        """List bandwidth and time by bytes."""
+        for size in result.sizes:
+            yield "allreduce/bus_bytes_per_s", size.bytes, size.bus_bytes_per_s
+            yield "allreduce/median_time_s", size.bytes, size.median_time_s
+
+    def pictures(
+        self, job: str, runs: Sequence[NumberedResult[AllreduceSummary]]
+    ) -> Iterator[Picture]:
+        """List one picture, with a line for each run."""
+        drawn, left_out = first(runs, _MOST_RUNS)
+        title = f"{label(job)}: all-reduce by size"
+        description = f"One line per run: number, nodes x GPUs.{left_out}"
+        draw = functools.partial(_draw, drawn, title)
+        yield Picture(f"{slug(job)}-allreduce", title, description, draw)
+
+
+def _size_table(summary: AllreduceSummary, number: int) -> Table[SizeFigures]:
+    unit_s, unit = time_unit(min(size.mean_time_s for size in summary.sizes))
+    times, rates = three_digits(unit_s), three_digits(_GB)
+    columns: list[Column[SizeFigures]] = [
+        Column("size", lambda size: size.bytes, each(show_binary)),
+        Column("time", lambda size: size.mean_time_s, times, unit=unit),
+        Column("median", lambda size: size.median_time_s, times, unit=unit),
+        Column("p95", lambda size: size.p95_time_s, times, unit=unit),
+        Column("algorithm\nbandwidth", lambda size: size.algorithm_bytes_per_s, rates, unit="GB/s"),
+        Column("bus\nbandwidth", lambda size: size.bus_bytes_per_s, rates, unit="GB/s"),
+        Column("times", lambda size: size.iterations, count),
+    ]
+    kind = f" of {shown(summary.dtype)}" if summary.dtype else ""
+    caption = f"#{number}: all-reduce{kind} by size, slowest of {summary.ranks:,} ranks"
+    return Table(caption, columns, summary.sizes)
+
+
+def _pair_table(summary: AllreduceSummary, number: int) -> Table[PairFigures]:
+    slowest = sorted(summary.pairs, key=lambda pair: pair.bus_bytes_per_s)[:_MOST_PAIRS]
+    slow = {pair.nodes for pair in summary.slow_pairs}
+    of = f", the slowest of {len(summary.pairs):,}" if len(slowest) < len(summary.pairs) else ""
+    caption = f"#{number}: pairs of nodes{of}, all-reduce of {show_binary(slowest[0].bytes)}"
+    columns: list[Column[PairFigures]] = [
+        Column("node", lambda pair: f"{pair.nodes[0]} {pair.hosts[0]}", align="left"),
+        Column("node", lambda pair: f"{pair.nodes[1]} {pair.hosts[1]}", align="left"),
+        Column("bus\nbandwidth", lambda pair: pair.bus_bytes_per_s, three_digits(_GB), unit="GB/s"),
+        Column("", lambda pair: "slow" if pair.nodes in slow else "", align="left"),
+    ]
+    return Table(caption, columns, slowest)
+
+
+def _draw(runs: Sequence[NumberedResult[AllreduceSummary]], title: str) -> Figure:
+    figure = new_figure(9, 4.4)
+    bus_axes, time_axes = figure.subplots(1, 2)
+    for run, style in zip(runs, LINES, strict=False):
+        name = label(f"#{run.number}: {run.size}")
+        _draw_run(bus_axes, time_axes, run.result, style | {"label": name})
+    sizes = sorted({size.bytes for run in runs for size in run.result.sizes})
+    finish(bus_axes, x="bytes of each rank", y="bus bandwidth (GB/s)")
+    finish(time_axes, x="bytes of each rank", y="time (ms): median, and up to p95")
+    for axes in (bus_axes, time_axes):
+        _size_axis(axes, sizes)
+    shared_legend(figure, [bus_axes])
+    figure.suptitle(title)
+    return figure
+
+
+def _draw_run(
+    bus_axes: Axes, time_axes: Axes, summary: AllreduceSummary, style: dict[str, Any]
+) -> None:
+    sizes = [size.bytes for size in summary.sizes]
+    medians = [size.median_time_s * 1e3 for size in summary.sizes]
+    above = [max(0.0, size.p95_time_s - size.median_time_s) * 1e3 for size in summary.sizes]
+    bus_axes.plot(sizes, [size.bus_bytes_per_s / _GB for size in summary.sizes], **style)
+    time_axes.errorbar(sizes, medians, yerr=[[0.0] * len(sizes), above], capsize=3, **style)
+
+
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    plain_log_ticks(axes.yaxis)
+    every = -(-len(sizes) // _MOST_TICKS)
+    ticks = sizes[::every]
+    axes.set_xticks(ticks, [show_binary(size) for size in ticks], rotation=30)
+    axes.tick_params(axis="x", which="minor", bottom=False)

@@ -1,0 +1,313 @@
+"""Measuring one way of loading in one rank, while all ranks load; and training steps of a model."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpcdist.bench.dataload.figures import Passes, Setting, Temperature
+from hpcdist.bench.dataload.sources import Batches, Source, forget, temperature
+from hpcdist.data.arrays import Samples
+from hpcdist.data.order import Share, epoch_order
+from hpcdist.job.spec import Model, TimedModel, Train
+from hpcdist.machine.memory import proportional_bytes
+from hpcdist.rank.context import RankContext
+
+LEAST_PASSES = 2
+"""Of one turn, where so many are wanted: one has no spread."""
+_FIRST_SHARE = 0.3
+"""Of the time of a turn, for its first pass."""
+
+_STAGE_IMAGES = 256
+
+_WARMUP = 2
+_STEPS = 20
+_LEAST_STEPS = 3
+_MAX_TIME_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """Passes, and the batches of each."""
+
+    passes: int
+    batches: int
+
+
+def first_batches(wanted: int, *, distinct: int, batch_time_s: float, time_s: float) -> int:
+    """Batches of a first pass: none twice, and no more than fit into the time."""
+    fitting = int(time_s / batch_time_s) if batch_time_s > 0 else wanted
+    return max(1, min(wanted, distinct, fitting))
+
+
+def fit(wanted: Effort, *, batch_time_s: float, time_s: float) -> Effort:
+    """What is measured in about so many seconds: fewer passes at first, then shorter ones."""
+    if batch_time_s <= 0:
+        return wanted
+    least = min(wanted.passes, LEAST_PASSES)
+    affordable = int(time_s / (batch_time_s * wanted.batches))
+    passes = min(wanted.passes, max(least, affordable))
+    batches = int(time_s / (batch_time_s * passes)) if passes else wanted.batches
+    return Effort(passes=passes, batches=max(1, min(wanted.batches, batches)))
+
+
+class Way:
+    """One way of loading, which is measured in one turn or more; workers live as long as a turn."""
+
+    def __init__(
+        self,
+        context: RankContext,
+        source: Source,
+        setting: Setting,
+        *,
+        seed: int,
+        each: Callable[[], None],
+        should_stop: Callable[[], bool],
+        largest: Callable[[float], float],
+    ) -> None:
+        """`each` is called after every batch, `should_stop` before every pass that counts;
+        `largest` waits for all ranks, and gives the largest of what they say.
+        """
+        self._context = context
+        self._source = source
+        self._device = torch.device(context.device)
+        self._each = each
+        self._should_stop = should_stop
+        self._largest = largest
+        self._shape = Shape(
+            num_samples=len(source),
+            batch_size=setting.batch_size,
+            rank=context.rank,
+            world_size=context.world_size,
+            seed=seed,
+        )
+        self._number = 0  # of passes: each has an order of its own
+        self._batches: int | None = None
+        self._stages_s = self._time_stages()
+
+    @property
+    def stages_s(self) -> dict[str, float]:
+        """Seconds per image in each stage before the hand-over; neither reading nor decoding where
+        decoded pictures were kept in the last turn."""
+        spared = ("read", "decode") if self._source.is_kept else ()
+        return {name: stage_s for name, stage_s in self._stages_s.items() if name not in spared}
+
+    def measure(self, effort: Effort, *, time_s: float) -> Passes:
+        """One turn: a first pass, and those that count; about as many as fit into the time, and
+        none where there was a stop before."""
+        first_files, number = self._forget_files(effort, time_s)
+        self._meet()
+        begun_s = time.perf_counter()
+        with self._source.open(self._context) as batches:
+            first = self._pass(batches, number, weigh=True, begun_s=begun_s)
+            batch_time_s = self._largest(first.time_s / number)
+            effort = fit(
+                Effort(passes=effort.passes, batches=self._batches or effort.batches),
+                batch_time_s=batch_time_s,
+                time_s=time_s * (1 - _FIRST_SHARE),
+            )
+            self._batches = effort.batches  # later turns have passes of the same length at most
+            timed: list[Timed] = []
+            while len(timed) < effort.passes and not self._should_stop():
+                timed.append(self._pass(batches, effort.batches))
+        return Passes(
+            batches=[effort.batches] * len(timed),
+            times_s=[each.time_s for each in timed],
+            starts_s=[first.first_s],
+            firsts_s=[first.time_s / number],
+            first_files=first_files,
+            worker_bytes=first.worker_bytes,
+        )
+
+    def _time_stages(self) -> dict[str, float]:
+        batches = -(-_STAGE_IMAGES // self._shape.batch_size)
+        self._warm_up(batches)
+        self._meet()
+        return self._source.stages(self._own_indices(batches), self._each)
+
+    def _warm_up(self, batches: int) -> None:
+        """Load what is loaded at the first image: libraries, and pages of memory."""
+        self._source.stages(self._own_indices(batches)[:2], self._each)
+
+    def _own_indices(self, batches: int) -> list[int]:
+        order, shares = self._shape.order(batches, self._number), self._shape.shares(batches)
+        return [int(index) for share in shares for index in order[share.begin : share.end]]
+
+    def _forget_files(self, effort: Effort, time_s: float) -> tuple[Temperature, int]:
+        """Whether the first pass finds its files in memory, and how many batches it has."""
+        number = first_batches(
+            effort.batches,
+            distinct=self._shape.distinct_batches,
+            batch_time_s=self._largest(sum(self._stages_s.values())) * self._shape.batch_size,
+            time_s=time_s * _FIRST_SHARE,
+        )
+        paths = self._source.paths(self._own_indices(number))
+        if not paths:
+            return "memory", number
+        forget(paths)
+        self._meet()  # ranks can have files in common where the data set begins again
+        return temperature(paths), number
+
+    def _pass(
+        self,
+        batches: Batches,
+        number: int,
+        *,
+        weigh: bool = False,
+        begun_s: float | None = None,
+    ) -> Timed:
+        if begun_s is None:
+            self._meet()
+        timed = time_pass(
+            batches,
+            self._shape,
+            self._device,
+            num_batches=number,
+            number=self._number,
+            weigh=weigh,
+            each=self._each,
+            begun_s=begun_s,
+        )
+        self._number += 1
+        return timed
+
+    def _meet(self) -> None:
+        """Wait for all ranks."""
+        self._largest(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Which samples a rank loads: as in a training, the next piece of a common order."""
+
+    num_samples: int
+    batch_size: int
+    rank: int
+    world_size: int
+    seed: int
+
+    @property
+    def distinct_batches(self) -> int:
+        """Batches of a rank until the data set begins again."""
+        return max(1, self.num_samples // (self.batch_size * self.world_size))
+
+    def order(self, num_batches: int, number: int) -> Tensor:
+        """The samples of a pass; the data set in another order where it begins again."""
+        needed = num_batches * self.batch_size * self.world_size
+        rounds = -(-needed // self.num_samples)
+        orders = [
+            epoch_order(self.num_samples, seed=self.seed, epoch=number + turn, most_filled=0)
+            for turn in range(rounds)
+        ]
+        return torch.cat(orders)[:needed]
+
+    def shares(self, num_batches: int) -> list[Share]:
+        """What this rank loads of the order: its batches."""
+        step = self.batch_size * self.world_size
+        begins = [turn * step + self.rank * self.batch_size for turn in range(num_batches)]
+        return [
+            Share(begin=begin, end=begin + self.batch_size, filled_end=begin + self.batch_size)
+            for begin in begins
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A pass."""
+
+    time_s: float
+    first_s: float
+    """Until its first batch."""
+    worker_bytes: int | None
+
+
+def time_pass(
+    batches: Batches,
+    shape: Shape,
+    device: torch.device,
+    *,
+    num_batches: int,
+    number: int,
+    weigh: bool,
+    each: Callable[[], None],
+    begun_s: float | None = None,
+) -> Timed:
+    """Load so many batches up to the device.
+
+    `number` chooses the order; `weigh` measures the workers' memory before the last batch, which
+    the time is without; `each` is called after each batch; `begun_s` is when the
+    time begins, by time.perf_counter.
+    """
+    order, shares = shape.order(num_batches, number), shape.shares(num_batches)
+    begin_s = time.perf_counter() if begun_s is None else begun_s
+    first_s, paused_s, worker_bytes = 0.0, 0.0, None
+    with closing(batches.epoch(order, shares, number)) as loaded:  # type: ignore[type-var]
+        for done, batch in enumerate(loaded, start=1):
+            batches.bring(batch)
+            if done == 1:
+                first_s = time.perf_counter() - begin_s
+            if weigh and done == max(1, num_batches - 1):
+                pause_s = time.perf_counter()
+                worker_bytes = memory_per_worker()
+                paused_s = time.perf_counter() - pause_s
+            each()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    time_s = time.perf_counter() - begin_s - paused_s
+    return Timed(time_s=time_s, first_s=first_s, worker_bytes=worker_bytes)
+
+
+def memory_per_worker() -> int | None:
+    """Mean of this process's workers, pages shared with others counted in part; None: it has none.
+
+    Workers are the processes that multiprocessing has started, by whatever method.
+    """
+    found = [
+        proportional_bytes(child.pid) for child in multiprocessing.active_children() if child.pid
+    ]
+    return round(sum(found) / len(found)) if found else None
+
+
+def time_steps(
+    setting: TimedModel,
+    batch: Samples,
+    num_classes: int,
+    *,
+    device: torch.device,
+    alive: Callable[[], None],
+) -> list[float]:
+    """Seconds of each of some steps, forward, backward and optimizer, after a few to warm up."""
+    from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+    from hpcdist.training.model.models import build_model
+    from hpcdist.training.optimization import build_optimizer
+
+    assert setting.name is not None
+    model_setting = Model(name=setting.name, args=setting.args, image_size=setting.image_size)
+    channels, height, width = batch.images.shape[1:]
+    torch.manual_seed(0)
+    model = build_model(model_setting, (channels, height, width), num_classes).to(device).train()
+    optimizer = build_optimizer(model, Train())
+    batch = batch.to(device)
+
+    def step() -> float:
+        begin_s = time.perf_counter()
+        loss = F.cross_entropy(model(batch.images), batch.labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        alive()
+        return time.perf_counter() - begin_s
+
+    for _ in range(_WARMUP):
+        step_s = step()
+    number = max(_LEAST_STEPS, min(_STEPS, int(_MAX_TIME_S / step_s)))
+    return [step() for _ in range(number)]

@@ -1,0 +1,316 @@
+"""The tables and the picture of the benchmark dataload."""
+
+from __future__ import annotations
+
+import functools
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from hpcdist.base.plotting import LINES, Picture, first, label, new_figure, shared_legend
+from hpcdist.base.statistics import Measure
+from hpcdist.base.table import Column, Table, count, each, number
+from hpcdist.base.text import column_decimals, format_number, show_mean_sd, shown
+from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure
+from hpcdist.bench.dataload.conclusion import conclude, shortened
+from hpcdist.bench.dataload.figures import (
+    PARTS,
+    DataloadCell,
+    DataloadSummary,
+    ModelStep,
+    Series,
+    Setting,
+    by_workers,
+    in_job,
+    varied,
+)
+from hpcdist.runs.run import slug
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_AXES = 12
+"""More would not be readable."""
+
+_COLUMNS = 4
+_LABEL_WIDTH = 34
+_APART = 0.015  # of the axis
+_ON_AXES = ("workers", "transform")
+_MOST_PICTURES = 3
+_MB = 1e6
+_PART_HEADERS = dict(
+    zip(PARTS, ("read", "decode", "transform", "collate", "hand-over"), strict=True)
+)
+_ALWAYS = ("transform", "workers")
+
+
+class DataloadBenchmark(Benchmark[DataloadSummary]):
+    """Loading batches by workers, transforms, and whatever else the job compares."""
+
+    key = "loading"
+    events: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
+    measurements: ClassVar = {"loading": DataloadCell, "model_step": ModelStep}
+
+    def summarize(self, events: Mapping[str, Sequence[Any]]) -> DataloadSummary | None:
+        """Return the newest figures of each way on each node: a later event of the same way has
+        more passes, and replaces the earlier."""
+        cells: Sequence[DataloadCell] = events["loading"]
+        if not cells:
+            return None
+        newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
+        told = conclude(newest, events["model_step"])
+        return DataloadSummary(
+            cells=newest,
+            steps=list(events["model_step"]),
+            conclusions=told.headlines,
+            details=told.details,
+        )
+
+    def conclusions(self, result: DataloadSummary) -> list[str]:
+        """Return how many workers, and what the bottleneck is."""
+        return result.conclusions
+
+    def details(self, result: DataloadSummary) -> list[str]:
+        """Return what the conclusions rest on, and what would help."""
+        return result.details
+
+    def tables(self, result: DataloadSummary, number: int) -> Iterator[Table[Any]]:
+        """Make the table by way of loading, that of the work per image, and that of the model."""
+        columns = _key_columns(result.cells)
+        yield _time_table(result.cells, columns, number)
+        yield _part_table(result.cells, columns, number)
+        if result.steps:
+            yield _step_table(result.steps, number)
+
+    def measured(self, result: DataloadSummary) -> Iterator[tuple[str, Struct]]:
+        """List the ways of loading, then the steps of the model."""
+        yield from (("loading", cell) for cell in result.cells)
+        yield from (("model_step", step) for step in result.steps)
+
+    def rates(self, result: DataloadSummary) -> Iterator[tuple[str, Measure]]:
+        """List the images per second of each way on each node."""
+        for cell in result.cells:
+            rate = rate_measure(
+                cell.images_per_s,
+                mean_time_s=cell.mean_time_s,
+                sd_time_s=cell.sd_time_s,
+                repeats=cell.repeats,
+            )
+            yield f"images/s, {_way_in_words(cell)}", rate
+
+    def pictures(
+        self,
+        job: str,  # noqa: ARG002
+        runs: Sequence[NumberedResult[DataloadSummary]],
+    ) -> Iterator[Picture]:
+        """List the pictures of the newest runs, which also stand in their folders."""
+        drawn, left_out = first(runs[::-1], _MOST_PICTURES)
+        for run in drawn:
+            title = f"#{run.number} {label(run.run)}: loading"
+            draw = functools.partial(make_figure, run.result.cells, title)
+            description = f"Time to load a batch by workers.{left_out}"
+            yield Picture(f"{slug(run.run)}-loading", title, description, draw)
+
+
+def _way_in_words(cell: DataloadCell) -> str:
+    """A way of loading: its workers and batches, what else is not the default, and the node."""
+    setting = msgspec.to_builtins(cell.setting)
+    usual = msgspec.to_builtins(
+        Setting(batch_size=cell.setting.batch_size, workers=cell.setting.workers)
+    )
+    others = [f"{key} {value}" for key, value in setting.items() if value != usual[key]]
+    workers = f"{cell.setting.workers} workers, batch {cell.setting.batch_size}"
+    return ", ".join([workers, *others, *([f"node {cell.node}"] if cell.node else [])])
+
+
+def _key_columns(cells: Sequence[DataloadCell]) -> list[Column[DataloadCell]]:
+    """The node where there are several, and the keys that vary; always transform and workers."""
+    settings = [cell.setting for cell in cells]
+    keys = [key for key in varied(settings) if key not in _ALWAYS]
+    columns = [_key_column(key, cells) for key in (*_ALWAYS, *keys)]
+    if len({cell.node for cell in cells}) > 1:
+        columns.insert(
+            0, Column("node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left")
+        )
+    return columns
+
+
+def _key_column(key: str, cells: Sequence[DataloadCell]) -> Column[DataloadCell]:
+    def value(cell: DataloadCell) -> Any:
+        return getattr(cell.setting, key)
+
+    are_numbers = all(type(value(cell)) is int for cell in cells)
+    if are_numbers:
+        return Column(key.replace("_", "\n"), value, each(in_job))
+    return Column(key.replace("_", "\n"), lambda cell: in_job(value(cell)), align="left")
+
+
+def _time_table(
+    cells: Sequence[DataloadCell], keys: Sequence[Column[DataloadCell]], number_of_run: int
+) -> Table[DataloadCell]:
+    in_ms = number(per=1e-3, is_wide=True)
+    columns: list[Column[DataloadCell]] = [
+        *keys,
+        Column("time per batch", lambda cell: cell, _means_ms, unit="ms", sort=_mean_time_s),
+        Column("images/s", lambda cell: cell.images_per_s, number(0)),
+        Column("until first\nbatch", lambda cell: cell.start_time_s, in_ms, unit="ms"),
+        Column("first pass, per\nbatch", lambda cell: cell.first_time_s, in_ms, unit="ms"),
+        Column("worker", lambda cell: cell.worker_bytes, number(0, per=_MB), unit="MB"),
+    ]
+    first = cells[0]
+    several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
+    caption = f"#{number_of_run}: loading by workers{several}, mean ± sd"
+    if first.first_files != "memory":
+        caption += f"; first pass: {_first_files(cells)}"
+    return Table(caption, columns, _ordered(cells))
+
+
+def _first_files(cells: Sequence[DataloadCell]) -> str:
+    are_cold = all(cell.first_files == "cold" for cell in cells)
+    return "files from storage" if are_cold else "files may be in memory"
+
+
+def _mean_time_s(cell: DataloadCell) -> float:
+    return cell.mean_time_s
+
+
+def _means_ms(cells: Sequence[DataloadCell]) -> list[str]:
+    """With the sd padded, so that the means stand below each other."""
+    decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
+    spreads = [
+        None if cell.sd_time_s is None else format_number(cell.sd_time_s * 1e3, decimals)
+        for cell in cells
+    ]
+    width = max((len(spread) for spread in spreads if spread), default=0)
+    return [
+        format_number(cell.mean_time_s * 1e3, decimals)
+        + (" " * (3 + width) if spread is None else f" ± {spread.rjust(width)}")
+        for cell, spread in zip(cells, spreads, strict=True)
+    ]
+
+
+def _part_table(
+    cells: Sequence[DataloadCell], keys: Sequence[Column[DataloadCell]], number_of_run: int
+) -> Table[DataloadCell]:
+    rows = [cell for cell in _ordered(cells) if cell.parts_s]
+    in_us = number(column_decimals([_together_s(cell) * 1e6 for cell in rows]), per=1e-6)
+
+    def part_s(name: str) -> Callable[[DataloadCell], float | None]:
+        return lambda cell: cell.parts_s.get(name)
+
+    parts: list[Column[DataloadCell]] = [
+        Column(header, part_s(name), in_us) for name, header in _PART_HEADERS.items()
+    ]
+    columns = [*keys, *parts, Column("together", _together_s, in_us)]
+    return Table(f"#{number_of_run}: work per image (µs)", columns, rows)
+
+
+def _together_s(cell: DataloadCell) -> float:
+    return sum(cell.parts_s.values())
+
+
+def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelStep]:
+    columns: list[Column[ModelStep]] = [
+        Column("model", lambda step: step.model or "as the job says", align="left"),
+        Column("images\nper batch", lambda step: step.batch_size, count),
+        Column(
+            "training step",
+            lambda step: step,
+            each(lambda step: show_mean_sd(step.mean_time_s, step.sd_time_s)),
+            sort=lambda step: step.mean_time_s,
+        ),
+    ]
+    return Table(f"#{number_of_run}: training steps with a batch that is there", columns, steps)
+
+
+def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:
+    """By what is not workers in the order of measuring, then by workers, then by node."""
+    places = {_but_workers(cell.setting): -index for index, cell in enumerate(reversed(cells))}
+    return sorted(
+        cells,
+        key=lambda cell: (places[_but_workers(cell.setting)], cell.setting.workers, cell.node),
+    )
+
+
+def _but_workers(setting: Setting) -> tuple[object, ...]:
+    return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
+
+
+def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
+    """Draw the time per batch by workers, with error bars and one line per transform.
+
+    What else was compared has axes of its own, all with the same scale.
+    """
+    panels = _panels(cells)
+    names = list(dict.fromkeys(cell.setting.transform for cell in cells))
+    columns = min(len(panels), _COLUMNS)
+    rows = math.ceil(len(panels) / columns)
+    figure = new_figure(max(7.0, 3.6 * columns), 3.4 * rows + 1.2)
+    all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    for index, (axes, (heading, found)) in enumerate(
+        zip(all_axes.flat, panels.items(), strict=False)
+    ):
+        step = _APART * max(cell.setting.workers for cell in cells)
+        for series in found:
+            number = names.index(series[0].setting.transform)
+            _draw_series(axes, series, number, shift=step * (number - (len(names) - 1) / 2))
+        _finish(axes, heading, found, is_first=index % columns == 0)
+    for axes in all_axes.flat[len(panels) :]:
+        axes.remove()
+    all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
+    shared_legend(figure, list(all_axes.flat[: len(panels)]), columns=4, title="transform")
+    figure.suptitle(title)
+    return figure
+
+
+def num_panels(cells: Sequence[DataloadCell]) -> int:
+    """How many axes all of it would take; only the first MOST_AXES are drawn."""
+    return len(_all_panels(cells))
+
+
+def _panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
+    return dict(list(_all_panels(cells).items())[:MOST_AXES])
+
+
+def _all_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
+    """Series by what they have in common beside the transform."""
+    keys = [key for key in varied([cell.setting for cell in cells]) if key not in _ON_AXES]
+    nodes = sorted({cell.node for cell in cells})
+    found: dict[str, list[Series]] = {}
+    for node in nodes:
+        for series in by_workers(cell for cell in cells if cell.node == node):
+            setting = series[-1].setting  # with workers, whose keys the others lack
+            words = [f"{key} {in_job(getattr(setting, key))}" for key in keys]
+            if len(nodes) > 1:
+                words.insert(0, f"node {node} ({series[0].host})")
+            found.setdefault(", ".join(words), []).append(series)
+    return found
+
+
+def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> None:
+    """`shift`, along the workers, keeps bars of several lines apart."""
+    means = [cell.mean_time_s * 1e3 for cell in series]
+    sds = [(cell.sd_time_s or 0.0) * 1e3 for cell in series]
+    axes.errorbar(
+        [cell.setting.workers + shift for cell in series],
+        means,
+        yerr=sds,
+        capsize=4,
+        label=shortened(series[0].setting.transform),
+        **LINES[number % len(LINES)],
+    )
+
+
+def _finish(axes: Axes, heading: str, found: Sequence[Series], *, is_first: bool) -> None:
+    workers = sorted({cell.setting.workers for series in found for cell in series})
+    axes.set_xticks(workers, [str(number) for number in workers])
+    axes.set_xlabel("workers per rank")
+    if is_first:
+        axes.set_ylabel("time per batch (ms), mean ± sd")
+    axes.set_title(textwrap.fill(heading, _LABEL_WIDTH), fontsize="medium")
+    axes.grid(visible=True, alpha=0.3)
