@@ -6,7 +6,7 @@ import io
 import pytest
 
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.figures.attempts import offsets_s
+from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.report.csv import to_csv
 from hpcdist.summary.report.pictures.series import read_learning
 from hpcdist.summary.report.text import make_console
@@ -150,3 +150,9 @@ def test_the_table_compares_times_with_those_of_the_baseline_and_the_csv_has_the
     assert [float(row["time_to_accuracy.time_s"]) for row in (first, second)] == [44.0, 22.0]
     assert second["of_size.scaling"] == "weak"
     assert float(second["of_size.speedup.mean"]) == pytest.approx(2.0)
+
+
+def test_of_an_attempt_counts_what_no_later_one_did_again():
+    # The third never stepped; the fourth went back further than the second.
+    assert last_counting_steps([0, 30, None, 20, 50]) == [20, 20, 20, 50, float("inf")]
+    assert last_counting_steps([]) == []

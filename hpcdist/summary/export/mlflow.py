@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
     from mlflow.entities import Run as Tracked
 
-_RUN_TAG = "hpcdist.runs.run"
+_RUN_TAG = "hpcdist.run"
 _STATE_TAG = "hpcdist.state"
 _MOST_AT_ONCE = 1_000
 """Metrics in one call; of settings and tags 100."""

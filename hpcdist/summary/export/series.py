@@ -29,8 +29,8 @@ from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import OTHER, Spans
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
+from hpcdist.summary.read.timeline import Attempt, read_timeline
 from hpcdist.summary.report.again import HIDDEN, starred_args
-from hpcdist.summary.report.pictures.series import ends_s
 from hpcdist.summary.values import RunSummary
 
 _LARGEST = 3e38
@@ -51,26 +51,15 @@ History = dict[str, list[Point]]
 """Points by the name of their series, in their order."""
 
 
-class _Attempt(NamedTuple):
-    lowest: RankRecord
-    spans: list[Spans]
-    """By rank, of the steps that each recorded; the lowest rank's first."""
-    is_complete: bool
-    """Whether every rank recorded steps: the rate of a part of them is not that of the run."""
-
-
 def read_history(path: Path) -> History:
-    """The series of a run; what was done again after a restart counts as the newest attempt did
-    it."""
+    """Read the series of a run."""
     history: History = defaultdict(list)
-    for attempt in _attempts(path):
-        windows = attempt.lowest.windows
-        if windows:
-            _drop_after(history, windows[0].step - windows[0].steps)
-        usage = _usage_points(path, attempt.lowest, before=_last_step(history))
-        for name, point in itertools.chain(_points(attempt), usage):
+    reached = 0
+    for attempt in read_timeline(path):
+        for name, point in itertools.chain(_points(attempt), _usage_points(path, attempt, reached)):
             if abs(point.value) < _LARGEST and point.step < _LAST_STEP:  # which NaN is not
                 history[name].append(point)
+        reached = max((points[-1].step for points in history.values()), default=0)
     return dict(history)
 
 
@@ -115,66 +104,21 @@ def whole_history(run: RunSummary, created_s: float) -> History:
     return history
 
 
-def _attempts(path: Path) -> Iterator[_Attempt]:
-    """A rank's file is read at a time, and of all but the lowest rank little is kept."""
-    found = sorted(Run(path).event_files(), key=lambda file: (file[1], file[0]))
-    for number, files in itertools.groupby(found, key=lambda file: file[1]):
-        (rank, _, first), *others = files
-        lowest = read_rank(first, rank=rank, attempt=number)
-        spans = [_spans(lowest)]
-        spans += [_spans(read_rank(file, rank=rank, attempt=number)) for rank, _, file in others]
-        sizes = [start.world_size for start in lowest.starts if start.world_size]
-        stepped = [of_rank for of_rank in spans if of_rank]
-        is_complete = bool(sizes) and len(stepped) >= sizes[-1]
-        yield _Attempt(lowest, spans, is_complete)
-
-
-def _spans(record: RankRecord) -> Spans:
-    return timing.to_spans(_filled(record.windows))
-
-
-def _filled(windows: Sequence[Window]) -> list[Window]:
-    return [window for window in windows if window.steps and window.wall_s]
-
-
-def _drop_after(history: History, step: int) -> None:
-    for points in history.values():
-        while points and points[-1].step > step:
-            points.pop()
-
-
-def _points(attempt: _Attempt) -> Iterator[tuple[str, Point]]:
-    record = attempt.lowest
+def _points(attempt: Attempt) -> Iterator[tuple[str, Point]]:
     rates = _rates(attempt)
-    for window, time_s in zip(record.windows, ends_s(record.windows), strict=True):
+    for window, end_s in attempt.windows():
         for name, value in _of_window(window):
-            yield name, Point(window.step, time_s, value)
+            yield name, Point(window.step, end_s, value)
         if (rate := rates.get(window.step)) is not None:
-            yield "speed/samples_per_s", Point(window.step, time_s, rate)
-    for one in record.evaluations:
-        if one.step is not None and one.time_s is not None:
-            if one.loss is not None:
-                yield "loss/test", Point(one.step, one.time_s, one.loss)
-            if one.accuracy is not None:
-                yield "accuracy/test", Point(one.step, one.time_s, one.accuracy)
-    for memory in record.memories:
-        if memory.step is not None and memory.time_s is not None and memory.peak_bytes:
-            yield "memory/peak_bytes", Point(memory.step, memory.time_s, float(memory.peak_bytes))
-
-
-def _last_step(history: History) -> int:
-    return max((points[-1].step for points in history.values() if points), default=0)
-
-
-def _usage_points(path: Path, record: RankRecord, *, before: int) -> Iterator[tuple[str, Point]]:
-    """At the last step that was recorded by then, on the attempt's own or `before` it."""
-    windows = record.windows
-    begun = windows[0].step - windows[0].steps if windows else before
-    ends, steps = ends_s(windows), [begun, *(window.step for window in windows)]
-    for time_s, figures in usage_moments(path, record.attempt):
-        step = steps[bisect_right(ends, time_s)]
-        for name, value in figures.items():
-            yield f"usage/{name}", Point(step, time_s, value)
+            yield "speed/samples_per_s", Point(window.step, end_s, rate)
+    for step, time_s, evaluation in attempt.evaluations():
+        if evaluation.loss is not None:
+            yield "loss/test", Point(step, time_s, evaluation.loss)
+        if evaluation.accuracy is not None:
+            yield "accuracy/test", Point(step, time_s, evaluation.accuracy)
+    for step, time_s, memory in attempt.memories():
+        if memory.peak_bytes:
+            yield "memory/peak_bytes", Point(step, time_s, float(memory.peak_bytes))
 
 
 def _of_window(window: Window) -> Iterator[tuple[str, float]]:
@@ -191,19 +135,37 @@ def _of_window(window: Window) -> Iterator[tuple[str, float]]:
         yield f"phase_share/{phase}", share
 
 
-def _rates(attempt: _Attempt) -> dict[int, float]:
+def _rates(attempt: Attempt) -> dict[int, float]:
     """Samples per second of all ranks, by the last step of the lowest rank's windows; of those
-    that every rank covers."""
-    if not attempt.is_complete:
+    that every rank covers. The rate of a part of the ranks is not that of the run."""
+    number, starts = attempt.record.attempt, attempt.record.starts
+    records = (read_rank(file, rank=rank, attempt=number) for rank, file in attempt.other_files)
+    spans = [_spans(record) for record in itertools.chain([attempt.record], records)]
+    sizes = [start.world_size for start in starts if start.world_size]
+    if not sizes or sum(map(bool, spans)) < sizes[-1]:
         return {}
-    reference, *others = attempt.spans
-    columns = [timing.rates_over(reference, spans) for spans in (reference, *others)]
-    rates: dict[int, float] = {}
-    for last_step, *of_ranks in zip(reference.last_steps, *columns, strict=True):
-        known = [rate for rate in of_ranks if rate is not None]
-        if len(known) == len(of_ranks):
-            rates[last_step] = math.fsum(known)
-    return rates
+    reference, *_ = spans
+    columns = [timing.rates_over(reference, of_rank) for of_rank in spans]
+    return {
+        last_step: math.fsum(rate or 0.0 for rate in rates)
+        for last_step, *rates in zip(reference.last_steps, *columns, strict=True)
+        if None not in rates
+    }
+
+
+def _spans(record: RankRecord) -> Spans:
+    return timing.to_spans([one for one in record.windows if one.steps and one.wall_s])
+
+
+def _usage_points(path: Path, attempt: Attempt, reached: int) -> Iterator[tuple[str, Point]]:
+    """At the last step that was recorded by then, in this attempt or, `reached`, before it."""
+    begun = reached if attempt.first_step is None else attempt.first_step
+    steps = [begun, *(window.step for window in attempt.record.windows)]
+    for time_s, figures in usage_moments(path, attempt.record.attempt):
+        step = steps[bisect_right(attempt.ends_s, time_s)]
+        if step <= attempt.last_step:
+            for name, value in figures.items():
+                yield f"usage/{name}", Point(step, time_s, value)
 
 
 Setting = str | float | bool

@@ -1,11 +1,5 @@
 """A run's attempts: how each ended, what was lost from one to the next, what the run cost, and when
-it came to an accuracy.
-
-Times to an accuracy are those of the lowest rank, from its first step on. Its attempts are put
-behind each other by its clock, and none begins before the last one ended: after a restart the rank
-may be on another host, whose clock is behind. What was done again after a restart counts as it was
-done again.
-"""
+it came to an accuracy (by its lowest rank, with restarts resolved as in `read.timeline`)."""
 
 from __future__ import annotations
 
@@ -19,6 +13,7 @@ import msgspec
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures.rank import RankFigures, Tested
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
+from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.values import AttemptSummary, Cost, TimeToAccuracy
 
 if TYPE_CHECKING:
@@ -258,19 +253,6 @@ def _rounded(accuracy: float) -> float:
     return rounded if rounded > 0 else accuracy
 
 
-def offsets_s(attempts: Iterable[tuple[float, float]]) -> list[float]:
-    """When each attempt began, after the first one's beginning, from when each began and ended by
-    the clock of its host."""
-    found: list[float] = []
-    zero_s: float | None = None
-    ended_s = 0.0
-    for begin_s, end_s in attempts:
-        zero_s = begin_s if zero_s is None else zero_s
-        found.append(max(begin_s - zero_s, ended_s))
-        ended_s = found[-1] + max(0.0, end_s - begin_s)
-    return found
-
-
 def _of_lowest_rank(attempts: Mapping[int, Sequence[RankFigures]]) -> list[RankFigures]:
     """The attempts in which it stepped."""
     tested = [figures.rank for ranks in attempts.values() for figures in ranks if figures.tests]
@@ -283,15 +265,14 @@ def _of_lowest_rank(attempts: Mapping[int, Sequence[RankFigures]]) -> list[RankF
 
 
 def _in_order(attempts: Sequence[RankFigures]) -> list[Tested]:
+    """The tests that count, their times from the first step of the run on."""
     spans = [(one.stepping_s or 0.0, one.ended_s or one.stepping_s or 0.0) for one in attempts]
-    tests: list[Tested] = []
-    for figures, offset_s in zip(attempts, offsets_s(spans), strict=True):
-        first_step = figures.first_step or 0
-        while tests and (tests[-1].step or 0) > first_step:  # lost, and done again
-            tests.pop()
-        begin_s = figures.stepping_s or 0.0
-        tests += [
-            test._replace(time_s=offset_s + max(0.0, test.time_s - begin_s))
-            for test in figures.tests
-        ]
-    return tests
+    last_steps = last_counting_steps([one.first_step or 0 for one in attempts])
+    return [
+        test._replace(time_s=offset_s + max(0.0, test.time_s - begin_s))
+        for figures, (begin_s, _), offset_s, last_step in zip(
+            attempts, spans, offsets_s(spans), last_steps, strict=True
+        )
+        for test in figures.tests
+        if (test.step or 0) <= last_step
+    ]

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 from hpcdist.agent.usage import GpuWindow, Spread, UsageWindow
 from hpcdist.runs.run import Run
-from hpcdist.summary.figures.attempts import offsets_s
 from hpcdist.summary.read.collect import read_node, read_rank
-from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
+from hpcdist.summary.read.records import NodeRecord, Window
+from hpcdist.summary.read.timeline import read_timeline, window_ends_s
 
 NUM_COLUMNS = 160
 """Of a heat map."""
@@ -61,45 +61,35 @@ class HeatMap(NamedTuple):
     """By rank, then by column; NOT_KNOWN where the rank did not step."""
 
 
-class _Place(NamedTuple):
-    """An attempt on the common axis of time."""
-
-    attempt: int
-    begin_s: float
-    """By the clock of its host."""
-    offset_s: float
-    length_s: float
-
-
 def read_learning(path: Path) -> Learning:
-    """The curves of a run; what was done again after a restart counts as the newest attempt did
-    it."""
+    """The curves of a run."""
     curves = Learning(*(Curve([], [], []) for _ in range(3)))
-    records = [record for record in _lowest_rank(path) if record.windows]
-    for record, place in zip(records, _places(records), strict=True):
-        zero_s = place.begin_s - place.offset_s
-        first_step = record.windows[0].step - record.windows[0].steps
-        for curve in curves:
-            _drop_after(curve, first_step)
-        _add_windows(curves.train_loss, record.windows, zero_s)
-        _add_evaluations(curves, record, zero_s)
+    for attempt in read_timeline(path):
+        if attempt.first_step is None:
+            continue
+        for window, end_s in attempt.windows():
+            _add(curves.train_loss, window.step, attempt.after_start_s(end_s), window.loss)
+        for step, time_s, evaluation in attempt.evaluations():
+            after_s = max(0.0, attempt.after_start_s(time_s))
+            _add(curves.test_loss, step, after_s, evaluation.loss)
+            _add(curves.accuracy, step, after_s, evaluation.accuracy)
     return curves
 
 
 def read_heat_map(path: Path) -> HeatMap | None:
     """The heat map of a run; None where no rank stepped for any time."""
-    stepped = [record for record in _lowest_rank(path) if record.windows]
-    places = {place.attempt: place for place in _places(stepped)}
-    whole_s = max((place.offset_s + place.length_s for place in places.values()), default=0.0)
+    stepped = [one for one in read_timeline(path) if one.first_step is not None]
+    offsets = {attempt.record.attempt: attempt.offset_s for attempt in stepped}
+    whole_s = max((attempt.offset_s + attempt.length_s for attempt in stepped), default=0.0)
     if not whole_s:
         return None
     sums: dict[int, list[tuple[float, float]]] = {}
     hosts: dict[int, str | None] = {}
     for rank, attempt, file in Run(path).event_files():
         record = read_rank(file, rank=rank, attempt=attempt)
-        if attempt in places and record.windows:
+        if attempt in offsets and record.windows:
             cells = sums.setdefault(rank, [(0.0, 0.0)] * NUM_COLUMNS)
-            _add_own_times(cells, record.windows, places[attempt].offset_s, whole_s)
+            _add_own_times(cells, record.windows, offsets[attempt], whole_s)
             hosts[rank] = record.starts[-1].host if record.starts else None
     ranks = sorted(rank for rank, cells in sums.items() if any(weight for _, weight in cells))
     if not ranks:
@@ -112,87 +102,21 @@ def read_heat_map(path: Path) -> HeatMap | None:
     )
 
 
-def _lowest_rank(path: Path) -> Iterator[RankRecord]:
-    """Its records, attempt by attempt."""
-    found = Run(path).event_files()
-    for rank, attempt, file in found:
-        if rank == found[0][0]:
-            yield read_rank(file, rank=rank, attempt=attempt)
-
-
-def _places(records: Sequence[RankRecord]) -> list[_Place]:
-    """Of attempts of one rank, all of which have windows."""
-    spans = [_span(record) for record in records]
-    placed = zip(records, spans, offsets_s(spans), strict=True)
-    return [
-        _Place(record.attempt, begin_s, offset_s, ends_s(record.windows)[-1] - begin_s)
-        for record, (begin_s, _), offset_s in placed
-    ]
-
-
-def _span(record: RankRecord) -> tuple[float, float]:
-    """When it began to step, and when it ended, or what is known of that."""
-    ends = ends_s(record.windows)
-    told = [end.time_s for end in record.ends if end.time_s is not None]
-    return _begin_s(record.windows), max([ends[-1], *told])
-
-
-def _begin_s(windows: Sequence[Window]) -> float:
-    return ends_s(windows)[0] - windows[0].wall_s - windows[0].pause_s
-
-
-def ends_s(windows: Sequence[Window]) -> list[float]:
-    """Unix time at which each window ended; where clocks say nothing, or went back, by what the
-    windows took."""
-    ends: list[float] = []
-    for window in windows:
-        least_s = (ends[-1] if ends else 0.0) + window.wall_s
-        ends.append(max(least_s, (window.time_s or 0.0) - window.after_s))
-    return ends
-
-
-def _drop_after(curve: Curve, step: int) -> None:
-    while curve.steps and curve.steps[-1] > step:
-        for column in curve:
-            column.pop()
-
-
-def _add_windows(curve: Curve, windows: Sequence[Window], zero_s: float) -> None:
-    for window, end_s in zip(windows, ends_s(windows), strict=True):
-        if _can_be_drawn(window.loss):
-            _add(curve, window.step, end_s - zero_s, window.loss)
-
-
-def _add_evaluations(curves: Learning, record: RankRecord, zero_s: float) -> None:
-    for evaluation in record.evaluations:
-        if evaluation.step is None or evaluation.time_s is None:
-            continue
-        time_s = max(0.0, evaluation.time_s - zero_s)
-        for curve, value in (
-            (curves.test_loss, evaluation.loss),
-            (curves.accuracy, evaluation.accuracy),
-        ):
-            if _can_be_drawn(value):
-                _add(curve, evaluation.step, time_s, value)
-
-
-def _can_be_drawn(value: float | None) -> TypeGuard[float]:
-    return value is not None and abs(value) < _LARGEST  # which NaN is not
-
-
-def _add(curve: Curve, step: int, time_s: float, value: float) -> None:
-    curve.steps.append(float(step))  # damaged files have numbers of any size
-    curve.times_s.append(time_s)
-    curve.values.append(value)
+def _add(curve: Curve, step: int, time_s: float, value: float | None) -> None:
+    if value is not None and abs(value) < _LARGEST:  # which NaN is not
+        curve.steps.append(float(step))  # damaged files have numbers of any size
+        curve.times_s.append(time_s)
+        curve.values.append(value)
 
 
 def _add_own_times(
     cells: list[tuple[float, float]], windows: Sequence[Window], offset_s: float, whole_s: float
 ) -> None:
     """Spread each window over the columns that it lies in, by the time it has in each."""
-    begin_s = _begin_s(windows)
+    ends = window_ends_s(windows)
+    begin_s = ends[0] - windows[0].wall_s - windows[0].pause_s
     column_s = whole_s / NUM_COLUMNS
-    for window, end_s in zip(windows, ends_s(windows), strict=True):
+    for window, end_s in zip(windows, ends, strict=True):
         if not window.steps:
             continue
         own_s = _own_time_s(window)
