@@ -68,7 +68,7 @@ class SubmittedRun:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Why the run ended; None while it goes on, or where it was lost."""
+        """The reason why the run ended; None while it goes on, or where it was lost."""
         return self._run.read_verdict()
 
     def wait(self, timeout_s: float | None = None) -> Verdict:
@@ -83,7 +83,7 @@ class SubmittedRun:
         return ended[self.id]
 
     def result(self, rank: int = 0, *, timeout_s: float | None = None) -> Any:
-        """What a submitted function returned in one rank, once the run has ended.
+        """Return what a submitted function returned in one rank, once the run has ended.
 
         Raises RunFailedError where it failed: its `rank`, `host` and `remote_traceback` say where,
         and its cause is what was raised there. TimeoutError as `wait`.
@@ -99,7 +99,8 @@ class SubmittedRun:
         return returned_by(self._run, rank, self.wait(timeout_s))
 
     def results(self, *, timeout_s: float | None = None) -> list[Any]:
-        """What a submitted function returned in each rank, in their order; raises as `result`."""
+        """Return what a submitted function returned in each rank, in their order; raises as
+        `result`."""
         from hpcdist.runs.function_outcome import returned_by
 
         num_ranks = self._num_function_ranks()
@@ -139,7 +140,7 @@ class SubmittedRun:
         return summary.runs[0]
 
     def logs(self, rank: int = 0) -> str:
-        """What one rank printed, over all attempts, as a terminal shows it."""
+        """Return what one rank printed, over all attempts, as a terminal shows it."""
         from hpcdist.monitor.tail import whole_log
 
         files = [path for found, _, path in self._run.log_files() if found == rank]
@@ -327,7 +328,7 @@ def sweep(
 
 
 def load(run: str, *, runs: str | os.PathLike[str] | None = None) -> SubmittedRun:
-    """A run that was submitted before: by its id, the beginning of one, its path, or `last`."""
+    """Return a run that was submitted: by its id, the beginning of one, its path, or `last`."""
     return SubmittedRun(find_run(_folder(runs), os.fspath(run)))
 
 
@@ -339,7 +340,7 @@ def _load(
     *,
     kind: NameKind,
 ) -> tuple[LoadedJob, bytes | None]:
-    """The job, and where it is a function, its call."""
+    """Return the job, and its call where it is a function."""
     if callable(job):
         if kind != "job":
             raise JobError(

@@ -134,7 +134,7 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
 
 
 def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
-    """The file to write, which is not there, or may be overwritten; None: print the text."""
+    """Return the file to write, which is not there or may be overwritten; None: print the text."""
     if write and out is not None:
         raise click.UsageError("--write and --out contradict each other")
     path = Path("hpcdist.yaml") if write else out and Path(os.path.expanduser(out))
@@ -218,7 +218,7 @@ def _described(loaded: LoadedProfile) -> dict[str, Any]:
 
 
 def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
-    """A row per value; of lists and of the environment one per item."""
+    """Give a row per value; of lists and of the environment one per item."""
     profile = _described(loaded)["profile"]
     sections = {name: profile.pop(name) for name in SCHEDULERS if name in profile}
     rows = [(key, value, loaded.origins[key]) for key, value in profile.items()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,54 @@ import click
 
 from hpcdist.base.errors import EXIT_FAILED, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cli.data_sets import chosen_data, data_set_options, note_unmade
-from hpcdist.cli.data_show import show
 from hpcdist.cli.options import json_option
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from hpcdist.data.images.decoding import Report
     from hpcdist.data.splits import ImageParts
     from hpcdist.job.spec import Data
+
+
+def data_set_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """NAME, --root and --split."""
+    options = (
+        click.argument("name"),
+        click.option("--root", metavar="DIR", help="Where it is, as data.root of a job."),
+        click.option("--split", metavar="HOW", help="auto or stratified, as data.split of a job."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def note_unmade(data: Data) -> None:
+    """Say what is made first, which takes a while."""
+    from hpcdist.data.catalog import find_data_set
+
+    unmade = find_data_set(data).unmade(data)
+    if unmade is not None:
+        note(unmade)
+
+
+def chosen_data(name: str, flags: Mapping[str, str | None]) -> Data:
+    """Return the section `data` of a job with these flags; --size is data.size, and so on.
+
+    JobError for what no job takes. Relative folders are those of the shell.
+    """
+    from hpcdist.job.load import Flag, load_values, parse_flag
+    from hpcdist.job.spec import TrainJob
+
+    given = {"data.name": Flag(name="NAME", value=name)}
+    for flag, text in flags.items():
+        if text is not None:
+            given[f"data.{flag.removeprefix('--')}"] = parse_flag(flag, text)
+    values = {"name": "data", "workload": "train"}
+    job = load_values(values, source="hpcdist data", flags=given).job
+    assert isinstance(job, TrainJob)
+    return job.data
 
 
 @click.group
@@ -36,9 +76,6 @@ def data() -> None:
     A NAME is what data.name of a job may be: digits, mnist, fashion_mnist, cifar10, faces,
     image_folder. Without --root, faces are photographs made from two that are bundled.
     """
-
-
-data.add_command(show)
 
 
 @data.command(short_help="Make photographs in the layout of LFW.")
@@ -129,7 +166,7 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
 
 
 def _check_whole(wanted: Data, *, as_json: bool) -> None:
-    """A data set that is held in memory was read as a whole, or JobError raised."""
+    """Report on a data set that is held in memory; it was read as a whole, or JobError raised."""
     from hpcdist.data.catalog import check_data
 
     sizes = check_data(wanted)
@@ -149,7 +186,7 @@ def _read(parts: ImageParts) -> Report:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal."""
+    """Show a bar on stderr, where that is a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda: None
         return
@@ -206,3 +243,118 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
         ],
         "problems": report.problems,
     }
+
+
+_MOST_SEED = 2**32 - 1
+
+
+@data.command(short_help="Draw a batch as the model will see it.")
+@data_set_options
+@click.option(
+    "--transform",
+    metavar="T",
+    help="As data.transform of a job: none, light, heavy, or a list of transforms in YAML.",
+)
+@click.option("--size", metavar="PIXELS", help="As data.size of a job.")
+@click.option(
+    "--out", metavar="FILE", help="Write the picture here.  [default: NAME.png, beside you]"
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, _MOST_SEED),
+    default=0,
+    metavar="N",
+    help="As train.seed of a job.",
+)
+@click.option(
+    "--number",
+    type=click.IntRange(1, 1024),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="How many images.",
+)
+def show(
+    *,
+    name: str,
+    root: str | None,
+    split: str | None,
+    transform: str | None,
+    size: str | None,
+    out: str | None,
+    seed: int,
+    number: int,
+) -> None:
+    """Draw the first batch of a training: each image as it was read, and as the model sees it.
+
+    They are the very images that a job with this seed begins with, changed as in its first epoch,
+    before their values are normalised.
+
+    \b
+    hpcdist data show faces --transform heavy --out batch.png
+    hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' --out batch.png
+    """
+    file = _file(f"{name}.png" if out is None else out)
+    wanted = chosen_data(
+        name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
+    )
+    note_unmade(wanted)
+    picture = _draw(wanted, seed=seed, number=number)
+    _save(picture, file)
+    note(f"the picture is {file}")
+
+
+def _file(out: str) -> Path:
+    """Return the file to write; UserError where that cannot be, before any image is read."""
+    from PIL import Image
+
+    path = Path(out)
+    ending = Image.registered_extensions().get(path.suffix.lower())
+    if ending not in Image.SAVE:
+        raise UserError(
+            f"--out is {out!r}, whose ending is not that of a picture", hint="for example batch.png"
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "which is a folder" if path.is_dir() else f"but {path.parent} is no folder"
+        raise UserError(
+            f"--out is {out!r}, {problem}", hint="name a file in a folder that is there"
+        )
+    return path
+
+
+def _draw(wanted: Data, *, seed: int, number: int) -> Image:
+    from hpcdist.data.catalog import check_data, find_data_set
+    from hpcdist.data.images.preview import draw_grid, load_preview
+
+    if find_data_set(wanted).images is None:
+        check_data(wanted)  # JobError where files are missing, before torchvision looks for them
+    shown = load_preview(wanted, seed=seed, number=number)
+    for sample in shown:
+        if sample.problem:
+            note(sample.problem)
+    both = wanted.transform != "none"
+    title = f"{wanted.name}, seed {seed}"
+    if both:
+        title = f"left as read, right as the model sees it: {title}, transform {_in_words(wanted)}"
+    return draw_grid(shown, title=title, both=both)
+
+
+def _in_words(wanted: Data) -> str:
+    from hpcdist.job.check import show as as_text
+
+    return wanted.transform if isinstance(wanted.transform, str) else as_text(wanted.transform)
+
+
+def _save(picture: Image, path: Path) -> None:
+    from PIL import Image
+
+    from hpcdist.base.files import write_whole
+
+    content = io.BytesIO()
+    picture.save(content, Image.registered_extensions()[path.suffix.lower()])
+    try:
+        write_whole(path, content.getvalue())
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written: {error.strerror or error}", hint="name another with --out"
+        ) from None

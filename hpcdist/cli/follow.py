@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import EXIT_INTERRUPTED
 from hpcdist.base.text import one_line
-from hpcdist.cli.described import states_in_words
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.printing import note, print_json, say
+from hpcdist.cli.runs import states_in_words
 from hpcdist.runs.run import Run
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def _rules(runs: Path, names: Sequence[str], older_than: float | None, keep_last
 
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
-    """The run directories of these names; only those among the runs can be judged."""
+    """Return the run directories of these names; only those among the runs can be judged."""
     here = {os.path.realpath(run.path): run.path for run in all_runs(runs)}
     found = [os.path.realpath(run.path) for run in named_runs(runs, names)]
     for path in found:

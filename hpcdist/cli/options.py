@@ -53,9 +53,9 @@ run_arguments = click.argument("run_names", metavar="[RUN]...", nargs=-1)
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """What names a job, changes it, and says where it goes: the options that submit and render
-    share, as they were typed. A field is an option of `_PLACE_OPTIONS` or
-    `_RUN_OPTIONS`, by its name there."""
+    """The options that submit and render share, as they were typed: they name a job, change it and
+    say where it goes. A field is an option of `_PLACE_OPTIONS` or `_RUN_OPTIONS`, by its name
+    there."""
 
     job_name: str
     is_module: bool
@@ -84,23 +84,23 @@ class JobOptions:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether it may be more than one run."""
+        """The options may describe more than one run."""
         return bool(self.sweeps) or self.num_repeats > 1 or self.comparison() is not None
 
     @property
     def num_repeats(self) -> int:
-        """How often each point is run; a comparison may say another number."""
+        """Number of runs of each point; a comparison may say another number."""
         return self.repeat or 1
 
     def comparison(self) -> Comparison | None:
-        """The comparison that the job's name means, if it means one; raises JobError."""
+        """Return the comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
         return find_comparison(self.job_name) if self.kind == "job" else None
 
     @property
     def kind(self) -> NameKind:
-        """What the job's name is the name of."""
+        """The kind of thing that the job's name names."""
         if self.is_module and self.is_program:
             raise click.UsageError("-m and --no-python contradict each other")
         if self.is_module:
@@ -222,7 +222,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def options_of_job(job_name: str) -> _Decorator:
-    """The same for a verb that submits one and the same job, once: how large, and where to."""
+    """Give a verb that submits one and the same job, once, the options of its size and place."""
     plain = {"is_module": False, "is_program": False, "script_args": ()}
     fixed = {"job_name": job_name, **plain, **_NO_RUN_OPTIONS}
     return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
@@ -250,7 +250,7 @@ def load_from_options(
     *,
     defaults: Mapping[str, Any] | None = None,
 ) -> LoadedJob:
-    """The job that the options describe, at one point of their sweep; `defaults` as for
+    """Load the job that the options describe, at one point of their sweep; `defaults` as for
     `load_job`."""
     from hpcdist.job import load_job
 
@@ -267,7 +267,7 @@ def load_from_options(
 
 
 def sweep_points(options: JobOptions) -> list[Point]:
-    """The points of the options' sweep, checked against what else they give."""
+    """Return the points of the options' sweep, checked against the other options."""
     from hpcdist.job.comparison import SHORT_NAMES
     from hpcdist.job.load import parse_override
     from hpcdist.submission.points import (
@@ -313,7 +313,7 @@ def _job_flags(options: JobOptions) -> dict[str, Flag]:
 
 
 def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
-    """The scheduler by name, or `auto`, and the profile; debug mode is local, as --local is."""
+    """Return the scheduler, or `auto`, and the profile; debug mode is local, as --local is."""
     from hpcdist.cluster.load import choose_cluster
     from hpcdist.job import Flag
 
@@ -329,7 +329,7 @@ def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[s
 
 
 def cluster_here(options: JobOptions) -> LoadedProfile:
-    """The profile for a step in this shell's allocation, whose partition and like are given.
+    """Return the profile for a step in this shell's allocation, whose partition is given.
 
     Raises UsageError for an option that the allocation has decided already.
     """
@@ -377,7 +377,7 @@ def _requeue_flag(requeue: bool | None) -> dict[str, Flag]:  # noqa: FBT001 - as
 
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
-    """What the user wants of the snapshot."""
+    """Return the user's wishes for the snapshot."""
     from hpcdist.submission.workspace import SnapshotRequest
 
     return SnapshotRequest(
@@ -386,8 +386,8 @@ def snapshot_from_options(options: JobOptions) -> SnapshotRequest:
 
 
 def named_runs(runs: Path, names: Sequence[str]) -> list[Run]:
-    """The runs of these names, each once; a sweep's name is all of its. All runs if there are no
-    names."""
+    """Return the runs of these names, each once; the name of a sweep stands for all of its runs.
+    Without names, return all runs."""
     from hpcdist.runs.sweep import find_runs
 
     if not names:

@@ -1,4 +1,4 @@
-"""How verbs print: JSON, aligned columns, and times as people read them."""
+"""Printing by verbs: JSON, aligned columns, and times as people read them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hpcdist.base.text import one_line
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
+    """Print one JSON value on stdout."""
     sys.stdout.write(files.to_json(value))
 
 
 def print_columns(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, file: TextIO | None = None
 ) -> None:
-    """Rows beneath their header, columns aligned; the last column is as long as it likes."""
+    """Print rows beneath their header, columns aligned; the last column has no limit."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]
     for line in lines:
@@ -29,19 +29,19 @@ def print_columns(
 
 
 def note(text: str) -> None:
-    """Something the user should know, on stderr."""
+    """Print something the user should know, on stderr."""
     print(f"note: {one_line(text)}", file=sys.stderr)
 
 
 def say(text: str) -> None:
-    """A line on stderr, though the terminal may have gone, which is why the command was
+    """Print a line on stderr, even if the terminal has gone, which may be why the command was
     interrupted."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def local_time(time_s: float | None) -> str:
-    """Unix time as this machine's date and time."""
+    """Return a Unix time as this machine's date and time."""
     if time_s is None:
         return "-"
     try:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcdist.base.text import one_line
-from hpcdist.cli.described import by_sweep, describe_run, size, states_in_words
 from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import local_time, note, print_json
+from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State
 
@@ -76,7 +76,7 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 def _print_sweep(
     runs: Sequence[Mapping[str, Any]], progress: Mapping[str, Progress | None]
 ) -> None:
-    """How many are in which state, and what there is to say about those that are not done."""
+    """Print how many runs are in which state, and the details of those that are not done."""
     from hpcdist.monitor.states import OPEN_STATES
 
     states = states_in_words(run["state"] for run in runs)
@@ -135,7 +135,7 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
 
 
 def _whose(run: Mapping[str, Any]) -> str:
-    """The scheduler, and the job by the name that the scheduler's own commands take."""
+    """Return the scheduler, and the job by the name that the scheduler's own commands take."""
     from hpcdist.schedulers import runs_here
 
     scheduler = run["scheduler"] or "-"
@@ -144,7 +144,7 @@ def _whose(run: Mapping[str, Any]) -> str:
 
 
 def _print_place(run: Run, condition: Condition) -> None:
-    """Why it waits, or where it is and by which way its nodes reach the first one."""
+    """Print why the run waits, or its nodes and the way by which they reach the first one."""
     from hpcdist.monitor.nodes import master_sentence, node_lines, seen_nodes, waiting_sentence
     from hpcdist.monitor.states import OPEN_STATES
 

@@ -210,7 +210,7 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
 
 @contextmanager
 def _stdout_as_stderr() -> Iterator[None]:
-    """What the rank, and what it starts, prints on stdout goes to stderr: stdout is for JSON."""
+    """Send to stderr what the rank, and what it starts, prints on stdout: stdout is for JSON."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,1 +1,1 @@
-"""What runs do now: their states, following and watching them, freeing their space."""
+"""Runs as they are now: their states, following and watching them, freeing their space."""

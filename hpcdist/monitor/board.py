@@ -62,16 +62,16 @@ class Board:
 
     @property
     def is_over(self) -> bool:
-        """Whether all runs have ended, and no other can appear."""
+        """All runs have ended, and no other can appear."""
         return self._folder is None and not self._ends.is_open
 
     @property
     def unanswered(self) -> list[str]:
-        """Why schedulers do not answer."""
+        """The reasons why schedulers do not answer."""
         return self._ends.unanswered
 
     def look(self) -> list[RunView]:
-        """Every run as it is now, in the order in which they were given."""
+        """Return every run as it is now, in the order in which they were given."""
         for run in self._new_runs():
             self._runs[run.id] = run
             self._ends.add([run])
@@ -103,7 +103,7 @@ class Board:
 
 
 def open_view(run: Run, condition: Condition, ranks: RanksSeen | None) -> RunView:
-    """A run without a verdict."""
+    """Return the view of a run without a verdict."""
     state = condition.state
     if state == "pending" and ranks is not None and ranks.num_alive and ranks.quiet_s < _RECENT_S:
         condition = Condition(state="running")  # it began after the scheduler was asked
@@ -165,7 +165,8 @@ def make_frame(
     height: int | None = None,
     width: int | None = None,
 ) -> list[Line]:
-    """How many runs are in which state, the title, and each run with what there is to say of it.
+    """Return the lines of a frame: the number of runs by state, the title, and each run with its
+    details.
 
     Of more runs than fit into `height` lines the last ones are counted. Where `width` is too
     little, the epoch goes, names lose their middle, and what is said is broken into lines.
@@ -183,7 +184,7 @@ def make_frame(
 
 
 def plain(lines: Iterable[Line]) -> str:
-    """The frame without styles."""
+    """Return the frame without styles."""
     return "".join("".join(part.text for part in line).rstrip() + "\n" for line in lines)
 
 
@@ -269,7 +270,7 @@ def _row(
 
 
 def _fitting(blocks: Sequence[list[Line]], height: int | None) -> list[Line]:
-    """As many runs as there is room for, with all that there is to say of each."""
+    """Return as many runs as there is room for, with all their details."""
     lines = [line for block in blocks for line in block]
     if height is None or len(lines) <= height:
         return lines

@@ -68,7 +68,7 @@ def show_new(logs: LogTail, screen: Screen) -> None:
 
 
 def end_sentence(run: Run, verdict: Verdict) -> str:
-    """How a run ended, in one sentence."""
+    """Say in one sentence how a run ended."""
     if verdict.state == "done":
         remark = f"; {verdict.remark}" if verdict.remark else ""
         return f"run {run.id}: done{_duration(run, verdict)}{remark}"
@@ -76,7 +76,7 @@ def end_sentence(run: Run, verdict: Verdict) -> str:
 
 
 def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
-    """How an attempt ended after which there is another, or is to be."""
+    """Say how an attempt ended after which there is another, or is to be."""
     why = f"attempt {verdict.attempt} {_ENDED.get(verdict.state, verdict.state)}: "
     why += " ".join(verdict.message.split())
     if verdict.state == "failed" and verdict.kind != "agent_lost":
@@ -99,7 +99,8 @@ class _Restarts:
 
 
 def show_lost_agents(run: Run, screen: Screen) -> None:
-    """The last words of the agents, and of the job around them: no rank could say why it ended."""
+    """Show the last words of the agents, and of the job around them: no rank could say why it
+    ended."""
     for path in [*sorted(run.logs_folder.glob("agent-*.log")), *run.job_logs()]:
         _show_tail(run, path, screen)
 
@@ -111,7 +112,7 @@ def _shown_ranks(run: Run) -> range:
 
 
 def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
-    """What explains the end and has not been on the screen yet, or has scrolled off it."""
+    """Show what explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
         show_lost_agents(run, screen)
     elif verdict.rank is not None:
@@ -126,8 +127,8 @@ def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> No
 
 
 def _telling_lines(trace: str) -> list[str]:
-    """The lines of a traceback that are nearest to the failure; in faulthandler's report on a crash
-    these are the first of the thread that crashed."""
+    """Return the lines of a traceback that are nearest to the failure; in faulthandler's report on
+    a crash these are the first of the thread that crashed."""
     lines = trace.splitlines()
     starts = [index for index, line in enumerate(lines) if line.startswith(_CRASHED_THREAD)]
     if not starts:

@@ -1,4 +1,4 @@
-"""What of ended runs can be removed to free disk space: decided first, removed on request.
+"""Freeing disk space: what ended runs no longer need is found first, and removed on request.
 
 Freed are checkpoints, and snapshots that no other run needs. Everything else of a run stays: its
 verdict, logs and events are small, and are what there is to know about it.
@@ -16,8 +16,8 @@ from typing import Literal
 
 from hpcdist.base.text import show_age
 from hpcdist.monitor.states import OPEN_STATES
+from hpcdist.runs import snapshot_store as stored
 from hpcdist.runs.run import Run, created_ns
-from hpcdist.runs.snapshot import stored
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State
 
@@ -41,7 +41,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What is old enough to be removed."""
+    """The rules by which something is old enough to be removed."""
 
     older_than_s: float
     """Seconds since a run ended."""
@@ -57,7 +57,7 @@ def find_garbage(
     states: Mapping[str, State],
     rules: Rules,
 ) -> list[Candidate]:
-    """All checkpoints and snapshots in the folder, each with the reason where it is kept.
+    """Return all checkpoints and snapshots in the folder, each with the reason where it is kept.
 
     `states` has the state of every run.
     """
@@ -88,7 +88,7 @@ def remove(candidate: Candidate) -> str | None:
 
 
 def _kept_runs(runs: Sequence[Run], states: Mapping[str, State], rules: Rules) -> dict[Path, str]:
-    """Why a run stays whole, for those that do."""
+    """Return the runs that stay whole, with the reason."""
     newest = sorted(runs, key=created_ns)[len(runs) - rules.keep_last :] if rules.keep_last else []
     last = {run.path for run in newest}
     reasons = {
@@ -120,7 +120,7 @@ def _ended_s(run: Run) -> float:
 
 
 def _users(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs that each snapshot was made for, by its id."""
+    """Return the runs that each snapshot was made for, by its id."""
     users: dict[str, list[Run]] = {}
     for run in runs:
         snapshot = (run.read_spec() or RunSpec()).snapshot
@@ -130,7 +130,7 @@ def _users(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Candidate | None:
-    """The run's checkpoints; None where it has none."""
+    """Return the run's checkpoints; None where it has none."""
     folder = run.checkpoints_folder
     num_bytes = _size(folder)
     if num_bytes is None:
@@ -184,7 +184,7 @@ def _why_snapshot_kept(
 
 
 def _unfinished(runs: Path) -> list[Candidate]:
-    """What submissions that were killed left while they copied."""
+    """Return the copies that submissions left unfinished when they were killed."""
     return [
         Candidate(what="unfinished snapshot", name=path.name, path=path, num_bytes=_size(path) or 0)
         for path in stored.list_unfinished(runs)

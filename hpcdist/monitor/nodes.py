@@ -18,7 +18,7 @@ _SHOWN = 8
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent of one node said; what it does not know yet is None."""
+    """A node as its agent described it; what the agent does not know yet is None."""
 
     node: int
     host: str
@@ -37,14 +37,14 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seen_nodes(run: Run) -> list[NodeSeen]:
-    """The nodes whose agents have started, in their order."""
+    """Return the nodes whose agents have started, in their order."""
     values = (files.read_json(path) for path in run.launch_folder.glob("agent-*.json"))
     found = [seen for value in values if (seen := _convert(value)) is not None]
     return sorted(found, key=lambda seen: seen.node)
 
 
 def node_lines(nodes: Sequence[NodeSeen]) -> list[str]:
-    """One line per node, and of many nodes the first ones."""
+    """Return a line per node, and of many nodes the first ones."""
     lines = [_line(seen) for seen in nodes[:_SHOWN]]
     more = len(nodes) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
@@ -99,8 +99,8 @@ class Beginning:
 
 
 def waiting_sentence(condition: Condition) -> str | None:
-    """Why a run waits, and until when as far as the scheduler knows; None where nothing is known,
-    or it does not wait."""
+    """Say why a run waits, and until when as far as the scheduler knows; None where nothing is
+    known, or it does not wait."""
     if condition.state != "pending":
         return None
     start = ""

@@ -1,4 +1,4 @@
-"""How far a run is, how fast, and how its ranks are, from the events that they record."""
+"""Progress of a run, its speed and the state of its ranks, from the events that they record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to sho
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run has come; None where that is not known."""
+    """The progress of a run; None where something is not known."""
 
     attempt: int
     epoch: int | None = None
@@ -48,7 +48,7 @@ class _Window(NamedTuple):
 
 
 class RankEvents:
-    """What the events of one rank say so far; they may be given from any place on."""
+    """The state of one rank by its events so far; they may be given from any place on."""
 
     def __init__(self) -> None:
         self.world_size: int | None = None
@@ -77,7 +77,7 @@ class RankEvents:
                 self.end_status = event.get("status") or "done"
 
     def progress(self, attempt: int, *, samples_per_s: float | None) -> Progress:
-        """How far the run is, going by this rank."""
+        """Return the progress of the run, going by this rank."""
         return Progress(
             attempt=attempt,
             epoch=self._last.get("epoch"),
@@ -89,18 +89,18 @@ class RankEvents:
         )
 
     def samples_per_s(self) -> float | None:
-        """Of this rank alone, over its newest windows."""
+        """Return the speed of this rank alone, over its newest windows."""
         wall_s = sum(window.wall_s for window in self._windows)
         samples = sum(window.samples for window in self._windows)
         return samples / wall_s if wall_s > 0 else None
 
     def own_time_s(self) -> float | None:
-        """Seconds per step without the wait for other ranks, over the newest windows."""
+        """Return the seconds per step without the wait for other ranks, over the newest windows."""
         steps = sum(window.steps for window in self._windows)
         return sum(window.own_s for window in self._windows) / steps if steps else None
 
     def window_s(self) -> float:
-        """How long the newest window took: the next event is to be expected after as long."""
+        """Return the length of the newest window: the next event is due after as long."""
         return self._windows[-1].wall_s if self._windows else 0.0
 
     def _remaining_s(self) -> float | None:
@@ -121,7 +121,7 @@ class LiveProgress:
         self._start(0)
 
     def read(self) -> Progress | None:
-        """The newest figures; None before rank 0 wrote its first event."""
+        """Return the newest figures; None before rank 0 wrote its first event."""
         self._follow_newest_attempt()
         if self._file is None:
             return None
@@ -158,13 +158,14 @@ def _window(event: Mapping[str, Any]) -> _Window:
 
 
 def _waited_s(event: Mapping[str, Any]) -> float:
-    """For other ranks; in the events of schema 1 a phase has more figures than its sum."""
+    """Return the wait for other ranks; in the events of schema 1 a phase has more figures than its
+    sum."""
     phase = ("phases_s", "exposed_communication")
     return _number(event, *phase) or _number(event, *phase, "sum")
 
 
 def _number(event: Any, *keys: str) -> float:
-    """A number within an event; 0 where there is none, as in what another version wrote."""
+    """Return a number within an event; 0 where there is none, as in what another version wrote."""
     for key in keys:
         event = event.get(key) if isinstance(event, Mapping) else None
     return event if isinstance(event, int | float) else 0
@@ -199,7 +200,7 @@ class RunningRun:
         self._begin(0)
 
     def look(self) -> RanksSeen | None:
-        """The newest figures; None before a rank wrote its first event."""
+        """Return the newest figures; None before a rank wrote its first event."""
         self._begin_newest_attempt()
         for rank, file in self._files():
             self._take(rank, file)
@@ -267,7 +268,7 @@ class RunningRun:
         self._heard_s[rank] = max(self._heard_s.get(rank, -math.inf), time.monotonic() - age_s)
 
     def _quiet_s(self) -> float:
-        """Since any rank was heard."""
+        """Return the seconds since any rank recorded something."""
         return time.monotonic() - max(self._heard_s.values(), default=time.monotonic())
 
     def _quiet(self, ranks: Mapping[int, RankEvents], alive: list[int]) -> list[str]:
@@ -289,7 +290,8 @@ class RunningRun:
 
 
 def _samples_per_s(ranks: Mapping[int, RankEvents]) -> float | None:
-    """Of all ranks; those that have no window yet are taken to be as fast as the others."""
+    """Return the speed of all ranks; those that have no window yet are taken to be as fast as the
+    others."""
     world_size = next(iter(ranks.values())).world_size or 1
     rates = [rate for one in ranks.values() if (rate := one.samples_per_s()) is not None]
     return sum(rates) / len(rates) * world_size if rates else None
@@ -323,7 +325,7 @@ def _named(ranks: Collection[object]) -> str:
 
 
 def _slow(ranks: Mapping[int, RankEvents]) -> list[str]:
-    """The slowest rank, where the others wait for it long."""
+    """Name the slowest rank, where the others wait for it long."""
     times = {rank: time_s for rank, one in ranks.items() if (time_s := one.own_time_s())}
     if len(times) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Where a followed run is shown: log lines on stdout, all else on stderr.
+"""The screen of a followed run: log lines on stdout, all else on stderr.
 
 On a terminal the ranks' names have colours, and beneath the log stay the lines that the ranks have
 not finished, such as progress bars, and a line of progress; anywhere else there are plain lines
@@ -49,7 +49,7 @@ class Screen:
         """Lines have been shown that were drawn as unfinished ones before."""
 
     def lines(self, lines: Iterable[tuple[int, str]]) -> None:
-        """Lines of the ranks' logs, each with its rank."""
+        """Show lines of the ranks' logs, each with its rank."""
         remaining = iter(lines)
         while batch := list(islice(remaining, _BATCH_LINES)):
             self._is_stale = True
@@ -60,7 +60,7 @@ class Screen:
         self._log.flush()
 
     def say(self, text: str) -> None:
-        """One line that is not of a rank."""
+        """Show a line that is not of a rank."""
         if self.is_live:
             self._terminal().print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -98,7 +98,7 @@ class Screen:
         return self._live
 
     def _row(self, rank: int, text: str) -> RenderableType:
-        """A line that is cut to the width of the terminal."""
+        """Return a line that is cut to the width of the terminal."""
         from rich.text import Text
 
         row = Text.from_ansi(self._coloured(rank, text) if self._prefixed else text)
@@ -121,7 +121,7 @@ class Screen:
         terminal.print(Segments([Segment(text)]), crop=False, end="")
 
     def _terminal(self) -> Console:
-        """One console for all: what is printed and the progress beneath must know of each other."""
+        """Return the one console: what is printed and the progress below must fit together."""
         from rich.console import Console
 
         if self._console is None:
@@ -130,7 +130,7 @@ class Screen:
 
 
 def progress_place(progress: Progress) -> str:
-    """Where a run is: epoch 3, step 120/400."""
+    """Say where a run is: epoch 3, step 120/400."""
     epoch = "" if progress.epoch is None else f"epoch {progress.epoch + 1}, "
     total = "" if progress.total_steps is None else f"/{progress.total_steps}"
     restarted = f"attempt {progress.attempt}, " if progress.attempt else ""
@@ -138,7 +138,7 @@ def progress_place(progress: Progress) -> str:
 
 
 def progress_figures(progress: Progress) -> str:
-    """How fast it is, and when it will be done."""
+    """Say how fast a run is, and when it will be done."""
     parts = []
     if progress.samples_per_s is not None:
         parts.append(f"{progress.samples_per_s:,.0f} samples/s")
@@ -150,7 +150,8 @@ def progress_figures(progress: Progress) -> str:
 
 
 def _chosen(unfinished: Sequence[tuple[int, str]], room: int) -> list[tuple[int, str]]:
-    """As many as there is room for, equally many of each rank: of nested bars the outer ones."""
+    """Return as many lines as there is room for, equally many of each rank: of nested bars the
+    outer ones."""
     by_rank: dict[int, list[str]] = {}
     for rank, text in unfinished:
         by_rank.setdefault(rank, []).append(text)
@@ -177,7 +178,7 @@ def _drawing(progress: Progress | None, *, elapsed_s: float) -> RenderableType:
 
 
 def clock(seconds: float) -> str:
-    """A length of time: 1:02, or with hours 1:00:02."""
+    """Return a length of time as text: 1:02, or with hours 1:00:02."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

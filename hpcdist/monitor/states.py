@@ -24,15 +24,15 @@ _NEVER_STARTED_MESSAGE = "the job ended before hpcdist started in it: its log ha
 def run_states(
     runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
 ) -> dict[str, State]:
-    """State of each run by its id; see `run_conditions`."""
+    """Return the state of each run by its id; see `run_conditions`."""
     return {name: found.state for name, found in run_conditions(runs, warn=warn).items()}
 
 
 def run_conditions(
     runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
 ) -> dict[str, Condition]:
-    """Condition of each run by its id; each scheduler is asked once, and only for runs without
-    verdict.
+    """Return the condition of each run by its id; each scheduler is asked once, and only for runs
+    without verdict.
 
     A run that cannot be read is lost. Where a scheduler does not answer its runs are unknown, and
     `warn` is told why.
@@ -55,8 +55,8 @@ def run_conditions(
 def run_accounting(
     runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
 ) -> dict[str, Accounting]:
-    """What schedulers' accounting has on runs, by run id, where they keep books and answer; else
-    `warn` is told why. Each scheduler is asked once."""
+    """Return what schedulers' accounting has on runs, by run id, where they keep books and answer;
+    else `warn` is told why. Each scheduler is asked once."""
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         name = run.read_scheduler()
@@ -75,7 +75,7 @@ def run_accounting(
 
 
 def end_verdict(run: Run, condition: Condition) -> Verdict:
-    """The verdict on a run that left none: its last attempt's, else the scheduler's word."""
+    """Return the verdict on a run that left none: its last attempt's, else the scheduler's word."""
     state = condition.state
     attempt = run.read_attempt_verdict(run.newest_attempt())
     if attempt is not None:
@@ -117,7 +117,7 @@ def _ask(
 
 
 def _settled(run: Run, condition: Condition) -> Condition:
-    """A verdict that was written while the scheduler was asked has the last word."""
+    """Let a verdict that was written while the scheduler was asked have the last word."""
     if condition.state in ("pending", "running"):
         return condition
     verdict = run.read_verdict()

@@ -121,7 +121,7 @@ class LogTail:
 
 
 def whole_log(path: Path) -> Iterator[str]:
-    """The lines of a log as they are now, the last one too if it is not finished."""
+    """Give the lines of a log as they are now, the last one too if it is not finished."""
     terminal = TerminalLines(hold=_HELD_ROWS)
     for chunk in _Growth(path).chunks():
         yield from terminal.feed(chunk)
@@ -129,15 +129,15 @@ def whole_log(path: Path) -> Iterator[str]:
 
 
 class _Growth:
-    """What is added to a file."""
+    """The bytes that are added to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def chunks(self) -> Iterator[bytes]:
-        """What was added since the last call, and not what is added meanwhile: whoever writes all
-        the time must not keep the reader."""
+        """Give the bytes that were added since the last call, and not those that are added
+        meanwhile: whoever writes all the time must not keep the reader."""
         # Opened each time: a run on a thousand ranks must not need a thousand descriptors.
         try:
             with self._path.open("rb", buffering=0) as file:
@@ -170,7 +170,7 @@ class EventTail:
         self._rest = b""
 
     def events(self, size: int) -> Iterator[dict[str, Any]]:
-        """The events since the last call, from a file that is `size` bytes long now.
+        """Give the events since the last call, from a file that is `size` bytes long now.
 
         A file that is no longer is not opened: that costs more than all else, on a shared file
         system above all.

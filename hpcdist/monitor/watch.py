@@ -64,8 +64,8 @@ def _show(board: Board, title: Callable[[], str], live: Live, pressed: Keys) -> 
 
 
 def _is_quit(console: Console, drawn: ConsoleDimensions, pressed: Keys, until_s: float) -> bool:
-    """Whether q is pressed until the size is no longer that which was drawn for, or the time is
-    over."""
+    """Return whether q is pressed until the size is no longer that which was drawn for, or the time
+    is over."""
     while console.size == drawn and time.monotonic() < until_s:
         wait_s = min(_RESIZE_S, max(0.0, until_s - time.monotonic()))
         if _QUIT in pressed.wait(wait_s).lower():
@@ -83,8 +83,8 @@ _READ_BYTES = 64
 
 @contextmanager
 def keys() -> Iterator[Keys]:
-    """Keys as they are pressed, unseen; afterwards the terminal is as it was. Ctrl-C and Ctrl-Z
-    stay signals."""
+    """Give keys as they are pressed, unseen; afterwards the terminal is as it was. Ctrl-C and
+    Ctrl-Z stay signals."""
     fd = _terminal()
     if fd is None:
         yield Keys(None)
@@ -100,13 +100,13 @@ def keys() -> Iterator[Keys]:
 
 
 class Keys:
-    """What is pressed; nothing without a terminal to press it on."""
+    """The keys that are pressed; none without a terminal to press them on."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
     def wait(self, wait_s: float) -> str:
-        """The keys that were pressed, once there are some, or the time is over."""
+        """Return the keys that were pressed, once there are some, or the time is over."""
         if self._fd is None or not _is_ours(self._fd):
             time.sleep(wait_s)
             return ""
@@ -130,7 +130,7 @@ def _terminal() -> int | None:
 
 
 def _is_ours(fd: int) -> bool:
-    """Whether this is what the terminal's keys go to; in the background, asking for one, or
+    """Return whether the terminal's keys go to this process; in the background, asking for one, or
     changing how they come, would stop the process."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()

@@ -1,4 +1,4 @@
-"""What a rank records: one JSON object per line, one file per rank and attempt.
+"""The events that a rank records: one JSON object per line, one file per rank and attempt.
 
 `EventWriter` writes, `read_events` reads. The events and their fields are described in
 docs/events.md; units stand in the names. A killed rank leaves a torn last line: it is counted,
@@ -77,7 +77,8 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def _encode(event: dict[str, Any]) -> bytes:
-    """As JSON; what is no Unicode, as the names of some files are, is escaped in the text."""
+    """Return an event as JSON; what is no Unicode, as the names of some files are, is escaped in
+    the text."""
     try:
         return _encoder.encode(event)
     except UnicodeEncodeError:
@@ -119,7 +120,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:
-    """The event of one line; None where it is torn, or no event."""
+    """Return the event of one line; None where it is torn, or no event."""
     try:
         event = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,5 @@
-"""What each rank's call came to, as a private file of the run: what it returned, or raised."""
+"""The outcome of a submitted function in each rank, as a private file of the run: what it returned,
+or raised."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ def write_outcome(run: Run, rank: int, attempt: int, kind: Kind, value: Any) -> 
 
 
 def _pickled(value: tuple[Kind, Any]) -> bytes:
-    """By cloudpickle, but for exceptions: pickle makes them anew by a call with their `args`, which
-    fails for all whose __init__ takes anything else."""
+    """Pickle by cloudpickle, but for exceptions: pickle makes them anew by a call with their
+    `args`, which fails for all whose __init__ takes anything else."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -65,7 +66,7 @@ def _without_own_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseE
 
 
 def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
-    """What one rank of an ended run returned.
+    """Return what one rank of an ended run returned.
 
     Raises RunFailedError where the run failed, from what was raised in the rank where that can be
     read; HpcdistError where the value cannot.
@@ -99,7 +100,7 @@ def returned_by(run: Run, rank: int, verdict: Verdict) -> Any:
 
 
 def _raised(run: Run, verdict: Verdict) -> BaseException | None:
-    """The exception of the rank that failed first; None where it left none that can be read."""
+    """Return the exception of the rank that failed first; None where none can be read."""
     if verdict.rank is None:
         return None
     try:

@@ -60,8 +60,8 @@ _REPORT = "_lsf.out"
 
 
 class _Within:
-    """A path within a run directory, made when it is first asked for: whoever lists thousands of
-    runs needs few of each."""
+    """A path within a run directory, made when it is first needed: whoever lists thousands of runs
+    needs few of each."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -122,52 +122,52 @@ class Run:
     # Paths that depend on a rank or a node.
 
     def log_file(self, rank: int, attempt: int = 0) -> Path:
-        """Output of one rank in one attempt."""
+        """Return the log of one rank in one attempt."""
         return self.path / rank_log(rank, attempt)
 
     def event_file(self, rank: int, attempt: int = 0) -> Path:
-        """Events of one rank in one attempt."""
+        """Return the file of the events of one rank in one attempt."""
         return self.events_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.jsonl"
 
     def usage_file(self, node: int, attempt: int = 0) -> Path:
-        """What the ranks of one node used of it in one attempt."""
+        """Return the file of what the ranks of one node used of it in one attempt."""
         return self.events_folder / f"node-{node:05d}{_attempt_part(attempt)}.jsonl"
 
     def error_file(self, rank: int, attempt: int = 0) -> Path:
-        """Where a rank describes the exception that ends it."""
+        """Return the file in which a rank describes the exception that ends it."""
         return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
 
     @property
     def function_file(self) -> Path:
-        """A function that was submitted, and its arguments, pickled; private, as all of a run."""
+        """The function that was submitted, and its arguments, pickled; private, as all of a run."""
         return self.path / "function.pkl"
 
     def outcome_file(self, rank: int, attempt: int = 0) -> Path:
-        """What a submitted function returned or raised in one rank, pickled."""
+        """Return the file of what a submitted function returned or raised in one rank, pickled."""
         return self.path / "results" / f"rank-{rank:05d}{_attempt_part(attempt)}.pkl"
 
     def stacks_file(self, rank: int, attempt: int = 0) -> Path:
-        """Where a rank's stacks go when the run hangs."""
+        """Return the file for a rank's stacks when the run hangs."""
         return self.logs_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.stacks"
 
     def agent_log_file(self, node: int) -> Path:
-        """What the agent of one node has to say."""
+        """Return the log of the agent of one node."""
         return self.logs_folder / f"agent-{node:05d}.log"
 
     def agent_files(self) -> list[Path]:
-        """Of all nodes whose agents have been there, in order."""
+        """Return the files of all nodes whose agents have been there, in order."""
         return sorted(self.launch_folder.glob("agent-*.json"))
 
     def agent_file(self, node: int) -> Path:
-        """Process, host and address of one node's agent."""
+        """Return the file with process, host and address of one node's agent."""
         return self.launch_folder / f"agent-{node:05d}.json"
 
     def has_started(self) -> bool:
-        """Whether an agent of the run ever came to live."""
+        """Return whether an agent of the run ever came to live."""
         return any(self.launch_folder.glob("agent-*.json"))
 
     def job_logs(self) -> list[Path]:
-        """What the scheduler kept of the job's own output, before and around the ranks.
+        """Return what the scheduler kept of the job's own output, before and around the ranks.
 
         LSF's report, which repeats the script, is among them only where nothing else says anything.
         """
@@ -178,12 +178,12 @@ class Run:
 
     @property
     def meeting_file(self) -> Path:
-        """Where the first node's agent says how to reach it."""
+        """The file in which the first node's agent says how to reach it."""
         return self.launch_folder / "meeting.json"
 
     @property
     def cancel_file(self) -> Path:
-        """There once the user has asked to cancel: agents cannot tell it from other signals."""
+        """The file that says that the user cancelled: agents cannot tell it from signals."""
         return self.launch_folder / "cancel"
 
     def ask_to_cancel(self) -> None:
@@ -191,15 +191,15 @@ class Run:
         files.write_whole(self.cancel_file, "")
 
     def event_files(self) -> list[tuple[int, int, Path]]:
-        """(rank, attempt, path) of every event file, sorted."""
+        """Return (rank, attempt, path) of every event file, sorted."""
         return _numbered(self.events_folder, _EVENT_FILE)
 
     def usage_files(self) -> list[tuple[int, int, Path]]:
-        """(node, attempt, path) of what was sampled of every node, sorted."""
+        """Return (node, attempt, path) of what was sampled of every node, sorted."""
         return _numbered(self.events_folder, _USAGE_FILE)
 
     def log_files(self) -> list[tuple[int, int, Path]]:
-        """(rank, attempt, path) of every rank's log, sorted."""
+        """Return (rank, attempt, path) of every rank's log, sorted."""
         return _numbered(self.logs_folder, _LOG_FILE)
 
     # Small files.
@@ -243,7 +243,7 @@ class Run:
         return (self.read_spec() or RunSpec()).scheduler
 
     def read_verdict(self) -> Verdict | None:
-        """verdict.json; None while the run goes on, or where it is torn."""
+        """Return what verdict.json says; None while the run goes on, or where it is torn."""
         return _read_verdict(self.verdict_file)
 
     def write_verdict(self, verdict: Verdict) -> bool:
@@ -263,12 +263,13 @@ class Run:
         files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
 
     def write_lost_attempt_verdict(self, verdict: Verdict) -> bool:
-        """The same for an attempt whose own agents left none; True where there was none yet."""
+        """Say why an attempt ended whose own agents did not; True where there was no verdict on it
+        yet."""
         path = self.attempts_folder / f"{verdict.attempt:05d}" / "verdict.json"
         return files.write_once(path, files.to_json(msgspec.to_builtins(verdict)))
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
-        """Why an attempt ended; None where it goes on, or was the last."""
+        """Return why an attempt ended; None where it goes on, or was the last."""
         return _read_verdict(self.attempts_folder / f"{attempt:05d}" / "verdict.json")
 
     def write_beginning(self, attempt: int, beginning: dict[str, Any]) -> None:
@@ -276,7 +277,7 @@ class Run:
         files.write_json(self.attempts_folder / f"{attempt:05d}" / "begin.json", beginning)
 
     def read_beginning(self, attempt: int) -> dict[str, Any] | None:
-        """How an attempt began; None where that is not known."""
+        """Return how an attempt began; None where that is not known."""
         return _object(files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json"))
 
     def claim_end_of_life(self, life: int) -> bool:
@@ -301,32 +302,32 @@ class Run:
                 return attempt
 
     def attempts(self) -> list[int]:
-        """The attempt numbers taken, in order."""
+        """Return the attempt numbers taken, in order."""
         return sorted(int(name) for name in os.listdir(self.attempts_folder) if name.isdigit())
 
     def newest_attempt(self) -> int:
-        """The newest attempt number taken; -1 before the first."""
+        """Return the newest attempt number taken; -1 before the first."""
         return max(self.attempts(), default=-1)
 
 
 def place_of_events(name: str) -> tuple[int, int] | None:
-    """(rank, attempt) of an event file by its name; None for another file."""
+    """Return (rank, attempt) of an event file by its name; None for another file."""
     match = _EVENT_FILE.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2] or 0))
 
 
 def is_event_file(name: str) -> bool:
-    """Whether a file of this name is of a rank's events, or of a node's."""
+    """Return whether a file of this name is of a rank's events, or of a node's."""
     return bool(_EVENT_FILE.fullmatch(name) or _USAGE_FILE.fullmatch(name))
 
 
 def runs_folder(option: str | None = None) -> Path:
-    """The folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
+    """Return the folder that holds the runs: --runs, then HPCDIST_RUNS, then ./runs; absolute."""
     return Path(option or os.environ.get(RUNS_VARIABLE) or DEFAULT_RUNS).absolute()
 
 
 def all_runs(runs: Path) -> list[Run]:
-    """Every run in the folder, oldest first; entries that are not runs are left out."""
+    """Return every run in the folder, oldest first; entries that are not runs are left out."""
     try:
         entries = list(os.scandir(runs))
     except FileNotFoundError:
@@ -341,7 +342,7 @@ def all_runs(runs: Path) -> list[Run]:
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether a folder is a run's: its spec.json is one that hpcdist wrote.
+    """Return whether a folder is a run's: its spec.json is one that hpcdist wrote.
 
     One that is damaged counts where the folder itself is as hpcdist makes it: by its name, or by
     what is in it.
@@ -356,12 +357,12 @@ def is_run(path: str | Path) -> bool:
 
 
 def is_own_spec(content: object) -> bool:
-    """Whether the content of a spec.json is hpcdist's, by its form."""
+    """Return whether the content of a spec.json is hpcdist's, by its form."""
     return isinstance(content, dict) and content.keys() >= _SPEC_KEYS
 
 
 def find_run(runs: Path, name: str) -> Run:
-    """The run that a run id, an unambiguous prefix of one, a path, or `last` names."""
+    """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
     if "/" in name and is_run(name):
         return Run(Path(name).absolute())
     found = all_runs(runs)
@@ -389,7 +390,7 @@ def find_run(runs: Path, name: str) -> Run:
 
 
 def created_ns(run: Run) -> tuple[int, str]:
-    """When a run was made, as a sort key; from the directory where spec.json does not say."""
+    """Return when a run was made, to sort by; from the directory where spec.json does not say."""
     created_s = (run.read_spec() or RunSpec()).created_s
     if created_s is not None and math.isfinite(created_s):
         return int(created_s * 1e9), run.id
@@ -400,18 +401,18 @@ def created_ns(run: Run) -> tuple[int, str]:
 
 
 def slug(name: str) -> str:
-    """A job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
+    """Return a job's name as a part of a path: ASCII letters, digits, dots and dashes only."""
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:_SLUG_LENGTH]
     return text or "job"
 
 
 def rank_log(rank: int, attempt: int) -> str:
-    """Log of one rank in one attempt, relative to the run directory."""
+    """Return the log of one rank in one attempt, relative to the run directory."""
     return f"logs/rank-{rank:05d}{_attempt_part(attempt)}.log"
 
 
 def cannot_write(runs: Path, error: OSError) -> RunDirectoryError:
-    """The error for a folder of runs that cannot be made or written."""
+    """Return the error for a folder of runs that cannot be made or written."""
     another = "name another folder with --runs or HPCDIST_RUNS"
     return RunDirectoryError(
         f"{runs}: the run directory cannot be written: {error.strerror}",

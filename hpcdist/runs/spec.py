@@ -33,7 +33,7 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scheduler lays the ranks out over the nodes."""
+    """The ranks as a scheduler lays them out over the nodes."""
 
     nodes: list[NodePlan]
     device: str
@@ -72,7 +72,7 @@ class UsedCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job came from."""
+    """The source of a job."""
 
     job: str | None = None
     """Name or path, as the user gave it."""
@@ -137,7 +137,7 @@ class OutlineLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutlineCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job goes on from."""
+    """The checkpoint that a job goes on from."""
 
     resume: str | None = None
 

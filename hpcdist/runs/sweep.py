@@ -40,12 +40,12 @@ class Sweep:
         return f"Sweep({str(self.path)!r})"
 
     def run(self, index: int, num_points: int) -> Run:
-        """The run of one point, there or not."""
+        """Return the run of one point, there or not."""
         digits = max(3, len(str(num_points - 1)))
         return Run(self.path.parent / f"{self.id}-{index:0{digits}d}")
 
     def runs(self) -> list[Run]:
-        """Its runs that are still there, in the order of the points."""
+        """Return its runs that are still there, in the order of the points."""
         return _runs_of(self, all_runs(self.path.parent))
 
     def read(self) -> SweepSpec:
@@ -65,7 +65,7 @@ class Sweep:
 
     @property
     def is_to_be_cancelled(self) -> bool:
-        """Whether somebody asked to."""
+        """Somebody has cancelled the sweep."""
         return self._cancel_file.exists()
 
     def remove(self) -> None:
@@ -74,17 +74,17 @@ class Sweep:
 
 
 def is_sweep(path: Path) -> bool:
-    """Whether a folder is a sweep's."""
+    """Return whether a folder is a sweep's."""
     return os.path.isfile(path / _SWEEP_FILE)
 
 
 def all_sweeps(runs: Path) -> list[Path]:
-    """The folders of the sweeps in a folder of runs."""
+    """Return the folders of the sweeps in a folder of runs."""
     return sorted(file.parent for file in runs.glob(f"*/{_SWEEP_FILE}"))
 
 
 def find_runs(runs: Path, name: str) -> list[Run]:
-    """The runs that a name stands for: a run's, or a sweep's, which is all of its runs.
+    """Return the runs that a name stands for: a run's, or a sweep's, which is all of its runs.
 
     Raises RunNotFoundError.
     """
@@ -93,7 +93,7 @@ def find_runs(runs: Path, name: str) -> list[Run]:
 
 
 def find_named(runs: Path, name: str) -> Run | Sweep:
-    """What a name stands for; `last` is what was submitted last, a run or a sweep.
+    """Return what a name stands for; `last` is what was submitted last, a run or a sweep.
 
     Raises RunNotFoundError.
     """
@@ -108,7 +108,7 @@ def find_named(runs: Path, name: str) -> Run | Sweep:
 
 
 def _find_sweep(runs: Path, name: str) -> Sweep | None:
-    """The one sweep that begins with `name`, unless runs of others do too."""
+    """Return the one sweep that begins with `name`, unless runs of others do too."""
     if not name or "/" in name:
         return None
     if is_sweep(runs / name):

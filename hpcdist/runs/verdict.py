@@ -29,7 +29,7 @@ Kind = Literal[
 
 
 class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """How one rank ended."""
+    """The end of one rank."""
 
     rank: int
     local_rank: int
@@ -67,7 +67,7 @@ class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """Why a run ended; the sentence for people is `message`."""
+    """The reason why a run ended; the sentence for people is `message`."""
 
     kind: Kind
     state: State
@@ -101,7 +101,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 def cancelled_verdict() -> Verdict:
-    """The verdict on a run that its user ended, where no agent wrote one."""
+    """Return the verdict on a run that its user ended, where no agent wrote one."""
     return Verdict(
         kind="cancelled",
         state="cancelled",

@@ -1,1 +1,1 @@
-"""From a job and a profile to a queued run."""
+"""From a job and a profile to queued runs."""

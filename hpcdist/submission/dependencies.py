@@ -45,7 +45,7 @@ class After(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_after(text: str) -> tuple[Kind, str]:
-    """`[KIND:]RUN` as its parts; UserError for another kind."""
+    """Split `[KIND:]RUN`; UserError for another kind."""
     word, colon, name = text.partition(":")
     if not colon or "/" in word:  # a path may hold colons
         return "ok", text
@@ -60,7 +60,7 @@ def parse_after(text: str) -> tuple[Kind, str]:
 
 
 def find_afters(runs: Path, texts: Sequence[str]) -> list[After]:
-    """The runs that --after names; UserError where there are none by a name."""
+    """Return the runs that --after names; UserError where there are none by a name."""
     parsed = [parse_after(text) for text in texts]
     return [
         After(kind=kind, name=name, runs=[str(run.path) for run in find_runs(runs, name)])
@@ -69,7 +69,7 @@ def find_afters(runs: Path, texts: Sequence[str]) -> list[After]:
 
 
 def open_runs(afters: Sequence[After], scheduler: str) -> list[tuple[After, list[Run]]]:
-    """The runs that have to be waited for.
+    """Return the runs that have to be waited for.
 
     Raises UserError where one ended so that the new run can never start, or is elsewhere.
     """
@@ -84,7 +84,7 @@ def open_runs(afters: Sequence[After], scheduler: str) -> list[tuple[After, list
 def dependencies(
     waiting: Sequence[tuple[After, Sequence[Run]]], scheduler: Scheduler
 ) -> list[Dependency]:
-    """What the scheduler is asked to wait for; UserError where a run has no job yet."""
+    """Return what the scheduler is asked to wait for; UserError where a run has no job yet."""
     return [
         Dependency(kind=_WORDS[after.kind], job_ids=_job_ids(after, runs, scheduler))
         for after, runs in waiting
@@ -142,7 +142,7 @@ def _job_id(after: After, run: Run) -> str:
 
 
 def _whole_arrays(runs: Sequence[Run], scheduler: Scheduler) -> set[str]:
-    """Arrays all of whose runs are waited for: one name does for them."""
+    """Return the arrays all of whose runs are waited for: one name does for them."""
     ids = {run.id for run in runs}
     places = [(run.path.parent, place) for run in runs if (place := run.read_sweep_place())]
     folders = {folder / str(place.id) for folder, place in places}
@@ -170,7 +170,7 @@ def settle(
     told: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> list[Dependency]:
-    """What the scheduler has to wait for; where it cannot, this waits.
+    """Return what the scheduler has to wait for; where it cannot, wait here.
 
     Raises UserError where the new run can never start.
     """

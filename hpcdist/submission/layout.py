@@ -40,7 +40,7 @@ class PointGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_array(self) -> bool:
-        """A single run needs none."""
+        """The group has several runs: a single run needs no array."""
         return len(self.points) > 1
 
 
@@ -171,7 +171,7 @@ class SummaryJob:
 
     @property
     def job(self) -> JobSpec:
-        """One node, one CPU, no GPU."""
+        """The job: one node, one CPU, no GPU."""
         return JobSpec(
             name=f"summary of {self.folder.name}",
             workload="summary",

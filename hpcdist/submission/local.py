@@ -22,7 +22,7 @@ _POLL_S = 0.1
 
 
 class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one point."""
+    """The end of one point."""
 
     index: int
     run: Path | None = None
@@ -33,7 +33,7 @@ class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Follower(Protocol):
-    """What shows a sweep that goes on here."""
+    """Shows a sweep that goes on here."""
 
     def started(self, index: int, run: Run) -> None:
         """A point has started."""

@@ -121,12 +121,12 @@ class PlannedSubmission:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The one that gets all runs."""
+        """The scheduler that gets all runs."""
         return self.runs[0].scheduler
 
     @property
     def name(self) -> str:
-        """The job's, or the comparison's."""
+        """The name of the job, or of the comparison."""
         return self.comparison or self.runs[0].loaded.job.name
 
     @property
@@ -289,7 +289,7 @@ def _plan_again(planned: PlannedRun, loaded: LoadedJob) -> PlannedRun:
 
 
 def _code_of(job: JobSpec) -> tuple[str, str]:
-    """What the ranks run: the workload, and the script where it is one."""
+    """Return the workload, and the script where it is one: what the ranks run."""
     return job.workload, job.script if isinstance(job, ScriptJob) else ""
 
 

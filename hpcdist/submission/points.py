@@ -40,7 +40,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes one run of a sweep differ from the others."""
+    """One point: the values that make a run of a sweep differ from the others."""
 
     index: int
     flags: dict[str, Flag]
@@ -57,7 +57,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> dict[str, Any]:
-        """Key -> value."""
+        """Key of the job -> value."""
         return {key: flag.value for key, flag in self.flags.items()}
 
     @property
@@ -75,7 +75,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
-    """All combinations of the axes' values, each so often; JobError where there are too many."""
+    """Return all combinations of the axes' values, each `num_repeats` times; JobError where there
+    are too many."""
     number = math.prod(len(axis.flags) for axis in axes) * num_repeats
     if number > MAX_POINTS:
         raise JobError(
@@ -99,21 +100,21 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
 
 
 def _keys(axes: Sequence[Axis]) -> Iterator[Axis]:
-    """One axis for each key."""
+    """Give an axis for each key."""
     for axis in axes:
         yield axis
         yield from axis.beside
 
 
 def _flags(axis: Axis, place: int) -> list[Flag]:
-    """Of all keys of an axis, in their order."""
+    """Return the flags of all keys of an axis, in their order."""
     return [one.flags[place] for one in (axis, *axis.beside)]
 
 
 def variant_points(
     comparison: Comparison, given: Mapping[str, Flag], *, num_repeats: int
 ) -> list[Point]:
-    """The points of a comparison, where the user gave `given` for all of its variants.
+    """Return the points of a comparison, where the user gave `given` for all of its variants.
 
     All variants are run once before any is run again, so that what changes on a machine in the
     meantime is not taken for a difference between them. Raises JobError.
@@ -134,7 +135,7 @@ def variant_points(
 
 
 def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis]:
-    """The axes of all --sweep options; `short` maps names of flags to keys.
+    """Return the axes of all --sweep options; `short` maps names of flags to keys.
 
     Raises JobError, which names the option.
     """
@@ -146,7 +147,7 @@ def parse_sweeps(texts: Sequence[str], *, short: Mapping[str, str]) -> list[Axis
 def axes_from_values(
     values: Mapping[str, Sequence[Any]], *, short: Mapping[str, str]
 ) -> list[Axis]:
-    """The axes of values that come from Python; raises JobError."""
+    """Return the axes of values that come from Python; raises JobError."""
     axes = [
         Axis(
             key=short.get(name, name),
@@ -213,7 +214,7 @@ def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
 
 
 def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
-    """A value for each of the names that a colon joins: `2:32`."""
+    """Return a value for each of the names that a colon joins: `2:32`."""
     parts = [value] if len(names) == 1 else [part.strip() for part in _split(value, ":", text)]
     if len(parts) != len(names) or not all(parts):
         raise JobError(

@@ -1,4 +1,4 @@
-"""Where a job runs: in the directory it is submitted from, or in a snapshot of its work tree."""
+"""The place of a job: the directory it is submitted from, or a snapshot of its work tree."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ import msgspec
 from hpcdist.base.errors import UserError
 from hpcdist.job.spec import FunctionJob, InferenceJob, JobSpec, OwnCodeJob, ScriptJob, TrainingJob
 from hpcdist.runs.run import runs_folder
-from hpcdist.runs.snapshot import (
-    NoWorkTreeError,
-    SnapshotChangedError,
-    SnapshotPlan,
-    plan_snapshot,
-    store,
-)
-from hpcdist.runs.snapshot.plan import DEFAULT_LIMIT_BYTES
+from hpcdist.runs.snapshot import DEFAULT_LIMIT_BYTES, NoWorkTreeError, SnapshotPlan, plan_snapshot
+from hpcdist.runs.snapshot_store import SnapshotChangedError, store
 from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.training.model.checks import is_own
 
@@ -33,7 +27,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotRequest:
-    """What the user wants of the snapshot."""
+    """The user's wishes for the snapshot."""
 
     wanted: bool | None = None
     """None: as the scheduler does by default."""
@@ -45,7 +39,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the processes of a run find what is the user's."""
+    """Where the processes of a run work, and what they are told of it."""
 
     cwd: str
     """Their working directory."""
@@ -55,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Where a job finds the user's files."""
+    """The user's files as a job finds them."""
 
     submit_dir: str
     """Where it is submitted."""
@@ -66,7 +60,7 @@ class Workspace:
     """What the user should know, one sentence each."""
 
     def job_in(self, runs: Path, job: JobSpec) -> JobSpec:
-        """The job with its script, or what its function imports, in the snapshot."""
+        """Return the job with its script, or what its function imports, in the snapshot."""
         if self.snapshot is None:
             return job
         if isinstance(job, FunctionJob):
@@ -81,7 +75,7 @@ class Workspace:
         return job if copy is None else msgspec.structs.replace(job, script=str(copy))
 
     def place(self, runs: Path) -> Place:
-        """What the processes of the run are told."""
+        """Return where the processes of the run work, and what they are told."""
         told = {SUBMIT_DIR_VARIABLE: self.submit_dir}
         if self.snapshot is None:
             return Place(cwd=self.submit_dir, environment=told)
@@ -91,7 +85,7 @@ class Workspace:
         return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=told)
 
     def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
-        """The snapshot as it stands in spec.json."""
+        """Return the snapshot as it stands in spec.json."""
         if self.snapshot is None:
             return None
         return UsedSnapshot(
@@ -124,7 +118,7 @@ class Workspace:
 
 
 def plan_workspace(job: JobSpec, request: SnapshotRequest, *, by_default: bool) -> Workspace:
-    """Where the job would run; the work tree is read where it is to be a snapshot.
+    """Decide where the job would run; the work tree is read where it is to be a snapshot.
 
     `by_default` takes a snapshot where the user did not say, the job runs code of the user's, and
     there is a git work tree.
@@ -154,7 +148,7 @@ def _runs_code_of_user(job: JobSpec) -> bool:
 
 
 def _left_behind(snapshot: SnapshotPlan, job: JobSpec) -> list[str]:
-    """What of the user's code is read where it is, and not from the snapshot."""
+    """Name what of the user's code is read where it is, and not from the snapshot."""
     notes = []
     here = Path(snapshot.root)
     if (

@@ -1,19 +1,14 @@
 """`hpcdist data`: data sets made, checked and shown."""
 
-import base64
 import io
 import json
 import os
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from PIL import Image
-from terminals import Terminal
-
-from hpcdist.cli.pictures import encode
 
 
 @pytest.fixture
@@ -182,144 +177,24 @@ def test_show_writes_a_picture_of_the_first_batch(hpcdist, faces):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "stdout is no terminal that is known to show pictures"),
-        (("--inline",), "stdout is no terminal that is known to show pictures"),
-        (("--no-inline",), "--no-inline without --out"),
         (("--out", "batch.text"), "whose ending is not that of a picture"),
         (("--out", "nowhere/batch.png"), "but nowhere is no folder"),
         (("--out", "x.png", "--transform", "hevy"), "data.transform is 'hevy'"),
         (("--out", "x.png", "--size", "0"), "--size: data.size is 0, must be 1 or more"),
     ],
-    ids=["no terminal", "inline", "nowhere to", "ending", "folder", "transform", "size"],
+    ids=["ending", "folder", "transform", "size"],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_read(hpcdist, options, said):
     assert said in refusal(hpcdist("data", "show", "digits", *options))
     assert os.listdir(hpcdist.folder) == []
 
 
-def shown_on(hpcdist, answer, **environment):
-    """What `data show` writes to a terminal that answers so when it is asked."""
-    return answered(hpcdist, answer, ("data", "show", "digits", "--number", 2), environment)
-
-
-def answered(hpcdist, answer, arguments, environment):
-    plain = {"TERM": "xterm", "TERM_PROGRAM": "", "TMUX": "", "KITTY_WINDOW_ID": "", "STY": ""}
-    hpcdist.environment |= plain | {"LC_TERMINAL": ""} | environment
-    terminal = Terminal(hpcdist, *arguments)
-    if answer is not None:
-        terminal.wait_for("\x1b[c")
-        terminal.type(answer)
-    return terminal.finish(), terminal.shown
-
-
-FINDS = """
-import os
-from hpcdist.cli.pictures import find_protocol
-print("", find_protocol(os.environ), sep="\\n")
-"""
-
-
-def found_on(hpcdist, answer, **environment):
-    """The protocol for a terminal that answers so when it is asked; nothing is drawn."""
-    hpcdist.command = lambda: [sys.executable, "-c", FINDS]
-    code, shown = answered(hpcdist, answer, (), environment)
-    assert code == 0
-    return shown.split()[-1]
-
-
-def test_a_terminal_that_answers_with_sixel_is_sent_sixel(hpcdist):
-    code, shown = shown_on(hpcdist, b"\x1b[?62;4;22c")
-    assert code == 0
-    assert "\x1bPq" in shown
-    assert "\x1b[?62" not in shown  # the answer was not echoed
-
-
-@pytest.mark.parametrize("answer", [b"\x1b[?62;22c", b"\x1b[?4;1c"], ids=["none", "a model number"])
-def test_a_terminal_without_sixel_is_sent_no_picture(hpcdist, answer):
-    code, shown = shown_on(hpcdist, answer)
-    assert code == 2
-    assert "hint: write it to a file" in shown
-
-
-def test_a_terminal_that_names_itself_is_sent_its_own_protocol(hpcdist):
-    code, shown = shown_on(hpcdist, None, TERM="xterm-kitty")
-    assert code == 0
-    assert shown.startswith("\x1b_Ga=T,f=100,q=2,m=")
-
-
-@pytest.mark.parametrize(
-    ("environment", "protocol"),
-    [
-        ({"TERM": "xterm-kitty"}, "kitty"),
-        ({"TERM_PROGRAM": "WezTerm"}, "kitty"),
-        ({"LC_TERMINAL": "iTerm2"}, "iterm2"),
-    ],
-    ids=["kitty", "wezterm", "iterm2"],
-)
-def test_terminals_are_known_by_the_names_they_give_themselves(hpcdist, environment, protocol):
-    assert found_on(hpcdist, None, **environment) == protocol
-
-
-def test_in_tmux_only_what_tmux_answers_counts(hpcdist):
-    tmux = {"TERM_PROGRAM": "WezTerm", "TMUX": "/tmp/tmux,1,0"}
-    assert found_on(hpcdist, b"\x1b[?1;2;4c", **tmux) == "sixel"
-
-
-@pytest.fixture
-def picture():
-    pixels = np.zeros((20, 33, 3), np.uint8)
-    pixels[3:, 5:20] = (255, 0, 0)
-    pixels[10:14, 15:30] = (0, 0, 255)
-    return Image.fromarray(pixels)
-
-
-def test_kitty_gets_the_picture_as_png_in_pieces():
-    noise = Image.effect_noise((200, 200), 80)
-    text = encode(noise, "kitty")
-    pieces = text.removesuffix("\x1b\\\n").split("\x1b\\")
-    assert len(pieces) > 1
-    keys, data = zip(*(piece.removeprefix("\x1b_G").split(";") for piece in pieces), strict=True)
-    assert keys == ("a=T,f=100,q=2,m=1", *["m=1"] * (len(keys) - 2), "m=0")
-    assert all(len(piece) <= 4096 for piece in data)
-    with Image.open(io.BytesIO(base64.b64decode("".join(data)))) as decoded:
-        assert decoded.tobytes() == noise.tobytes()
-
-
-def test_iterm2_gets_the_picture_as_a_file(picture):
-    head, _, data = encode(picture, "iterm2").partition(":")
-    content = base64.b64decode(data.removesuffix("\x07\n"))
-    assert head == f"\x1b]1337;File=inline=1;size={len(content)}"
-    with Image.open(io.BytesIO(content)) as decoded:
-        assert decoded.tobytes() == picture.tobytes()
-
-
-def test_sixel_shows_the_pixels_of_the_picture(picture):
-    assert np.array_equal(decode_sixel(encode(picture, "sixel")), np.asarray(picture))
-
-
-def decode_sixel(text):
-    """What a terminal would show, pixel by pixel."""
-    body = text.removeprefix("\x1bPq").removesuffix("\x1b\\\n")
-    width, height = map(int, re.match(r'"1;1;(\d+);(\d+)', body).groups())
-    pixels = np.zeros((height + 6, width, 3), np.uint8)
-    colours, colour, x, top = {}, None, 0, 0
-    token = r"#(\d+);2;(\d+);(\d+);(\d+)|#(\d+)|!(\d+)([?-~])|([?-~])|(\$)|(-)"
-    for found in re.finditer(token, body[body.index("#") :]):
-        defined, red, green, blue, chosen, count, run, single, back, down = found.groups()
-        if defined:
-            colours[defined] = [round(int(part) * 2.55) for part in (red, green, blue)]
-        elif chosen:
-            colour = colours[chosen]
-        elif back or down:
-            x, top = 0, top + 6 * bool(down)
-        else:
-            bits = ord(run or single) - 63
-            end = x + int(count or 1)
-            for row in range(6):
-                if bits >> row & 1:
-                    pixels[top + row, x:end] = colour
-            x = end
-    return pixels[:height]
+def test_without_a_name_the_picture_is_called_after_the_data_set(hpcdist):
+    done = hpcdist("data", "show", "digits", "--number", "2")
+    assert done.returncode == 0, done.stderr
+    assert "note: the picture is digits.png" in done.stderr
+    with Image.open(hpcdist.folder / "digits.png") as picture:
+        assert picture.format == "PNG"
 
 
 def test_help_and_check_import_no_torch():

@@ -10,9 +10,9 @@ import pytest
 
 from hpcdist.base.files import write_json
 from hpcdist.job import load_job
+from hpcdist.runs import snapshot_store as stored
 from hpcdist.runs.run import Run
-from hpcdist.runs.snapshot import stored
-from hpcdist.runs.snapshot.store import manifest_file
+from hpcdist.runs.snapshot_store import manifest_file
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.plan import plan_run
 from hpcdist.submission.submit import write_spec

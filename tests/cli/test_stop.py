@@ -11,7 +11,7 @@ import pytest
 import torch
 from held_model import HELD_MODEL
 
-from hpcdist.cli.described import describe_run
+from hpcdist.cli.runs import describe_run
 from hpcdist.runs.run import Run
 
 LIMIT_S = 90

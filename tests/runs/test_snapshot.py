@@ -15,14 +15,8 @@ from submitting import submit_run
 from hpcdist.base.errors import RunDirectoryError, UserError
 from hpcdist.job import LoadedJob, load_job
 from hpcdist.runs.run import Run
-from hpcdist.runs.snapshot import (
-    NoWorkTreeError,
-    SnapshotChangedError,
-    SnapshotTooLargeError,
-    plan_snapshot,
-    store,
-)
-from hpcdist.runs.snapshot.store import manifest_file, read_manifest
+from hpcdist.runs.snapshot import NoWorkTreeError, SnapshotTooLargeError, plan_snapshot
+from hpcdist.runs.snapshot_store import SnapshotChangedError, manifest_file, read_manifest, store
 from hpcdist.runs.spec import UsedSnapshot
 from hpcdist.submission.layout import planned_scripts
 from hpcdist.submission.plan import PlannedSubmission, plan_run

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import time
@@ -20,15 +21,22 @@ import msgspec
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError
 from hpcdist.runs.run import cannot_write
-from hpcdist.runs.snapshot.entries import Entry, in_threads, is_entry, open_file, read_through
-from hpcdist.runs.snapshot.plan import SnapshotPlan
+from hpcdist.runs.snapshot import (
+    FOLDER,
+    Entry,
+    SnapshotPlan,
+    in_threads,
+    is_entry,
+    open_file,
+    read_through,
+)
 
 _FILE = 0o400
 _EXECUTABLE = 0o500
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stored snapshot consists of."""
+    """The contents of a stored snapshot."""
 
     id: str
     source: str
@@ -62,12 +70,12 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
 
 
 def manifest_file(folder: Path) -> Path:
-    """Where the manifest of the snapshot in `folder` is."""
+    """Return the file of the manifest of the snapshot in `folder`."""
     return folder.with_name(folder.name + ".json")
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest; None where it is missing or damaged."""
+    """Return the manifest; None where it is missing or damaged."""
     try:
         return msgspec.convert(files.read_json(manifest_file(folder)), Manifest)
     except msgspec.ValidationError:
@@ -75,7 +83,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def aside(folder: Path) -> Path:
-    """A name beside a snapshot's folder that nobody else uses."""
+    """Return a name beside a snapshot's folder that nobody else uses."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
 
 
@@ -172,3 +180,92 @@ def _changed(source: str, how: str | None) -> SnapshotChangedError:
         hint="submit again when nothing writes into the work tree, list what is written to in "
         ".gitignore, or use --no-snapshot",
     )
+
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{8}")
+_SUBMITTING_S = 3600.0
+"""So long after its last use a snapshot may be that of a submission that has no run yet."""
+
+_ABANDONED_S = 86400.0
+
+
+def list_stored(runs: Path) -> list[Path]:
+    """Return the folders of all snapshots among these runs."""
+    return _folders(runs, _ID)
+
+
+def list_unfinished(runs: Path) -> list[Path]:
+    """Return the copies that were begun a day ago or before, and never finished."""
+    return [
+        path
+        for path in _folders(runs, _UNFINISHED)
+        if time.time() - path.lstat().st_mtime > _ABANDONED_S
+    ]
+
+
+def age_s(folder: Path) -> float:
+    """Return the seconds since a submission used the snapshot."""
+    try:
+        return time.time() - manifest_file(folder).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def why_not_removable(folder: Path) -> str | None:
+    """Return what speaks against removing a snapshot that no run needs, such as files that are not
+    of it."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return "its manifest is missing or damaged, so it is not known what a job wrote there"
+    if age_s(folder) < _SUBMITTING_S:
+        return "a submission used it within the last hour"
+    others = _written(folder, {entry.path for entry in manifest.entries})
+    changed = [
+        entry.path
+        for entry in manifest.entries
+        if os.path.lexists(folder / entry.path) and not is_entry(str(folder), entry)
+    ]
+    if found := sorted([*others, *changed]):
+        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+        return f"jobs wrote into it: {folder / found[0]}{more} (move them away, or remove them)"
+    return None
+
+
+def remove(folder: Path) -> str | None:
+    """Remove a snapshot; returns why it was kept, where a submission took it at this moment."""
+    away = aside(folder)
+    folder.rename(away)
+    # A submission marks the manifest before it looks for the folder: one of the two sees the other.
+    if age_s(folder) < _SUBMITTING_S:
+        if folder.exists():
+            shutil.rmtree(away)
+        else:
+            away.rename(folder)
+        return "a submission has just used it"
+    manifest_file(folder).unlink(missing_ok=True)
+    shutil.rmtree(away)
+    return None
+
+
+def _folders(runs: Path, name: re.Pattern[str]) -> list[Path]:
+    try:
+        entries = list(os.scandir(runs / FOLDER))
+    except FileNotFoundError:
+        return []
+    return sorted(
+        Path(entry.path)
+        for entry in entries
+        if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+    )
+
+
+def _written(folder: Path, known: set[str]) -> list[str]:
+    """Return what is in a snapshot's folder and not of the snapshot; bytecode does not count."""
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        paths = (os.path.relpath(os.path.join(parent, name), folder) for name in names + links)
+        found += [path for path in paths if path not in known]
+    return found

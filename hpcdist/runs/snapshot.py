@@ -1,0 +1,413 @@
+"""Snapshots: the user's work tree as it was at submission, for the job to run from.
+
+`plan_snapshot` reads the files that git lists and names the snapshot after their contents. Nothing
+here writes: `hpcdist.runs.snapshot_store` copies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.text import show_bytes
+from hpcdist.runs.run import DEFAULT_RUNS, all_runs
+from hpcdist.runs.sweep import all_sweeps
+
+FOLDER = ".snapshots"
+DEFAULT_LIMIT_BYTES = 100e6
+
+_ID_LENGTH = 32
+_LARGEST_SHOWN = 3
+_MAX_IGNORED_LINKS = 1000
+
+
+class SnapshotTooLargeError(UserError):
+    """The work tree is larger than snapshots may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotPlan:
+    """A work tree as it was read."""
+
+    id: str
+    """Made from the contents: equal trees have one."""
+    root: str
+    """The work tree."""
+    cwd: str
+    """The folder within it that the job is submitted from."""
+    commit: str | None
+    """The commit that is checked out there; None before the first."""
+    entries: list[Entry]
+    notes: list[str]
+    """What the user should know."""
+
+    def folder(self, runs: Path) -> Path:
+        """Return the folder of the snapshot among these runs, once it is stored."""
+        return runs / FOLDER / self.id
+
+    def cwd_in(self, folder: Path) -> Path:
+        """Return the working directory within the snapshot that is in `folder`."""
+        return folder / os.path.relpath(self.cwd, self.root)
+
+    def path_in(self, folder: Path, path: str) -> Path | None:
+        """Return the copy of a file or a folder in the snapshot that is in `folder`; None where
+        there is none. A path may go on within a file, which is a zip file then."""
+        relative = self._relative(path)
+        if relative is None or not any(_overlap(relative, entry.path) for entry in self.files()):
+            return None
+        return folder / relative
+
+    def python_path_in(self, folder: Path, entries: Sequence[str]) -> list[str]:
+        """Return entries of sys.path, with those that lead into the work tree leading into the
+        copy."""
+        return [self._module_folder(folder, entry) or entry for entry in entries]
+
+    def files(self) -> Iterable[Entry]:
+        """Return what is copied: all but the links to what git ignores."""
+        return (entry for entry in self.entries if not self._is_original(entry))
+
+    def _module_folder(self, folder: Path, path: str) -> str | None:
+        copy = self.path_in(folder, path) if path else None
+        return None if copy is None else str(copy)
+
+    def _relative(self, path: str) -> str | None:
+        """Return a path relative to the root; links on the way to it are resolved, it itself is
+        not."""
+        parent, name = os.path.split(os.path.abspath(path))
+        relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
+        return None if relative.split("/")[0] == ".." else relative
+
+    def _is_original(self, entry: Entry) -> bool:
+        return entry.target == os.path.join(self.root, entry.path)
+
+
+def _overlap(path: str, held: str) -> bool:
+    """Return whether two relative paths are the same, or one is below the other."""
+    return path == "." or f"{held}/".startswith(f"{path}/") or path.startswith(f"{held}/")
+
+
+def plan_snapshot(
+    cwd: Path, *, runs: Path, limit_bytes: float = DEFAULT_LIMIT_BYTES
+) -> SnapshotPlan:
+    """Read the git work tree of `cwd`: tracked and untracked files, with changes not committed.
+
+    What git ignores, such as data or a virtual environment, is not copied but linked to. Folders of
+    runs and bytecode are left out.
+
+    Raises:
+        NoWorkTreeError: there is no work tree.
+        SnapshotTooLargeError: the files have more than `limit_bytes`.
+
+    """
+    tree = find_work_tree(str(cwd))
+    left_out = _folders_of_runs(tree.root, cwd, runs)
+    paths = [path for path in tracked_and_untracked(tree.root) if not _is_out(path, left_out)]
+    sizes, links = _look_at(tree.root, paths)
+    _check_size(tree.root, {path: status.st_size for path, status in sizes.items()}, limit_bytes)
+    originals, notes = _links_to_ignored(tree.root, left_out, [*sizes, *links])
+    entries = [
+        *in_threads(lambda item: _file(tree.root, *item), list(sizes.items())),
+        *(Entry(path=path, target=_target(tree.root, path, left_out)) for path in links),
+        *originals,
+    ]
+    return SnapshotPlan(
+        id=content_id(entries)[:_ID_LENGTH],
+        root=tree.root,
+        cwd=os.path.realpath(cwd),
+        commit=tree.commit,
+        entries=entries,
+        notes=notes,
+    )
+
+
+def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result], list[str]]:
+    """Return files with their status, and symbolic links; what was deleted is not there."""
+    found: dict[str, os.stat_result] = {}
+    links: list[str] = []
+    for path in paths:
+        try:
+            status = os.lstat(os.path.join(root, path))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISLNK(status.st_mode):
+            links.append(path)
+        elif stat.S_ISREG(status.st_mode):
+            found[path] = status
+    # A folder may have been replaced by a link: git still lists the files that were in it.
+    replaced = set(links)
+    return (
+        {path: found[path] for path in found if replaced.isdisjoint(parents(path))},
+        [path for path in links if replaced.isdisjoint(parents(path))],
+    )
+
+
+def _file(root: str, path: str, status: os.stat_result) -> Entry:
+    try:
+        with open_file(os.path.join(root, path)) as file:
+            sha256, size_bytes = read_through(file)
+    except OSError as error:
+        raise UserError(
+            f"{os.path.join(root, path)} cannot be read for the snapshot: {error.strerror}",
+            hint="make it readable, list it in .gitignore, or use --no-snapshot",
+        ) from None
+    return Entry(
+        path=path,
+        size_bytes=size_bytes,
+        sha256=sha256,
+        executable=bool(status.st_mode & stat.S_IXUSR),
+    )
+
+
+def _target(root: str, path: str, left_out: set[str]) -> str:
+    """Return where the copy of a link points to: within the snapshot, or else where the link
+    points."""
+    folder = os.path.dirname(path)
+    target = os.readlink(os.path.join(root, path))
+    within = os.path.relpath(os.path.normpath(os.path.join(root, folder, target)), root)
+    if within.split("/")[0] == ".." or _is_out(within, left_out):
+        return os.path.join(root, folder, target)
+    return os.path.relpath(within, folder or ".") if os.path.isabs(target) else target
+
+
+def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
+    total = sum(sizes.values())
+    if total <= limit_bytes:
+        return
+    largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
+    shown = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
+    raise SnapshotTooLargeError(
+        f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
+        f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {shown}",
+        hint="list what the job does not change in .gitignore (it is then linked to), raise the "
+        "limit with --snapshot-limit MB, or run from the work tree itself with --no-snapshot",
+    )
+
+
+def _links_to_ignored(
+    root: str, left_out: set[str], copied: Iterable[str]
+) -> tuple[list[Entry], list[str]]:
+    """Return links that keep what git ignores in reach, and what there is to say about them."""
+    taken = {place for path in copied for place in (path, *parents(path))}
+    paths = [path for path in ignored(root) if path not in taken and not _is_out(path, left_out)]
+    entries = [
+        Entry(path=path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]
+    ]
+    missing = len(paths) - len(entries)
+    if not missing:
+        return entries, []
+    note = (
+        f"{missing:,} of {len(paths):,} files that git ignores are out of the snapshot's reach; "
+        "ignore their folder whole, and it is linked to"
+    )
+    return entries, [note]
+
+
+def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
+    """Return folders that are left out, relative to the root, because runs are in them."""
+    found: list[Path] = [runs / FOLDER]
+    default = cwd / DEFAULT_RUNS
+    for folder in (runs, default):
+        if os.path.realpath(folder) == root:
+            found += [run.path for run in all_runs(folder)] + all_sweeps(folder)
+        elif folder == runs or all_runs(folder):
+            found.append(folder)
+    inside = (os.path.relpath(os.path.realpath(folder), root) for folder in found)
+    return {path for path in inside if path != "." and path.split("/")[0] != ".."}
+
+
+def _is_out(path: str, left_out: set[str]) -> bool:
+    if path.endswith(".pyc") or "__pycache__" in path.split("/"):
+        return True
+    return not left_out.isdisjoint([path, *parents(path)])
+
+
+_CHUNK_BYTES = 1 << 20
+_NUM_THREADS = 8  # on a shared file system each file is a wait, not work
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or a symbolic link."""
+
+    path: str
+    """Relative to the root of the snapshot."""
+    size_bytes: int = 0
+    sha256: str = ""
+    """Of the bytes of a file; empty for a link."""
+    executable: bool = False
+    target: str = ""
+    """Where a link points to; empty for a file."""
+
+
+def content_id(entries: Iterable[Entry]) -> str:
+    """Return the hash over all that a job could see of the entries."""
+    digest = hashlib.sha256()
+    for entry in sorted(entries, key=lambda entry: entry.path):
+        kind = "link" if entry.target else "executable" if entry.executable else "file"
+        fields = (kind, entry.path, entry.target or entry.sha256)
+        digest.update(b"\0".join(map(os.fsencode, fields)) + b"\0")
+    return digest.hexdigest()
+
+
+def is_entry(folder: str, entry: Entry) -> bool:
+    """Return whether `folder` holds exactly what the entry says."""
+    path = os.path.join(folder, entry.path)
+    try:
+        if entry.target:
+            return os.readlink(path) == entry.target
+        with open_file(path) as file:
+            status = os.fstat(file.fileno())
+            return (
+                stat.S_ISREG(status.st_mode)
+                and status.st_size == entry.size_bytes
+                and bool(status.st_mode & stat.S_IXUSR) == entry.executable
+                and read_through(file) == (entry.sha256, entry.size_bytes)
+            )
+    except OSError:
+        return False
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file for reading; OSError where a link has taken its place."""
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb", buffering=0)
+
+
+def read_through(file: BinaryIO, copy_to: BinaryIO | None = None) -> tuple[str, int]:
+    """Return the SHA-256 and number of a file's bytes, which are written elsewhere on the way."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+        if copy_to is not None:
+            copy_to.write(chunk)
+    return digest.hexdigest(), size_bytes
+
+
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return the function's results in order, the files being read side by side."""
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        return list(pool.map(function, items))
+
+
+_TIMEOUT_S = 60.0
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+_LISTED = ("--cached", "--others", "--exclude-standard")
+_IGNORED = ("--others", "--ignored", "--exclude-standard", "--directory")
+
+
+class NoWorkTreeError(UserError):
+    """The working directory lies in no git work tree, or git cannot tell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkTree:
+    """A git work tree."""
+
+    root: str
+    commit: str | None
+    """None before the first commit."""
+
+
+def find_work_tree(cwd: str) -> WorkTree:
+    """Return the work tree that `cwd` lies in; NoWorkTreeError where there is none."""
+    done = _run(cwd, ["rev-parse", "--show-toplevel", "HEAD"])
+    # Before the first commit git fails, and prints HEAD itself in place of its commit.
+    root, _, head = os.fsdecode(done.stdout).removesuffix("\n").rpartition("\n")
+    if not root:
+        raise NoWorkTreeError(
+            f"{cwd} is in no git work tree{_said_of_other_faults(done)}",
+            hint="make one with git init, or leave the snapshot out with --no-snapshot",
+        )
+    return WorkTree(root=root, commit=head if _COMMIT.fullmatch(head) else None)
+
+
+def tracked_and_untracked(root: str) -> list[str]:
+    """Return the files that git tracks or would, relative to the root; those of nested work trees
+    too.
+
+    A file that is tracked but deleted is still among them.
+    """
+    return _list(root, _LISTED)
+
+
+def ignored(root: str) -> list[str]:
+    """Return what git ignores, relative to the root: a folder ignored whole is one entry."""
+    # git lists a folder whose files are all ignored by a pattern, and then its files as well.
+    found = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
+    return sorted(path for path in found if found.isdisjoint(parents(path)))
+
+
+def parents(path: str) -> list[str]:
+    """Return the folders that a path lies in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _list(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for entry in sorted(set(_ls_files(folder, arguments))):
+        path = os.path.join(folder, entry)
+        # A submodule, or a work tree that lies in this one: git lists the folder alone.
+        if entry.endswith("/") or os.path.lexists(os.path.join(path, ".git")):
+            name = entry.rstrip("/")
+            if os.path.lexists(os.path.join(path, ".git")) and not os.path.islink(path):
+                found += _list(os.path.join(folder, name), arguments, f"{prefix}{name}/")
+        else:
+            found.append(prefix + entry)
+    return found
+
+
+def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
+    done = _run(folder, ["ls-files", "-z", *arguments])
+    if done.returncode:
+        raise HpcdistError(
+            f"git cannot list the files of {folder}: {_said(done)}",
+            hint="see git status there, or leave the snapshot out with --no-snapshot",
+        )
+    return [os.fsdecode(entry) for entry in done.stdout.split(b"\0") if entry]
+
+
+def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise NoWorkTreeError(
+            "git is not installed, and says what a snapshot consists of",
+            hint="install git, or leave the snapshot out with --no-snapshot",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise HpcdistError(
+            f"git {arguments[0]} has not answered after {_TIMEOUT_S:.0f} s in {folder}",
+            hint="see whether the file system answers, or use --no-snapshot",
+        ) from None
+
+
+def _said_of_other_faults(done: subprocess.CompletedProcess[bytes]) -> str:
+    """Return nothing where there simply is no repository: git's words would only say so again."""
+    said = _said(done)
+    return "" if said.startswith("not a git repository") else f" that can be read: {said}"
+
+
+def _said(done: subprocess.CompletedProcess[bytes]) -> str:
+    text = " ".join(done.stderr.decode(errors="replace").split())
+    return text.removeprefix("fatal: ") or f"exit code {done.returncode}"
