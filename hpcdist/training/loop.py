@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,43 +14,37 @@ from torch import Tensor, nn
 
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import make_batches
-from hpcdist.data.images.device_transforms import device_note
+from hpcdist.data.catalog import load_data
+from hpcdist.data.images.memory import share_decoded
 from hpcdist.data.order import LEAST_BATCH, EpochPlan, Share, epoch_order
 from hpcdist.job.spec import TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import call_when_ready, make_timer, warm_up
-from hpcdist.training.bad_files import BadFileNotes
-from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.checkpoint.resume import (
     Loaded,
     describe_training,
-    differences,
+    load_start,
     require_same_training,
 )
 from hpcdist.training.checkpoint.saving import Saver
 from hpcdist.training.checkpoint.state import seed_rank, set_rng_state, take_over
-from hpcdist.training.epoch_line import epoch_line
 from hpcdist.training.evaluation import Score, Scoring, evaluate, in_evaluation
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import compile_module, pick_num_threads, recompute_blocks
-from hpcdist.training.model.models import pick_memory_format
+from hpcdist.training.model.building import (
+    build_noted,
+    compile_module,
+    recompute_blocks,
+    set_num_threads,
+)
+from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.optimization import (
     PRECISIONS,
     Schedule,
     build_optimizer,
     set_rate,
 )
+from hpcdist.training.progress import BadFileNotes, Progress
 from hpcdist.training.strategies import STRATEGIES, Place
-
-
-@dataclass
-class _EpochTotals:
-    """What this rank adds up over an epoch, or the part of it that it runs."""
-
-    loss_sum: Tensor
-    begin_s: float
-    samples: int = 0
-    global_samples: int = 0
 
 
 class Trainer:
@@ -63,10 +57,20 @@ class Trainer:
         self.context = context
         self.job = job
         self.device = torch.device(context.device)
-        self.position = Position()
         self._precision = PRECISIONS[job.train.precision]
         self._precision.begin(self.device)
-        self._note(self._precision.note(self.device))
+        self.plan = EpochPlan(
+            num_samples=len(data.train),
+            batch_size=job.batch_size_per_rank,
+            accumulate=job.train.accumulate,
+            rank=context.rank,
+            world_size=context.world_size,
+            least_batch=LEAST_BATCH * max(1, context.num_gpus),
+            parts=max(1, context.num_gpus),
+        )
+        self.progress = Progress(context, job, self.plan)
+        self.progress.note(self._precision.note(self.device))
+        self.progress.note_device_transform()
         self._autocast = self._precision.autocasting(self.device)
         self._memory_format = pick_memory_format(
             model,
@@ -78,10 +82,16 @@ class Trainer:
         model = model.to(self._precision.weights).to(memory_format=self._memory_format)
         # One that is cut up comes to the device in parts: it may not fit there as a whole.
         self.model = model if STRATEGIES[job.strategy].is_sharded else model.to(self.device)
-        self._note(device_note(job.data, context.device))
         self._take_data(data)
         batch = self._first_samples(data)
-        self._choose_threads(batch)
+        if job.train.num_threads is None:
+            with self._autocast:
+                set_num_threads(
+                    self.model,
+                    batch.images,
+                    batch_size=job.batch_size_per_rank,
+                    available=context.num_threads,
+                )
         self._build(job)
         self._seed_rank()
         self._last_parameter = warm_up(
@@ -102,33 +112,12 @@ class Trainer:
         if isinstance(test, Samples):
             test = test.to(self.device, memory_format=self._memory_format)
         self._scoring = Scoring(test, self.device, source)
-        self.plan = EpochPlan(
-            num_samples=len(data.train),
-            batch_size=job.batch_size_per_rank,
-            accumulate=job.train.accumulate,
-            rank=context.rank,
-            world_size=context.world_size,
-            least_batch=LEAST_BATCH * max(1, context.num_gpus),
-            parts=max(1, context.num_gpus),
-        )
 
     def _first_samples(self, data: DataSet) -> Samples:
         """A few to try the model with: the same on all ranks."""
         number = LEAST_BATCH * max(1, self.context.num_gpus)
         batch = data.train.probe(number).to(self.device, memory_format=self._memory_format)
         return replace(batch, images=batch.images.to(self._precision.weights))
-
-    def _choose_threads(self, batch: Samples) -> None:
-        if self.device.type != "cpu" or self.job.train.num_threads is not None:
-            return
-        with self._autocast:
-            number = pick_num_threads(
-                self.model,
-                batch.images,
-                batch_size=self.job.batch_size_per_rank,
-                available=self.context.num_threads,
-            )
-        torch.set_num_threads(number)
 
     def _build(self, job: TrainJob) -> None:
         """Spread the model, and make what trains and saves it."""
@@ -142,7 +131,7 @@ class Trainer:
         place = Place(device=self.device, num_gpus=self.context.num_gpus, train=job.train)
         self._wrapped = self._strategy.wrap(self.model, place)
         self._call = compile_module(self._wrapped, self.device, setting=job.train.compile)
-        self._note(self._strategy.note(place))
+        self.progress.note(self._strategy.note(place))
         self._optimizer = build_optimizer(self.model, job.train)
         self._scaler = self._precision.make_scaler(self.device)
         self._schedule = Schedule(train=job.train)
@@ -158,23 +147,18 @@ class Trainer:
             in_parts=self._strategy.is_sharded,
         )
 
-    def _note(self, message: str | None) -> None:
-        if message is not None and self.context.rank == 0:
-            self.context.note(message)
-
-    def restore(self, loaded: Loaded) -> list[str]:
-        """Take over a checkpoint; returns what keeps the rest from being bit for bit the same."""
+    def restore(self, loaded: Loaded) -> None:
+        """Take over a checkpoint, and record what keeps the rest from being exact."""
         state = loaded.state
         require_same_training(state["identity"], self._identity, loaded.path.name)
         take_over(self.model, self._optimizer, loaded.weights(self.model, self._optimizer))
         self._restore_scaler(state.get("scaler"))
-        self.position = loaded.position
-        differing = differences(state["identity"], self._identity)
+        self.progress.position = loaded.position
+        self.progress.write_resume(loaded.path.name, state["identity"], self._identity)
         if len(state["rng"]) == self.context.world_size:
             set_rng_state(state["rng"][self.context.rank], self.device)
         else:
             self._seed_rank()
-        return differing
 
     def _restore_scaler(self, state: dict[str, Any] | None) -> None:
         if state and self._scaler.is_enabled():
@@ -185,134 +169,102 @@ class Trainer:
 
         False where the agent asked to stop before: then a checkpoint is saved.
         """
-        self._timer = make_timer(self.context, first_step=self.position.step)
+        self._timer = make_timer(self.context, first_step=self.progress.position.step)
         if self._times_communication and self._last_parameter is not None:
             call_when_ready(self._last_parameter, self._timer.note_last_gradient)
         self._wrapped.train()
-        if self._is_finished() and self.position.samples:
-            self._end_epoch(self._begin_epoch())  # stopped after the last step: what follows is due
-        while not self._is_finished():
+        progress = self.progress
+        if progress.is_finished and progress.position.samples:
+            self._end_epoch()  # stopped after the last step: what follows is due
+        while not progress.is_finished:
             if not self._train_epoch():
                 self._stop()
                 return False
-        self._timer.finish()
-        self._memory.end(step=self.position.step)
-        setting = self.job.checkpoint
-        if (setting.every_epochs or setting.every_steps) and self._saver.saved != self.position:
-            self._saver.save(self.position)
+        self._end()
+        if progress.is_end_to_save:
+            self._save()
         return True
 
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        steps = self.job.train.epochs * self.plan.num_steps()
-        return min(steps, self.job.train.max_steps or steps)
+    def _end(self) -> None:
+        self._timer.finish()
+        self._memory.end(step=self.progress.position.step)
+
+    def _save(self) -> None:
+        self._saver.save(self.progress.position)
+        self.progress.saved = self.progress.position
 
     def _seed_rank(self) -> None:
-        rank, step = self.context.rank, self.position.step
+        rank, step = self.context.rank, self.progress.position.step
         seed_rank(self.job.train.seed, rank=rank, step=step, device=self.device)
 
     # One epoch.
 
-    def _begin_epoch(self) -> _EpochTotals:
-        self._timer.set_epoch(self.position.epoch)
-        return _EpochTotals(
-            loss_sum=torch.zeros((), device=self.device), begin_s=time.perf_counter()
-        )
-
     def _train_epoch(self) -> bool:
         """Train to the end of the epoch; False where the agent asked to stop before."""
-        totals = self._begin_epoch()
-        steps = list(self.plan.steps(self.position.samples))
+        progress = self.progress
+        progress.begin_epoch()
+        self._timer.set_epoch(progress.position.epoch)
+        steps = list(self.plan.steps(progress.position.samples))
         batches = self._epoch_batches([share for _, shares in steps for share in shares])
         self._timer.begin()
         for end, shares in steps:
-            self._step(end, shares, batches, totals)
-            if self._should_stop():
+            self._step(end, shares, batches)
+            if progress.should_stop():
                 return False
-            if self._is_at_max_steps():
+            if progress.is_at_max_steps:
                 break
-            if self._is_step_to_save() and not self._is_at_epoch_end():
-                self._saver.save(self.position)
+            if progress.is_step_to_save and not progress.is_at_epoch_end:
+                self._save()
                 self._timer.mark("checkpoint")
-        self._end_epoch(totals)
+        self._end_epoch()
         return True
 
     def _stop(self) -> None:
         """Save where the training is, unless that was done at this very step."""
-        self._timer.finish()
-        self._memory.end(step=self.position.step)
-        if self._saver.saved != self.position:
-            self._saver.save(self.position)
-        self.context.events.write("stop", step=self.position.step, epoch=self.position.epoch)
-        if self.context.rank == 0:
-            self.context.say(
-                f"stopped at step {self.position.step}, as was asked; a checkpoint is saved"
-            )
+        self._end()
+        if self.progress.saved != self.progress.position:
+            self._save()
+        self.progress.write_stop()
 
     def _epoch_batches(self, shares: list[Share]) -> Iterator[Samples]:
-        seed, epoch = self.job.train.seed, self.position.epoch
+        seed, epoch = self.job.train.seed, self.progress.position.epoch
         order = epoch_order(
             self.plan.num_samples, seed=seed, epoch=epoch, most_filled=self.plan.least_batch
         )
         return self._batches.epoch(order, shares, epoch)
 
-    def _end_epoch(self, totals: _EpochTotals) -> None:
+    def _end_epoch(self) -> None:
+        progress = self.progress
         self._timer.wait()
-        epoch_time_s = time.perf_counter() - totals.begin_s
-        loss = float(totals.loss_sum) / totals.samples if totals.samples else None
-        complete = self._is_at_epoch_end()
-        if complete:
-            self.position = Position(step=self.position.step, epoch=self.position.epoch + 1)
-        epoch = self.position.epoch
-        score = self._evaluate() if self._is_epoch_to_evaluate(complete=complete) else None
-        self.context.events.write(
-            "epoch", epoch=epoch, step=self.position.step, loss=loss, epoch_time_s=epoch_time_s
-        )
-        self._say_epoch(loss, score, totals.global_samples / epoch_time_s)
-        if self._is_epoch_to_save(complete=complete):
-            self._saver.save(self.position)
-
-    def _say_epoch(self, loss: float | None, score: Score | None, samples_per_s: float) -> None:
-        if self.context.rank == 0:
-            self.context.say(
-                epoch_line(
-                    self.position,
-                    epochs=self.job.train.epochs,
-                    world_size=self.context.world_size,
-                    loss=loss,
-                    score=score,
-                    samples_per_s=samples_per_s,
-                )
-            )
+        progress.end_steps()
+        score = self._evaluate() if progress.is_evaluation_due else None
+        is_complete = progress.is_at_epoch_end
+        progress.end_epoch(score)
+        if is_complete and progress.is_epoch_to_save:
+            self._save()
 
     # One step.
 
-    def _step(
-        self, end: int, shares: list[Share], batches: Iterator[Samples], totals: _EpochTotals
-    ) -> None:
-        begin = self.position.samples
+    def _step(self, end: int, shares: list[Share], batches: Iterator[Samples]) -> None:
+        begin = self.progress.position.samples
         world_size = self.context.world_size
         scale = world_size / (end - begin)  # gradients are averaged over ranks: mean of all samples
         for share in shares[:-1]:
             with self._strategy.without_sync(self._wrapped):
                 loss_sum = self._forward_backward(share, next(batches), scale)
             self._timer.mark("forward_backward")
-            totals.loss_sum += loss_sum
+            self.progress.add_loss(loss_sum, share.count)
         share = shares[-1]
         loss_sum = self._forward_backward(share, next(batches), scale)
         if self._times_communication:
             self._timer.mark_backward()
         else:
             self._timer.mark("forward_backward")
-        self._optimize(begin)
-        totals.loss_sum += loss_sum
-        samples = sum(share.count for share in shares)
-        totals.samples += samples
-        totals.global_samples += end - begin
-        self.position = Position(
-            step=self.position.step + 1, epoch=self.position.epoch, samples=end
-        )
+        self._optimize()
+        self.progress.add_loss(loss_sum, share.count)
+        self.progress.step(end)
         self._timer.mark("optimizer")
+        samples = sum(share.count for share in shares)
         self._timer.step(samples=samples, loss=loss_sum / share.count if share.count else None)
 
     def _forward_backward(self, share: Share, batch: Samples, scale: float) -> Tensor:
@@ -331,24 +283,21 @@ class Trainer:
         torch.autograd.backward(self._scaler.scale(loss_sum * scale))
         return loss_sum.detach()
 
-    def _optimize(self, begin: int) -> None:
-        epochs_done = self.position.epoch + begin / self.plan.num_samples
-        set_rate(
-            self._optimizer, self._schedule.rate(step=self.position.step, epochs_done=epochs_done)
-        )
+    def _optimize(self) -> None:
+        step = self.progress.position.step
+        rate = self._schedule.rate(step=step, epochs_done=self.progress.exact_epochs_done)
+        set_rate(self._optimizer, rate)
         if self.job.train.clip_norm is not None:
             self._clip(self.job.train.clip_norm)
         self._scaler.step(self._optimizer)
         self._scaler.update()
-        self._memory.step(self.model, self._optimizer, step=self.position.step)
+        self._memory.step(self.model, self._optimizer, step=step)
         self._optimizer.zero_grad(set_to_none=True)  # nothing is filled with zeros and added to
 
     def _clip(self, norm: float) -> None:
         """The norm is that of all parameters, also of the parts on other ranks."""
         self._scaler.unscale_(self._optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
-
-    # What is done between steps.
 
     def _evaluate(self) -> Score:
         begin_s = time.perf_counter()
@@ -360,51 +309,31 @@ class Trainer:
                 rank=self.context.rank,
                 world_size=self.context.world_size,
                 together=self._strategy.is_sharded,
-                after_batch=self._tell_alive,
+                after_batch=self.progress.tell_alive,
             )
-        self.context.events.write(
-            "evaluate",
-            epoch=self.position.epoch,
-            step=self.position.step,
-            evaluate_time_s=time.perf_counter() - begin_s,
-            **asdict(score),
-        )
+        self.progress.write_evaluation(score, begin_s)
         return score
 
     def _predict(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(images.to(self._precision.weights))
         return logits
 
-    def _tell_alive(self) -> None:
-        if self.context.progress is not None:
-            self.context.progress.alive()
 
-    # When.
+def train(context: RankContext, job: TrainJob, *, has_group: bool, begin_s: float) -> bool:
+    """Train in this rank, from the checkpoint to go on from or from the start.
 
-    def _should_stop(self) -> bool:
-        return self.context.progress is not None and self.context.progress.should_stop()
-
-    def _is_finished(self) -> bool:
-        return self.position.epoch >= self.job.train.epochs or self._is_at_max_steps()
-
-    def _is_at_max_steps(self) -> bool:
-        limit = self.job.train.max_steps
-        return limit is not None and self.position.step >= limit
-
-    def _is_at_epoch_end(self) -> bool:
-        return self.position.samples >= self.plan.num_samples
-
-    def _is_step_to_save(self) -> bool:
-        every = self.job.checkpoint.every_steps
-        return bool(every) and self.position.step % every == 0
-
-    def _is_epoch_to_save(self, *, complete: bool) -> bool:
-        every = self.job.checkpoint.every_epochs
-        by_epoch = complete and bool(every) and self.position.epoch % every == 0
-        return by_epoch or (complete and self._is_step_to_save())
-
-    def _is_epoch_to_evaluate(self, *, complete: bool) -> bool:
-        every = self.job.train.evaluate_every_epochs
-        if not every:
-            return False
-        return self._is_finished() or (complete and self.position.epoch % every == 0)
+    False where the agent asked to stop before the end: then a checkpoint is saved. The set-up began
+    at `begin_s` of time.perf_counter.
+    """
+    data = load_data(job.data, seed=job.train.seed, device=context.device)
+    share_decoded(data, context, job, has_group=has_group)
+    model = build_noted(job, data, context.events)
+    parameters = count_parameters(model)
+    trainer = Trainer(context, job, model, data)
+    trainer.progress.write_setup(
+        data, parameters=parameters, setup_time_s=time.perf_counter() - begin_s
+    )
+    loaded = load_start(context, job, has_group=has_group)
+    if loaded is not None:
+        trainer.restore(loaded)
+    return trainer.train()

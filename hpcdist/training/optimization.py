@@ -182,10 +182,20 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Take over the moments of a checkpoint; settings such as the weight decay stay the job's."""
-    settings = [
+    settings = get_settings(optimizer)
+    optimizer.load_state_dict(state)
+    restore_settings(optimizer, settings)
+
+
+def get_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return what is set for each group of parameters, such as the weight decay."""
+    return [
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
-    optimizer.load_state_dict(state)
+
+
+def restore_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
+    """Set again what `get_settings` returned."""
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)

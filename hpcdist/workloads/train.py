@@ -18,8 +18,7 @@ from hpcdist.training.group import process_group
 from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
 
 if TYPE_CHECKING:
-    from hpcdist.data.arrays import DataSet
-    from hpcdist.training.loop import Trainer
+    pass
 
 TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
 
@@ -96,73 +95,12 @@ class TrainWorkload(_Training[TrainJob]):
 
     def run(self, context: RankContext) -> None:
         """Train, in this rank."""
+        from hpcdist.training.loop import train
         from hpcdist.training.strategies import STRATEGIES
 
         begin_s = time.perf_counter()
         needs_group = STRATEGIES[self.job.strategy].uses_group
         with self._group(context, needed=needs_group) as has_group:
-            trainer = _make_trainer(context, self.job, begin_s, has_group=has_group)
-            _resume(trainer, has_group=has_group)
-            is_done = trainer.train()
+            is_done = train(context, self.job, has_group=has_group, begin_s=begin_s)
         if not is_done:
             raise SystemExit(EXIT_STOPPED)
-
-
-def _make_trainer(
-    context: RankContext, job: TrainJob, begin_s: float, *, has_group: bool
-) -> Trainer:
-    from hpcdist.data.catalog import load_data
-    from hpcdist.data.images.memory import share_decoded
-    from hpcdist.training.loop import Trainer
-    from hpcdist.training.model.building import build_noted
-    from hpcdist.training.model.models import count_parameters
-
-    data = load_data(job.data, seed=job.train.seed, device=context.device)
-    share_decoded(data, context, job, has_group=has_group)
-    model = build_noted(job, data, context.events)
-    trainer = Trainer(context, job, model, data)
-    _write_setup(trainer, data, count_parameters(model), time.perf_counter() - begin_s)
-    return trainer
-
-
-def _write_setup(trainer: Trainer, data: DataSet, parameters: int, setup_time_s: float) -> None:
-    import torch
-
-    from hpcdist.data.images.device_transforms import transform_on
-
-    trainer.context.events.write(
-        "setup",
-        setup_time_s=setup_time_s,
-        parameters=parameters,
-        num_threads=torch.get_num_threads(),
-        train_samples=len(data.train),
-        test_samples=len(data.test),
-        transform_on=transform_on(trainer.job.data, trainer.context.device),
-        steps_per_epoch=trainer.plan.num_steps(),
-        total_steps=trainer.total_steps(),
-    )
-
-
-def _resume(trainer: Trainer, *, has_group: bool) -> None:
-    """Continue from the job's checkpoint, if there is one, and say so."""
-    from hpcdist.training.checkpoint.resume import load_start
-
-    context = trainer.context
-    loaded = load_start(context, trainer.job, has_group=has_group)
-    if loaded is None:
-        return
-    differing = trainer.restore(loaded)
-    position = loaded.position
-    context.events.write(
-        "resume",
-        checkpoint=loaded.path.name,
-        step=position.step,
-        epoch=position.epoch,
-        exact=not differing,
-        world_size_before=loaded.state["identity"]["world_size"],
-    )
-    if context.rank != 0:
-        return
-    context.say(f"going on from {loaded.path.name}: step {position.step}, epoch {position.epoch}")
-    if differing:
-        context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")

@@ -211,7 +211,10 @@ def _run_ranks(
         sys.stdout, sys.stderr = (os.fdopen(to, "w", buffering=1, closefd=False) for to in (1, 2))
         os.environ.update(
             RANK=str(rank),
+            LOCAL_RANK=str(rank),
             WORLD_SIZE=str(world_size),
+            LOCAL_WORLD_SIZE=str(world_size),
+            GROUP_RANK="0",
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
             TORCHELASTIC_USE_AGENT_STORE="True",

@@ -109,7 +109,7 @@ class _DataloadRank:
 
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
         from hpcdist.bench.dataload.sources import Sources
-        from hpcdist.training.bad_files import BadFileNotes
+        from hpcdist.training.progress import BadFileNotes
 
         self.context = context
         self._job = job

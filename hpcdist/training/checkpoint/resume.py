@@ -131,7 +131,7 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     return flat
 
 
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What differs, one phrase each: `world_size 4, now 2`."""
     keys = [*now, *(key for key in before if key not in now)]
     return [
@@ -143,7 +143,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def require_same_training(before: dict[str, Any], now: dict[str, Any], checkpoint: str) -> None:
     """HpcdistError where the checkpoint is of another model, data set or optimizer."""
-    wrong = [phrase for phrase in differences(before, now) if phrase.startswith(_NEEDED)]
+    wrong = [phrase for phrase in describe_differences(before, now) if phrase.startswith(_NEEDED)]
     if wrong:
         raise HpcdistError(
             f"{checkpoint} is of another training: {'; '.join(wrong)}",

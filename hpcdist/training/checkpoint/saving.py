@@ -34,8 +34,6 @@ class Saver:
         in_parts: bool,
     ) -> None:
         """Keep the newest `keep` checkpoints on disk; `in_parts`: each rank holds one."""
-        self.saved: Position | None = None
-        """The position that was saved last."""
         self._context = context
         self._keep = keep
         self._model = model
@@ -48,7 +46,6 @@ class Saver:
         """Save a checkpoint; called by all ranks."""
         begin_s = time.perf_counter()
         rng_states = gather(self._context, get_rng_state(torch.device(self._context.device)))
-        self.saved = position
         folder = self._context.run.checkpoints_folder
         path = folder / checkpoint_files.file_name(
             position.step, checkpoint_files.IN_PARTS if self._in_parts else ".pt"

@@ -114,12 +114,6 @@ def _names(
     )
 
 
-def whole(value: Any) -> Any:
-    """The value, gathered from all ranks where it is cut up: then all must call this."""
-    gather = getattr(value, "full_tensor", None)  # of DTensor, whose import costs time
-    return value if gather is None else gather()
-
-
 def _like(value: Any, own: Tensor | None) -> Any:
     """The value, cut up as `own` is where it has the same shape."""
     mesh = getattr(own, "device_mesh", None)

@@ -9,23 +9,20 @@ from typing import Any
 
 import torch.distributed as dist
 from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from hpcdist.job.spec import LightningJob
-from hpcdist.rank.context import RankContext
-from hpcdist.rank.timing import GpuTimer, HostTimer
+from hpcdist.data.arrays import Samples
+from hpcdist.rank.timing import GpuTimer, HostTimer, call_when_ready, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
-from hpcdist.training.checkpoint.checkpoint import Position
 from hpcdist.training.checkpoint.saving import gather, note_saved
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
-from hpcdist.training.epoch_line import epoch_line
-from hpcdist.training.lightning.checkpoints import KEY
-from hpcdist.training.lightning.data import TrainBatch
+from hpcdist.training.lightning.checkpoints import KEY, SUFFIX
+from hpcdist.training.lightning.data import JobData, TrainBatch
 from hpcdist.training.lightning.module import Classifier
-from hpcdist.training.lightning.preparing import prepare_ranks, settings_of, take_over
-from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.memory import MemoryLog
-
-SUFFIX = ".ckpt"
+from hpcdist.training.optimization import get_settings, restore_settings
+from hpcdist.training.progress import Progress
 
 
 class Stopped(Exception):  # noqa: N818 - no error: it leaves Lightning's loops
@@ -37,55 +34,69 @@ class RunCallback(Callback):
 
     def __init__(
         self,
-        context: RankContext,
-        job: LightningJob,
-        *,
         progress: Progress,
+        data: JobData,
+        *,
         timer: HostTimer | GpuTimer,
         memory: MemoryLog,
         identity: dict[str, Any],
         resumed_from: dict[str, Any] | None,
     ) -> None:
         """`resumed_from`: what the checkpoint says under `KEY`."""
-        self._context = context
-        self._job = job
         self._progress = progress
+        self._context = progress.context
+        self._data = data
         self._timer = timer
         self._memory = memory
         self._identity = identity
         self._resumed_from = resumed_from
-        self._saved: Position | None = None
+        self._step_samples = 0
         self._evaluation_begin_s = 0.0
-        self._epoch_time_s = 0.0
-        self._signals: dict[int, Any] = {}
 
     # The begin.
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
         """Remember who listens to SIGTERM: Lightning would end the training in its own way."""
-        self._signals = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Remember the job's settings of the optimizer, before a checkpoint's are loaded."""
-        self._settings = settings_of(trainer.optimizers)
+        self._settings = [get_settings(optimizer) for optimizer in trainer.optimizers]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Bring all to where the torch loop would be before its next step."""
-        for signum, handler in self._signals.items():
-            signal.signal(signum, handler)
+        """Have the job's settings again, try the model, and go on with the random generators."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        for optimizer, settings in zip(trainer.optimizers, self._settings, strict=True):
+            restore_settings(optimizer, settings)
         assert isinstance(pl_module, Classifier)
-        take_over(trainer.optimizers, self._settings)
-        prepare_ranks(trainer, pl_module, self._timer)
-        self._restore_rng()
-
-    def _restore_rng(self) -> None:
+        self._warm_up(trainer, pl_module)
         states = self._resumed_from["rng"] if self._resumed_from else []
         if len(states) == self._context.world_size:
             set_rng_state(states[self._context.rank], self._progress.device)
-            return
-        step = self._progress.position.step
-        rank, seed = self._context.rank, self._job.train.seed
-        seed_rank(seed, rank=rank, step=step, device=self._progress.device)
+        else:
+            seed_rank(
+                self._progress.job.train.seed,
+                rank=self._context.rank,
+                step=self._progress.position.step,
+                device=self._progress.device,
+            )
+
+    def _warm_up(self, trainer: Trainer, module: Classifier) -> None:
+        """Try the model on a batch, and have the timer told of the last gradient.
+
+        With fsdp ranks talk throughout the backward pass, and all of it is one phase.
+        """
+        wrapped = trainer.strategy.model
+        assert isinstance(wrapped, nn.Module)
+        plugin = trainer.precision_plugin
+        batch = self._data.first_samples.to(trainer.strategy.root_device)
+        batch = Samples(images=plugin.convert_input(batch.images), labels=batch.labels)
+        last = warm_up(wrapped, batch, plugin.forward_context(), num_classes=self._data.num_classes)
+        wrapped.train()
+        is_ddp = isinstance(wrapped, DistributedDataParallel) and trainer.world_size > 1
+        if last is not None and is_ddp:
+            module.times_communication = True
+            call_when_ready(last, self._timer.note_last_gradient)
 
     # Steps.
 
@@ -99,55 +110,47 @@ class RunCallback(Callback):
     ) -> None:
         """Count the batch; after the last of a step, record, stop or save as is due."""
         assert isinstance(pl_module, Classifier)
-        progress = self._progress
-        progress.loss_sum += pl_module.batch_loss_sum
-        progress.samples += batch.num_samples
+        loss_sum = pl_module.batch_loss_sum
+        self._progress.add_loss(loss_sum, batch.num_samples)
         self._step_samples += batch.num_samples
         if not batch.is_last:
             return
-        progress.step(batch.end)
-        loss = pl_module.batch_loss_sum / batch.num_samples if batch.num_samples else None
+        self._progress.step(batch.end)
+        loss = loss_sum / batch.num_samples if batch.num_samples else None
         self._timer.step(samples=self._step_samples, loss=loss)
         self._step_samples = 0
-        self._at_boundary(trainer)
+        self._end_step(trainer)
 
-    _step_samples = 0
-
-    def _at_boundary(self, trainer: Trainer) -> None:
-        if self._should_stop():
+    def _end_step(self, trainer: Trainer) -> None:
+        progress = self._progress
+        if progress.should_stop():
             self._stop(trainer)
-        is_last = self._is_at_max_steps()
+        is_last = progress.is_at_max_steps
         if is_last:
             trainer.should_stop = True
-        if is_last or self._progress.is_at_epoch_end:
+        if is_last or progress.is_at_epoch_end:
             self._timer.wait()
-            self._epoch_time_s = time.perf_counter() - self._progress.begin_s
-            trainer.limit_val_batches = 1.0 if self.is_evaluation_due() else 0
-        if self._is_step_to_save(is_last=is_last):
+            progress.end_steps()
+            trainer.limit_val_batches = 1.0 if progress.is_evaluation_due else 0
+        is_save_due = progress.is_end_to_save if is_last else progress.is_step_to_save
+        if is_save_due and not progress.is_at_epoch_end:  # there it is saved with the epoch
             self._save(trainer)
             self._timer.mark("checkpoint")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Record the last window, and what was held."""
-        self._finish()
-
-    def _finish(self) -> None:
         self._timer.finish()
         self._memory.end(step=self._progress.position.step)
 
     def _stop(self, trainer: Trainer) -> None:
-        self._finish()
-        if self._saved != self._progress.position:
+        self._timer.finish()
+        self._memory.end(step=self._progress.position.step)
+        if self._progress.saved != self._progress.position:
             self._save(trainer)
-        position = self._progress.position
-        self._context.events.write("stop", step=position.step, epoch=position.epoch)
-        if self._context.rank == 0:
-            self._context.say(
-                f"stopped at step {position.step}, as was asked; a checkpoint is saved"
-            )
+        self._progress.write_stop()
         raise Stopped
 
-    # Evaluation.
+    # Evaluation, and the end of an epoch.
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Make buffers, such as batch norm's running means, those of rank 0, as ddp does not."""
@@ -158,56 +161,27 @@ class RunCallback(Callback):
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """Tell the agent that the rank is alive."""
-        if self._context.progress is not None:
-            self._context.progress.alive()
+        self._progress.tell_alive()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Record what was found."""
+        """Record the score."""
         assert isinstance(pl_module, Classifier)
         assert pl_module.score is not None
-        self._context.events.write(
-            "evaluate",
-            epoch=self._progress.epochs_done,
-            step=self._progress.position.step,
-            evaluate_time_s=time.perf_counter() - self._evaluation_begin_s,
-            **asdict(pl_module.score),
-        )
-
-    # The end of an epoch.
+        self._progress.write_evaluation(pl_module.score, self._evaluation_begin_s)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the epoch, or what there was of it, and save where that is due."""
         assert isinstance(pl_module, Classifier)
-        complete = self._progress.is_at_epoch_end
-        self.end_epoch(pl_module, epoch_time_s=self._epoch_time_s)
-        if complete and self._is_epoch_to_save():
+        is_complete = self._progress.is_at_epoch_end
+        self.end_epoch(pl_module)
+        is_last = self._progress.is_finished and self._progress.is_end_to_save
+        if is_complete and (is_last or self._progress.is_epoch_to_save):
             self._save(trainer)
 
-    def end_epoch(self, module: Classifier, *, epoch_time_s: float) -> None:
-        """Count the epoch, where it is complete, and tell of it."""
-        progress = self._progress
-        if progress.is_at_epoch_end:
-            progress.end_epoch()
-        loss = float(progress.loss_sum) / progress.samples if progress.samples else None
-        self._context.events.write(
-            "epoch",
-            epoch=progress.position.epoch,
-            step=progress.position.step,
-            loss=loss,
-            epoch_time_s=epoch_time_s,
-        )
+    def end_epoch(self, module: Classifier) -> None:
+        """Count the epoch, where it is complete, and record it."""
         score, module.score = module.score, None
-        if self._context.rank == 0:
-            self._context.say(
-                epoch_line(
-                    progress.position,
-                    epochs=self._job.train.epochs,
-                    world_size=self._context.world_size,
-                    loss=loss,
-                    score=score,
-                    samples_per_s=progress.global_samples / epoch_time_s if epoch_time_s else 0.0,
-                )
-            )
+        self._progress.end_epoch(score)
 
     # Saving.
 
@@ -226,13 +200,13 @@ class RunCallback(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         begin_s = time.perf_counter()
-        position = self._saved = self._progress.position
+        position = self._progress.saved = self._progress.position
         folder = self._context.run.checkpoints_folder
         path = folder / checkpoint_files.file_name(position.step, SUFFIX)
         trainer.save_checkpoint(path, weights_only=False)
         if self._context.rank != 0:
             return
-        checkpoint_files.remove_old(folder, self._job.checkpoint.keep)
+        checkpoint_files.remove_old(folder, self._progress.job.checkpoint.keep)
         note_saved(
             self._context,
             path,
@@ -241,41 +215,3 @@ class RunCallback(Callback):
             num_bytes=path.stat().st_size,
             begin_s=begin_s,
         )
-
-    # When.
-
-    def is_finished(self) -> bool:
-        """Whether there is no step left to train."""
-        return self._progress.epochs_done >= self._job.train.epochs or self._is_at_max_steps()
-
-    def is_evaluation_due(self) -> bool:
-        """Whether to evaluate at this end of an epoch, or of the training."""
-        every = self._job.train.evaluate_every_epochs
-        if not every:
-            return False
-        by_epoch = self._progress.is_at_epoch_end and self._progress.epochs_done % every == 0
-        return self.is_finished() or by_epoch
-
-    def _should_stop(self) -> bool:
-        return self._context.progress is not None and self._context.progress.should_stop()
-
-    def _is_at_max_steps(self) -> bool:
-        limit = self._job.train.max_steps
-        return limit is not None and self._progress.position.step >= limit
-
-    def _is_step_to_save(self, *, is_last: bool) -> bool:
-        """Whether to save in the midst of an epoch; at its end it is done with the epoch."""
-        setting = self._job.checkpoint
-        if self._progress.is_at_epoch_end or self._saved == self._progress.position:
-            return False
-        if is_last:
-            return bool(setting.every_epochs or setting.every_steps)
-        return bool(setting.every_steps) and self._progress.position.step % setting.every_steps == 0
-
-    def _is_epoch_to_save(self) -> bool:
-        setting, position = self._job.checkpoint, self._progress.position
-        if self.is_finished() and (setting.every_epochs or setting.every_steps):
-            return True
-        by_epoch = bool(setting.every_epochs) and position.epoch % setting.every_epochs == 0
-        by_step = bool(setting.every_steps) and position.step % setting.every_steps == 0
-        return by_epoch or by_step

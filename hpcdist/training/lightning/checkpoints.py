@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
+from pytorch_lightning.strategies import ModelParallelStrategy
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint.checkpoint import Position
-from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.checkpoint.state import moments_like, weights_like
+from hpcdist.training.progress import Progress
+from hpcdist.training.strategies import unsynchronized
 
 KEY = "hpcdist"
 """Under it a checkpoint holds what Lightning does not know of: position, rng, identity."""
+SUFFIX = ".ckpt"
 
 
 class CheckpointFiles(CheckpointIO):
@@ -36,11 +42,11 @@ class CheckpointFiles(CheckpointIO):
         _save(Path(path), checkpoint, is_current=self._context.is_current)
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
-        """The checkpoint that was read before, or the one of this path."""
+        """Return the checkpoint that was read before, or the one of this path."""
         return load(Path(path)) if self._loaded is None else self._loaded
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove it."""
+        """Remove a checkpoint."""
         Path(path).unlink(missing_ok=True)
 
 
@@ -48,7 +54,7 @@ _save = checkpoint.save  # Lightning calls its own argument `checkpoint`
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into CPU memory; HpcdistError where it is none of a Lightning job."""
+    """Read a checkpoint into CPU memory; HpcdistError where no Lightning job saved it."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
@@ -83,3 +89,40 @@ def _foreign(path: Path, reason: str) -> HpcdistError:
         f"{path} is not a checkpoint that a Lightning job of hpcdist saved: {reason}",
         hint="name one of a job with workload lightning with checkpoint.resume",
     )
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """Lightning's FSDP2: the module cuts itself up over all ranks in its configure_model.
+
+    Checkpoints are those of Lightning's ddp: rank 0 writes all, whole, with the run's CheckpointIO,
+    so that either strategy, and any number of ranks, can go on from them.
+    """
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Have Lightning restore the optimizer, as with ddp."""
+        return True
+
+    @contextmanager
+    def block_backward_sync(self) -> Generator[None, None, None]:
+        """Add up gradients on this rank while batches are accumulated."""
+        assert self.lightning_module is not None
+        with unsynchronized(self.lightning_module.net):
+            yield
+
+    def load_checkpoint(self, checkpoint_path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return what the run's CheckpointIO reads, in every rank."""
+        return dict(self.checkpoint_io.load_checkpoint(checkpoint_path))
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:  # noqa: FBT001, FBT002 - Lightning's
+        """Take this rank's part of the weights; called by all ranks."""
+        module = self.lightning_module
+        assert module is not None
+        weights = weights_like(module, checkpoint["state_dict"])
+        module.load_state_dict(weights, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take this rank's part of the optimizer's state; called by all ranks."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            moments = moments_like(optimizer, state["state"])
+            optimizer.load_state_dict({**state, "state": moments})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,15 +13,13 @@ from torch import Tensor
 
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
-from hpcdist.data.order import LEAST_BATCH, EpochPlan, epoch_order
-from hpcdist.job.spec import TrainingJob
+from hpcdist.data.order import LEAST_BATCH, epoch_order
 from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.evaluation import Scoring
-from hpcdist.training.lightning.progress import Progress
+from hpcdist.training.progress import BadFileNotes, Progress
 
 if TYPE_CHECKING:
     from hpcdist.data.images.loading import ImageBatches
-    from hpcdist.data.images.samples import BadFile
 
 
 class TrainBatch(NamedTuple):
@@ -50,28 +48,22 @@ class TestBatch(NamedTuple):
     """Which one it is; negative: it only fills up, and is not counted."""
 
 
-def num_batches(plan: EpochPlan) -> int:
-    """Batches that each rank takes in a whole epoch."""
-    return math.ceil(plan.num_samples / (plan.batch_size * plan.world_size))
-
-
 class TrainBatches:
     """Gives Lightning the batches of an epoch, or of what is left of it after a resume."""
 
     def __init__(
         self,
         source: DirectBatches | WorkerBatches | ImageBatches,
-        job: TrainingJob,
         progress: Progress,
         timer: HostTimer | GpuTimer,
     ) -> None:
         self.source = source
-        self._seed = job.train.seed
         self._progress = progress
         self._timer = timer
 
     def __len__(self) -> int:
-        return num_batches(self._progress.plan)
+        plan = self._progress.plan
+        return math.ceil(plan.num_samples / (plan.batch_size * plan.world_size))
 
     def __iter__(self) -> Iterator[TrainBatch]:
         """Begins when the first batch is asked for: Lightning makes iterators beforehand."""
@@ -100,7 +92,9 @@ class TrainBatches:
 
     def _batches(self) -> Iterator[Samples]:
         position, plan = self._progress.position, self._progress.plan
-        order = epoch_order(plan.num_samples, seed=self._seed, epoch=position.epoch)
+        order = epoch_order(
+            plan.num_samples, seed=self._progress.job.train.seed, epoch=position.epoch
+        )
         shares = [share for _, shares in plan.steps(position.samples) for share in shares]
         return self.source.epoch(order, shares, position.epoch)
 
@@ -129,20 +123,18 @@ class JobData(LightningDataModule):
     def __init__(
         self,
         data: DataSet,
-        job: TrainingJob,
-        *,
         progress: Progress,
         timer: HostTimer | GpuTimer,
+        *,
         memory_format: torch.memory_format,
-        tell_bad: Callable[[BadFile], None],
     ) -> None:
         super().__init__()
         make_source = partial(
             make_batches,
             device=progress.device,
-            data=job.data,
+            data=progress.job.data,
             memory_format=memory_format,
-            tell_bad=tell_bad,
+            tell_bad=BadFileNotes(progress.context),
         )
         self.num_classes = data.num_classes
         self.first_samples = data.train.probe(LEAST_BATCH).to(
@@ -152,8 +144,7 @@ class JobData(LightningDataModule):
         if isinstance(test, Samples):
             test = test.to(progress.device, memory_format=memory_format)
         self.scoring = Scoring(test, progress.device, make_source)
-        """What the ranks find in the test data."""
-        self._batches = TrainBatches(make_source(data.train), job, progress, timer)
+        self._batches = TrainBatches(make_source(data.train), progress, timer)
         self._plan = progress.plan
         self._timer = timer
 

@@ -2,194 +2,112 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.utilities.warnings import PossibleUserWarning
 from pytorch_lightning import Trainer
+from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, Precision
+from pytorch_lightning.strategies import DDPStrategy, Strategy
+from torch import nn
+from torch.distributed.constants import default_pg_timeout
 
 from hpcdist.data.arrays import DataSet
 from hpcdist.data.catalog import load_data
-from hpcdist.data.images.device_transforms import device_note, transform_on
 from hpcdist.data.images.memory import share_decoded
 from hpcdist.data.order import LEAST_BATCH, EpochPlan
 from hpcdist.job.spec import LightningJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.timing import make_timer
-from hpcdist.training.bad_files import BadFileNotes
 from hpcdist.training.checkpoint.resume import (
     describe_training,
-    differences,
     find_start,
     require_same_training,
 )
 from hpcdist.training.lightning.callback import RunCallback, Stopped
-from hpcdist.training.lightning.checkpoints import KEY, CheckpointFiles, go_on_from, load
+from hpcdist.training.lightning.checkpoints import (
+    KEY,
+    CheckpointFiles,
+    ShardedStrategy,
+    go_on_from,
+    load,
+)
 from hpcdist.training.lightning.data import JobData
-from hpcdist.training.lightning.environment import RankEnvironment
 from hpcdist.training.lightning.module import Classifier
-from hpcdist.training.lightning.options import make_precision, trainer_options
-from hpcdist.training.lightning.progress import Progress
-from hpcdist.training.lightning.quiet import keep_quiet
 from hpcdist.training.memory import MemoryLog
-from hpcdist.training.model.building import build_noted, pick_num_threads
+from hpcdist.training.model.building import build_noted, set_num_threads
 from hpcdist.training.model.models import count_parameters, pick_memory_format
 from hpcdist.training.optimization import PRECISIONS
+from hpcdist.training.progress import Progress
+from hpcdist.training.strategies import NO_BUFFER_SYNC
+
+_LOGGERS = ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
+_TIMEOUT: timedelta = default_pg_timeout
 
 
 def fit(context: RankContext, job: LightningJob, *, has_group: bool, begin_s: float) -> bool:
     """Train to the end; False where the agent asked to stop before: then a checkpoint is saved."""
-    keep_quiet()
+    _keep_quiet()
     data = load_data(job.data, seed=job.train.seed, device=context.device)
     share_decoded(data, context, job, has_group=has_group)
-    note = device_note(job.data, context.device)
-    if note is not None and context.rank == 0:
-        context.note(note)
     path = find_start(context, job, has_group=has_group)
     state = None if path is None else load(path)
-    fitting = _prepare(context, job, data, state)
-    fitting.write_setup(data, time.perf_counter() - begin_s)
-    if path is not None and state is not None:
-        fitting.tell_resume(path, state[KEY]["identity"])
-    return fitting.run(path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Fitting:
-    """All that takes part."""
-
-    context: RankContext
-    job: LightningJob
-    progress: Progress
-    module: Classifier
-    data: JobData
-    callback: RunCallback
-    trainer: Trainer
-    identity: dict[str, Any]
-
-    def run(self, path: Path | None) -> bool:
-        """Train from the position to the end."""
-        resume = None if path is None else str(path)
-        if self.progress.position.samples and (
-            self.callback.is_finished() or self.progress.is_at_epoch_end
-        ):
-            self._end_epoch(resume)  # stopped after the epoch's last step: what follows is due
-        if self.callback.is_finished():
-            return True
-        try:
-            self.trainer.fit(self.module, datamodule=self.data, ckpt_path=resume)
-        except Stopped:
-            return False
-        return True
-
-    def _end_epoch(self, resume: str | None) -> None:
-        if self.callback.is_evaluation_due():
-            self.trainer.validate(
-                self.module, datamodule=self.data, ckpt_path=resume, verbose=False
-            )
-        self.callback.end_epoch(self.module, epoch_time_s=0.0)
-
-    def write_setup(self, data: DataSet, setup_time_s: float) -> None:
-        """The event of a training that is ready."""
-        steps = self.progress.plan.num_steps()
-        total = self.job.train.epochs * steps
-        self.context.events.write(
-            "setup",
-            setup_time_s=setup_time_s,
-            parameters=count_parameters(self.module),
-            num_threads=torch.get_num_threads(),
-            train_samples=len(data.train),
-            test_samples=len(data.test),
-            transform_on=transform_on(self.job.data, self.context.device),
-            steps_per_epoch=steps,
-            total_steps=min(total, self.job.train.max_steps or total),
-        )
-
-    def tell_resume(self, path: Path, before: dict[str, Any]) -> None:
-        """The event of a training that goes on, and what keeps it from being exact."""
-        position, context = self.progress.position, self.context
-        differing = differences(before, self.identity)
-        context.events.write(
-            "resume",
-            checkpoint=path.name,
-            step=position.step,
-            epoch=position.epoch,
-            exact=not differing,
-            world_size_before=before["world_size"],
-        )
-        if context.rank != 0:
-            return
-        context.say(f"going on from {path.name}: step {position.step}, epoch {position.epoch}")
-        if differing:
-            context.note(f"the resume is not bit for bit exact: {'; '.join(differing)}")
-
-
-def _prepare(
-    context: RankContext, job: LightningJob, data: DataSet, state: dict[str, Any] | None
-) -> _Fitting:
-    device = torch.device(context.device)
-    net = build_noted(job, data, context.events)
-    precision = PRECISIONS[job.train.precision]
-    precision.begin(device)
-    if context.rank == 0 and (told := precision.note(device)) is not None:
-        context.note(told)
-    memory_format = pick_memory_format(
-        net,
-        setting=job.train.channels_last,
-        sharded=job.strategy == "fsdp",
-        tensor_cores=precision.uses_tensor_cores,
-        device=device,
-    )
-    net = net.to(memory_format=memory_format)
-    progress = Progress(plan=_plan(context, job, len(data.train)), device=device)
-    _set_threads(context, job, net, data, memory_format)
-    own = describe_training(job, context)
+    progress = Progress(context, job, _plan(context, job, len(data.train)))
+    progress.note_device_transform()
+    net, memory_format = _build(progress, job, data)
+    identity = describe_training(job, context)
     if state is not None:
-        require_same_training(state[KEY]["identity"], own, "the checkpoint")
+        require_same_training(state[KEY]["identity"], identity, "the checkpoint")
         go_on_from(state, progress)
     timer = make_timer(context, first_step=progress.position.step)
-    batches = JobData(
-        data,
-        job,
-        progress=progress,
-        timer=timer,
-        memory_format=memory_format,
-        tell_bad=BadFileNotes(context),
-    )
-    memory = MemoryLog(context.events, device)
+    memory = MemoryLog(context.events, progress.device)
+    batches = JobData(data, progress, timer, memory_format=memory_format)
     module = Classifier(
         net, job, progress=progress, timer=timer, memory=memory, scoring=batches.scoring
     )
     callback = RunCallback(
-        context,
-        job,
-        progress=progress,
+        progress,
+        batches,
         timer=timer,
         memory=memory,
-        identity=own,
+        identity=identity,
         resumed_from=None if state is None else state[KEY],
     )
-    trainer = Trainer(
-        callbacks=[callback],
-        plugins=[
-            RankEnvironment(context),
-            CheckpointFiles(context, state),
-            make_precision(context, job),
-        ],
-        **trainer_options(context, job),
+    trainer = _make_trainer(context, job, callback, CheckpointFiles(context, state))
+    progress.write_setup(
+        data, parameters=count_parameters(module), setup_time_s=time.perf_counter() - begin_s
     )
-    return _Fitting(
-        context=context,
-        job=job,
-        progress=progress,
-        module=module,
-        data=batches,
-        callback=callback,
-        trainer=trainer,
-        identity=own,
-    )
+    if path is not None and state is not None:
+        progress.write_resume(path.name, state[KEY]["identity"], identity)
+    resume = None if path is None else str(path)
+    if progress.position.samples and (progress.is_finished or progress.is_at_epoch_end):
+        # Stopped after the epoch's last step: what follows is due.
+        if progress.is_evaluation_due:
+            trainer.validate(module, datamodule=batches, ckpt_path=resume, verbose=False)
+        callback.end_epoch(module)
+    return progress.is_finished or _fit(trainer, module, batches, resume)
+
+
+def _fit(trainer: Trainer, module: Classifier, data: JobData, resume: str | None) -> bool:
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resume)
+    except Stopped:
+        return False
+    return True
+
+
+def _keep_quiet() -> None:
+    """Leave out of the ranks' logs what Lightning tells of accelerators, tips and ended loops, and
+    its guesses about what a user may have meant; warnings and errors stay."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # Lightning 2.6 on torch 2.15
 
 
 def _plan(context: RankContext, job: LightningJob, num_samples: int) -> EpochPlan:
@@ -202,19 +120,98 @@ def _plan(context: RankContext, job: LightningJob, num_samples: int) -> EpochPla
     )
 
 
-def _set_threads(
-    context: RankContext,
-    job: LightningJob,
-    net: torch.nn.Module,
-    data: DataSet,
-    memory_format: torch.memory_format,
-) -> None:
-    """As many threads as the torch loop would take: they decide in which order sums are made."""
-    if context.device != "cpu" or job.train.num_threads is not None:
-        return
-    images = data.train.probe(LEAST_BATCH).images.to(memory_format=memory_format)
-    torch.set_num_threads(
-        pick_num_threads(
-            net, images, batch_size=job.train.batch_size, available=context.num_threads
-        )
+def _build(
+    progress: Progress, job: LightningJob, data: DataSet
+) -> tuple[nn.Module, torch.memory_format]:
+    """Return the model, on the CPU, and the memory format of its weights and images."""
+    net = build_noted(job, data, progress.context.events)
+    precision = PRECISIONS[job.train.precision]
+    precision.begin(progress.device)
+    progress.note(precision.note(progress.device))
+    memory_format = pick_memory_format(
+        net,
+        setting=job.train.channels_last,
+        sharded=job.strategy == "fsdp",
+        tensor_cores=precision.uses_tensor_cores,
+        device=progress.device,
     )
+    net = net.to(memory_format=memory_format)
+    if job.train.num_threads is None and progress.device.type == "cpu":
+        images = data.train.probe(LEAST_BATCH).images.to(memory_format=memory_format)
+        set_num_threads(
+            net,
+            images,
+            batch_size=job.train.batch_size,
+            available=progress.context.num_threads,
+        )
+    return net, memory_format
+
+
+def _make_trainer(
+    context: RankContext, job: LightningJob, callback: RunCallback, files: CheckpointFiles
+) -> Trainer:
+    """Return the Trainer.
+
+    Lightning's own logger, checkpoints, progress bar, summary and sanity check are off: the run
+    has its own events, checkpoints and lines. max_steps is left to the callback, which saves a
+    checkpoint that can go on in the midst of an epoch. The variables that torchrun sets say where
+    the rank is, whatever those of Slurm, LSF or MPI say of the agent.
+    """
+    return Trainer(
+        callbacks=[callback],
+        plugins=[TorchElasticEnvironment(), files, _make_precision(context, job)],
+        accelerator=_accelerator(context),
+        devices=context.local_world_size,
+        num_nodes=context.num_nodes,
+        strategy=_make_strategy(context, job),
+        max_epochs=job.train.epochs,
+        accumulate_grad_batches=job.train.accumulate,
+        default_root_dir=context.run.path,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # each rank's batches are its own already
+    )
+
+
+def _make_precision(context: RankContext, job: LightningJob) -> Precision:
+    """Return Lightning's plugin for the job's precision.
+
+    By its name alone the Trainer would take bf16-mixed for fp16-mixed on CPUs, and refuse
+    fp16-mixed with fsdp.
+    """
+    match job.train.precision:
+        case "bf16-mixed":
+            return MixedPrecision("bf16-mixed", _accelerator(context))
+        case "fp16-mixed":
+            return MixedPrecision("16-mixed", _accelerator(context))
+        case "bf16-true":
+            return HalfPrecision("bf16-true")
+        case _:  # for tf32, torch is told how to multiply
+            return Precision()
+
+
+def _make_strategy(context: RankContext, job: LightningJob) -> Strategy | str:
+    """Return Lightning's strategy, with the options that the torch loop gives its own."""
+    if job.strategy == "fsdp":
+        return ShardedStrategy(
+            data_parallel_size=context.world_size,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            process_group_backend=context.backend,
+            timeout=_TIMEOUT,
+        )
+    if context.world_size == 1 and job.strategy == "auto":
+        return "auto"
+    options: dict[str, Any] = {
+        "gradient_as_bucket_view": job.train.gradient_as_bucket_view,
+        "static_graph": job.train.static_graph,
+        **NO_BUFFER_SYNC,
+    }
+    return DDPStrategy(process_group_backend=context.backend, timeout=_TIMEOUT, **options)
+
+
+def _accelerator(context: RankContext) -> str:
+    return "cuda" if context.device.startswith("cuda") else "cpu"

@@ -14,10 +14,10 @@ from hpcdist.job.spec import LightningJob
 from hpcdist.rank.timing import GpuTimer, HostTimer
 from hpcdist.training.evaluation import Score, Scoring
 from hpcdist.training.lightning.data import TestBatch, TrainBatch
-from hpcdist.training.lightning.progress import Progress
 from hpcdist.training.memory import MemoryLog
 from hpcdist.training.model.building import compile_module, recompute_blocks
 from hpcdist.training.optimization import Schedule, build_optimizer, set_rate
+from hpcdist.training.progress import Progress
 from hpcdist.training.strategies import cut_up
 
 
@@ -101,14 +101,13 @@ class Classifier(LightningModule):
 
     def optimizer_step(self, *arguments: Any, **options: Any) -> None:
         """Set the learning rate as the torch loop does, and step."""
-        position = self._progress.position
-        epochs_done = position.epoch + position.samples / self._progress.plan.num_samples
-        rate = self._schedule.rate(step=position.step, epochs_done=epochs_done)
+        step = self._progress.position.step
+        rate = self._schedule.rate(step=step, epochs_done=self._progress.exact_epochs_done)
         for optimizer in self.trainer.optimizers:
             set_rate(optimizer, rate)
         super().optimizer_step(*arguments, **options)
         # Lightning frees the gradients before the next backward pass: they are still there.
-        self._memory.step(self, self._optimizer, step=position.step)
+        self._memory.step(self, self._optimizer, step=step)
         self._timer.mark("optimizer")
 
     def configure_gradient_clipping(
@@ -124,15 +123,6 @@ class Classifier(LightningModule):
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)  # others Lightning has unscaled before
         nn.utils.clip_grad_norm_(self.net.parameters(), self._train.clip_norm)
-
-    def optimizer_zero_grad(
-        self,
-        epoch: int,  # noqa: ARG002 - as Lightning calls it
-        batch_idx: int,  # noqa: ARG002
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        """Free the gradients."""
-        optimizer.zero_grad(set_to_none=True)
 
     def validation_step(self, batch: TestBatch, _batch_idx: int) -> None:
         """Count what the model gets right in a batch."""

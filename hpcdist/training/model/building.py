@@ -120,6 +120,14 @@ them spins until the other has had its turn.
 """
 
 
+def set_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> None:
+    """Have torch compute with as many threads as pay, where the model is on the CPU."""
+    if images.device.type == "cpu":
+        torch.set_num_threads(
+            pick_num_threads(model, images, batch_size=batch_size, available=available)
+        )
+
+
 def pick_num_threads(model: nn.Module, images: Tensor, *, batch_size: int, available: int) -> int:
     """Threads for steps of `batch_size` images such as `images`, at most `available`.
 
