@@ -418,6 +418,8 @@ class VariantSummary(Struct, frozen=True, kw_only=True):
 
     name: str
     job: str
+    workload: str | None = None
+    """train or lightning, which are two loops; None: not known."""
     runs: list[str]
     num_measured: int
     """Runs that are done and have samples/s: those that count."""

@@ -317,3 +317,13 @@ def test_the_first_line_of_a_comparison_says_which_variant_is_the_fastest(add_ru
     assert slower.startswith(f"{first}: None is faster than one.\n")
     faster = printed([one, add_run("two", ALONE, ALONE)])
     assert f"{first}: two is the fastest: 2.00 times as fast as one, where 2 is ideal." in faster
+
+
+def test_a_comparison_of_the_two_trainers_says_that_two_loops_are_compared(add_run):
+    runs = [add_run("ddp", ALONE), add_run("Lightning", ALONE, job="lightning")]
+    assert "loops" not in printed(runs)
+    for run, workload in zip(runs, ("train", "lightning"), strict=True):
+        spec = files.read_json(run.spec_file)
+        files.write_json(run.spec_file, spec | {"job": spec["job"] | {"workload": workload}})
+    said = " ".join(printed(runs).split())
+    assert "Lightning: trained by Lightning's loop, the others by that of hpcdist" in said

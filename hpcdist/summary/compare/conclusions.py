@@ -54,7 +54,18 @@ def conclusions(comparison: Comparison) -> list[str]:
     counts = Counter(sentence for sentences in told for sentence in sentences)
     shared = [one for one in counts if counts[one] > 1 and one.startswith(_OF_ALL)]
     own = [[one for one in sentences if one not in shared] for sentences in told]
-    return [" ".join(sentences) for sentences in (*own, shared) if sentences]
+    found = [" ".join(sentences) for sentences in (*own, shared) if sentences]
+    return [*found, *_two_loops(comparison.variants)]
+
+
+def _two_loops(variants: Sequence[VariantSummary]) -> Iterator[str]:
+    """Say so where variants differ in the loop that trains, not only in how it is spread."""
+    if {"train", "lightning"} <= {variant.workload for variant in variants}:
+        names = [shown(one.name) for one in variants if one.workload == "lightning"]
+        yield (
+            f"{', '.join(names)}: trained by Lightning's loop, the others by that of hpcdist; a "
+            "difference in speed between them is also one of the two loops."
+        )
 
 
 def headline(comparison: Comparison) -> str | None:

@@ -97,6 +97,7 @@ def _summarize(variant: _Variant, baseline: _Variant) -> VariantSummary:
     return VariantSummary(
         name=variant.name,
         job=first.job,
+        workload=variant.runs[0].conditions.get("workload"),
         runs=[run.figures.run for run in variant.runs],
         num_measured=len(counted),
         num_devices=variant.num_devices,
