@@ -87,7 +87,7 @@ class Pixels:
     images: Tensor
     """uint8, [samples, height, width] or [samples, height, width, channels]."""
     standardization: Standardization
-    """What was done to them."""
+    """The normalization of these images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class DataSet:
     test: Samples | ImageSamples
     num_classes: int
     train_pixels: Pixels | None = None
-    """What a transform can be applied to, of a data set in memory."""
+    """The images as a transform takes them, of a data set in memory."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

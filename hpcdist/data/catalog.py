@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a data set offers."""
+    """One data set: how it is checked, loaded and fetched."""
 
     check: Callable[[Data], SplitSizes | None]
     """Its sizes, None where they are known only when it is complete; JobError where its files are
@@ -39,11 +39,11 @@ class Entry:
     prepare: Callable[[Data], None] | None = None
     """Make what is missing, without internet; None: nothing to make."""
     unmade: Callable[[Data], str | None] = lambda _data: None
-    """What `prepare` will make, in words."""
+    """A note on what `prepare` will make."""
     remarks: Callable[[Data], list[str]] = lambda _data: []
-    """What the user should know of files that are there."""
+    """Notes for the user on files that are there."""
     is_complete: Callable[[Data], bool] = lambda _data: True
-    """Whether all of its files are there."""
+    """Return whether all of its files are there."""
     modules: tuple[str, ...] = ()
     """Heavy modules that `load` imports."""
 
@@ -55,7 +55,6 @@ def _from_idx_files(torchvision_class: str) -> Entry:
         load=data_set.load,
         download=data_set.download,
         is_complete=data_set.is_complete,
-        modules=("torchvision",),
     )
 
 
@@ -145,7 +144,7 @@ def find_images(data: Data) -> ImageParts | None:
 
 
 def data_notes(data: Data) -> list[str]:
-    """What the user should know before the data are used; `data` has been checked."""
+    """Return notes for the user before the data are used; `data` has been checked."""
     entry = find_data_set(data)
     unmade = entry.unmade(data)
     notes = [unmade] if unmade else []

@@ -63,7 +63,7 @@ def check(data: Data) -> SplitSizes:
 
 
 def is_complete(data: Data) -> bool:
-    """Whether all files are there, whatever is in them."""
+    """Return whether all files are there, whatever is in them."""
     return all((_root(data) / _FOLDER / name).is_file() for name in MD5)
 
 

@@ -19,11 +19,9 @@ from __future__ import annotations
 import functools
 import gzip
 import math
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,21 +64,17 @@ class IdxDataSet:
         return SplitSizes(**{part: number for part, (number, *_) in shapes.items()})
 
     def is_complete(self, data: Data) -> bool:
-        """Whether all files are there, whatever is in them."""
+        """Return whether all files are there, whatever is in them."""
         root = self._root(data)
         return all(self._find(root, name) for part in _PARTS for name in _names(part))
 
     def load(self, data: Data) -> DataSet:
-        """The whole data set, through torchvision's class."""
+        """Return the whole data set."""
         from hpcdist.data.arrays import make_data_set
 
-        with tempfile.TemporaryDirectory(prefix="hpcdist-") as aside:
-            root = self._unpacked_root(data, Path(aside))
-            return make_data_set(
-                self._load_part(root, train=True),
-                self._load_part(root, train=False),
-                num_classes=_NUM_CLASSES,
-            )
+        return make_data_set(
+            self._load_part(data, "train"), self._load_part(data, "test"), num_classes=_NUM_CLASSES
+        )
 
     def download(self, data: Data) -> None:
         """Download what is missing, through torchvision's class in a process of its own.
@@ -105,7 +99,7 @@ class IdxDataSet:
             )
         assert label_file is not None
         try:
-            largest = max(read_labels(label_file))
+            largest = max(read_elements(label_file, 1))
         except IdxError as error:
             raise self._error(data, f"{label_file} is damaged: {error}") from None
         if largest >= _NUM_CLASSES:
@@ -151,27 +145,22 @@ class IdxDataSet:
         raw = self._raw_folder(root)
         return next((path for path in (raw / name, raw / f"{name}.gz") if path.is_file()), None)
 
-    def _unpacked_root(self, data: Data, aside: Path) -> Path:
-        """A root with plain files, as torchvision reads them; root itself may be read-only."""
-        root = self._root(data)
-        raw = self._raw_folder(aside)
-        raw.mkdir(parents=True)
-        for name in (name for part in _PARTS for name in _names(part)):
-            found = self._find(root, name)
-            if found is None:
-                raise self._error(data, f"{name} is missing")
-            if found.suffix != ".gz":
-                (raw / name).symlink_to(found.absolute())
-                continue
-            with open_idx(found) as packed, (raw / name).open("wb") as plain:
-                shutil.copyfileobj(packed, plain)
-        return aside
+    def _load_part(self, data: Data, part: str) -> tuple[Tensor, Tensor]:
+        """Return images [samples, height, width] and labels [samples], uint8."""
+        images, labels = (
+            self._load_file(data, name, num_dimensions)
+            for name, num_dimensions in zip(_names(part), (3, 1), strict=True)
+        )
+        return images, labels
 
-    def _load_part(self, root: Path, *, train: bool) -> tuple[Tensor, Tensor]:
-        from torchvision import datasets
+    def _load_file(self, data: Data, name: str, num_dimensions: int) -> Tensor:
+        import torch
 
-        part = getattr(datasets, self.torchvision_class)(root, train=train)
-        return part.data, part.targets
+        shape = self._check_file(data, name, num_dimensions)
+        path = self._find(self._root(data), name)
+        assert path is not None
+        elements = bytearray(read_elements(path, num_dimensions))
+        return torch.frombuffer(elements, dtype=torch.uint8).reshape(shape)
 
 
 def download_by_torchvision(torchvision_class: str, root: Path) -> None:
@@ -237,10 +226,10 @@ def read_shape(path: Path, num_dimensions: int) -> tuple[int, ...]:
     return shape
 
 
-def read_labels(path: Path) -> bytes:
-    """The elements of an IDX file with one dimension, one byte each."""
+def read_elements(path: Path, num_dimensions: int) -> bytes:
+    """Return the elements of an IDX file of unsigned bytes."""
     with open_idx(path) as file:
-        return _read(file)[8:]
+        return _read(file)[4 + 4 * num_dimensions :]
 
 
 def open_idx(path: Path) -> BinaryIO:

@@ -14,7 +14,7 @@ _HALF = 127.5
 
 
 class Normalization(Protocol):
-    """What is done to uint8 images [samples, channels, height, width]."""
+    """Normalizes uint8 images [samples, channels, height, width]."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """float32 of the images, on their device and in their memory format."""

@@ -1,4 +1,4 @@
-"""Which sample is used when, and by which rank.
+"""The order of samples in an epoch, and each rank's share of it.
 
 The order of an epoch depends on the seed and the epoch alone, never on the number of ranks: the
 global batch of a step is the next piece of that order, and every rank takes its share of it. So N
@@ -39,7 +39,7 @@ def epoch_order(
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one rank takes of one global batch: positions in the epoch's order."""
+    """One rank's share of one global batch: positions in the epoch's order."""
 
     begin: int
     end: int
@@ -60,7 +60,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class EpochPlan:
-    """How an epoch, or what is left of it, is cut into optimizer steps."""
+    """The optimizer steps of an epoch, or of what is left of it."""
 
     num_samples: int
     batch_size: int

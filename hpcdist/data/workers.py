@@ -21,7 +21,7 @@ def start_worker(rank_pid: int, _worker: int) -> None:
 
 
 def _has_server() -> bool:
-    """Whether a fork server is the parent of this worker: then torch watches the rank."""
+    """Return whether a fork server is the parent of this worker: then torch watches the rank."""
     kind = type(multiprocessing.current_process()).__name__
     return kind == "ForkServerProcess"
 

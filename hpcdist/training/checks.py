@@ -1,4 +1,4 @@
-"""What is checked and fetched once, where a training is submitted, whoever trains it.
+"""Checks and downloads that are done once, where a training is submitted, for both trainers.
 
 Imports no torch.
 """

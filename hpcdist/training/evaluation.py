@@ -27,7 +27,7 @@ _BATCH_SIZE = 128  # a constant, not train.batch_size: see above
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What an evaluation finds, over all ranks."""
+    """The result of an evaluation, over all ranks."""
 
     loss: float
     """Mean over the samples."""
@@ -37,7 +37,7 @@ class Score:
 
 
 class BatchSource(Protocol):
-    """What is used of the sources of batches."""
+    """A source of batches."""
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
         """The batches of these shares of an order."""
@@ -103,7 +103,7 @@ class Scoring:
             self._source.close()  # its workers would be idle until the next evaluation
 
     def add(self, index: int, logits: Tensor, labels: Tensor) -> None:
-        """What this rank found in a batch."""
+        """Count the right answers in a batch of this rank."""
         self._found[index] = _count(logits.float(), labels)
 
     def score(self, world_size: int) -> Score:

@@ -30,13 +30,13 @@ class ModelStates:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Of a tensor that is cut up over the ranks, the part of this one; any other as it is."""
+    """Return this rank's part of a tensor that is cut up over the ranks, any other as it is."""
     to_local = getattr(tensor, "to_local", None)  # of DTensor, whose import costs time
     return tensor if to_local is None else to_local()
 
 
 def measure_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelStates:
-    """What the model needs; gradients and optimizer state are there after a first step."""
+    """Measure what the model needs; gradients and optimizer state are there after a first step."""
     from torch import Tensor
 
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -114,7 +114,7 @@ class Holding(ModelStates):
 
 
 def expected_holding(job: TrainingJob, num_parameters: int, world_size: int) -> Holding:
-    """What the first step would bring about."""
+    """Return the model states that the first step would bring about."""
     size = 2 if job.train.precision == "bf16-true" else 4
     own = num_parameters * size // (world_size if strategy_of(job) == "fsdp" else 1)
     has_moments = job.train.optimizer != "sgd" or job.train.momentum > 0
@@ -130,7 +130,7 @@ def expected_holding(job: TrainingJob, num_parameters: int, world_size: int) -> 
 def advise(
     job: TrainingJob, *, world_size: int, holding: Holding, used_bytes: int | None = None
 ) -> str:
-    """What a rank held, and what would make that less, the greatest gain first.
+    """Return what a rank held, and what would make that less, the greatest gain first.
 
     `used_bytes` is all that its tensors held; None: not known.
     """
@@ -146,7 +146,7 @@ def advise(
 def advise_on_model(
     job: TrainingJob, *, num_parameters: int, world_size: int, is_built: bool
 ) -> str:
-    """What a model needs that did not fit before its first batch, and what would make that less.
+    """Return what a model needs that did not fit before its first batch, and what would help.
 
     `is_built`: it was made on the host, and what failed is to bring it to its device.
     """

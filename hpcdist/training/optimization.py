@@ -24,17 +24,17 @@ class Precision:
 
     name: str
     weights: torch.dtype = torch.float32
-    """Of parameters, and so of gradients and of the optimizer's state."""
+    """Format of parameters, and so of gradients and of the optimizer's state."""
     autocast: torch.dtype | None = None
-    """Of matrix products and convolutions where it is not that of the weights."""
+    """Format of matrix products and convolutions where it is not that of the weights."""
     scales_gradients: bool = False
     """float16 has no numbers below 6e-8: the loss is scaled up, and gradients down again."""
     matmul: str = "highest"
-    """What torch.set_float32_matmul_precision is given."""
+    """Argument of torch.set_float32_matmul_precision."""
 
     @property
     def uses_tensor_cores(self) -> bool:
-        """Whether products are computed in a format that GPUs have special hardware for."""
+        """Return whether products are computed in a format that GPUs have special hardware for."""
         return self.name != "fp32"
 
     def begin(self, device: torch.device) -> None:
@@ -44,7 +44,7 @@ class Precision:
         torch.set_float32_matmul_precision(self.matmul)
 
     def note(self, device: torch.device) -> str | None:
-        """What a user should know of the precision on a device."""
+        """Return a note for the user on the precision on a device; None: there is none."""
         if device.type != "cuda" or torch.bfloat16 not in {self.weights, self.autocast}:
             return None
         major, minor = torch.cuda.get_device_capability(device)

@@ -1,4 +1,4 @@
-"""How far a training is, what is due, and what it records: for the torch loop and Lightning."""
+"""Progress of a training: its position, what is due, what is recorded; for both trainers."""
 
 from __future__ import annotations
 
@@ -107,23 +107,23 @@ class Progress:
 
     @property
     def is_at_epoch_end(self) -> bool:
-        """Whether all samples of the epoch are used."""
+        """All samples of the epoch are used."""
         return self.position.samples >= self.plan.num_samples
 
     @property
     def is_at_max_steps(self) -> bool:
-        """Whether train.max_steps are done."""
+        """train.max_steps are done."""
         limit = self.job.train.max_steps
         return limit is not None and self.position.step >= limit
 
     @property
     def is_finished(self) -> bool:
-        """Whether no step is left to train."""
+        """No step is left to train."""
         return self.epochs_done >= self.job.train.epochs or self.is_at_max_steps
 
     @property
     def is_evaluation_due(self) -> bool:
-        """Whether to evaluate where the steps of an epoch, or of the training, end."""
+        """An evaluation is due where the steps of an epoch, or of the training, end."""
         every = self.job.train.evaluate_every_epochs
         if not every:
             return False
@@ -131,25 +131,25 @@ class Progress:
 
     @property
     def is_step_to_save(self) -> bool:
-        """Whether checkpoint.every_steps asks for a checkpoint at this step."""
+        """checkpoint.every_steps asks for a checkpoint at this step."""
         every = self.job.checkpoint.every_steps
         return bool(every) and self.position.step % every == 0
 
     @property
     def is_epoch_to_save(self) -> bool:
-        """Whether a checkpoint is asked for after an epoch that is counted."""
+        """A checkpoint is asked for after an epoch that is counted."""
         every = self.job.checkpoint.every_epochs
         by_epoch = bool(every) and self.position.epoch % every == 0
         return by_epoch or self.is_step_to_save
 
     @property
     def is_end_to_save(self) -> bool:
-        """Whether the last state is to be saved, and is not yet."""
+        """The last state is to be saved, and is not yet."""
         setting = self.job.checkpoint
         return bool(setting.every_epochs or setting.every_steps) and self.saved != self.position
 
     def should_stop(self) -> bool:
-        """Whether the agent asks to stop after this step."""
+        """Return whether the agent asks to stop after this step."""
         return self.context.progress is not None and self.context.progress.should_stop()
 
     # What is told.

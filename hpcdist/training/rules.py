@@ -1,4 +1,4 @@
-"""Which settings of a training go together, and what they need of a host. Imports no torch."""
+"""Rules: settings of a training that exclude each other, and needs of a host. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Pair:
 
     key: str
     strategies: frozenset[str]
-    """That cannot have it."""
+    """Strategies that cannot have it."""
     reason: str
 
 
@@ -51,7 +51,7 @@ _EXCLUDED = (
 
 
 def strategy_of(job: TrainingJob) -> str:
-    """How the job's model is spread, in the words of the torch loop."""
+    """Return the job's strategy, by the torch loop's name."""
     if isinstance(job, LightningJob) and job.strategy == "auto":
         return "ddp" if job.resources.nodes * job.resources.gpus > 1 else "single"
     assert isinstance(job, TrainJob | LightningJob)
@@ -107,7 +107,7 @@ def _check_memory_format(job: TrainingJob) -> None:
 
 
 def can_recompute(job: TrainingJob) -> bool:
-    """Whether train.activation_checkpointing is possible, as far as the model's name says."""
+    """Return whether train.activation_checkpointing is possible, by the model's name."""
     return strategy_of(job) != "data_parallel" and not _is_without_blocks(job.model.name)
 
 
@@ -153,7 +153,7 @@ def check_kind_of_device(job: TrainingJob, device: str) -> None:
 
 
 def _check_graphs(job: TrainingJob) -> None:
-    """What CUDA graphs cannot do: they use the same memory in each step."""
+    """Refuse what CUDA graphs cannot do: they use the same memory in each step."""
     mode = job.train.compile
     if strategy_of(job) == "fsdp":
         raise JobError(
@@ -175,7 +175,7 @@ class _Compiler:
     variable: str
     """Names the compiler, where it is set; then no other is looked for."""
     commands: tuple[str, ...]
-    """That are looked for."""
+    """Compilers that are looked for."""
 
 
 _COMPILERS = {

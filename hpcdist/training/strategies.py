@@ -1,4 +1,4 @@
-"""How a model is spread over ranks and GPUs: one class per strategy, and the table of them."""
+"""Strategies spread a model over ranks and GPUs: one class for each, and the table of them."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ memory is worth."""
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a rank's model is, and what the job says of its training."""
+    """The devices of a rank's model, and the job's settings of the training."""
 
     device: torch.device
     num_gpus: int
-    """That the rank drives, from `device` on."""
+    """GPUs that the rank drives, from `device` on."""
     train: Train
 
 
@@ -48,11 +48,11 @@ class Single:
     """One rank, the model as it is."""
 
     uses_group = False
-    """Whether ranks talk to each other in a process group."""
+    """Ranks talk to each other in a process group."""
     tells_last_gradient = False
-    """Whether what a step waits for others comes after the rank's own last gradient."""
+    """What a step waits for others comes after the rank's own last gradient."""
     is_sharded = False
-    """Whether each rank holds a part of the model: then all must call it equally often, and each
+    """Each rank holds a part of the model: then all must call it equally often, and each
     writes its part of a checkpoint."""
 
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:  # noqa: ARG002
@@ -67,7 +67,7 @@ class Single:
         """Make buffers, such as batch norm's running means, the same on all ranks."""
 
     def note(self, place: Place) -> str | None:  # noqa: ARG002
-        """What a user should know of the strategy on these devices."""
+        """Return a note for the user on the strategy on these devices; None: there is none."""
         return None
 
 
@@ -83,7 +83,7 @@ class DataParallel(Single):
         return TorchDataParallel(inner, device_ids=list(range(first, first + place.num_gpus)))
 
     def note(self, place: Place) -> str | None:
-        """What fewer than two GPUs cannot show."""
+        """Return that fewer than two GPUs show nothing of it."""
         if place.num_gpus >= _SEVERAL:
             return None
         found = "one GPU" if place.num_gpus else "no GPU"

@@ -201,7 +201,7 @@ def read_header(content: bytes) -> JpegHeader | None:
 
 
 MOST_PIXELS = 89_478_485
-"""Of an image that is decoded, as Pillow has it: a file of a few KB can ask for any memory."""
+"""Pillow's limit of an image that is decoded: a file of a few KB can ask for any memory."""
 _MILLIONS = round(MOST_PIXELS / 1e6)
 
 _KINDS = (
@@ -274,21 +274,21 @@ def _kind(content: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the files hold."""
+    """The content of all files of a data set."""
 
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """(width, height) -> number of images."""
     formats: Counter[str] = field(default_factory=Counter)
-    """As Pillow names them -> number of images."""
+    """Format, by Pillow's name -> number of images."""
     num_bytes: int = 0
-    """Of the images."""
+    """Bytes of all images."""
     problems: dict[str, str] = field(default_factory=dict)
     """Path -> why the file is no image, in the order of the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What one file holds."""
+    """The content of one file."""
 
     path: str
     problem: str | None = None

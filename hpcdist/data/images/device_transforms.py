@@ -60,7 +60,7 @@ def divide(spec: Spec) -> Division:
 
 
 def is_on_device(data: Data, device: str) -> bool:
-    """Whether whole batches are transformed on `device`; `data` has been checked."""
+    """Return whether whole batches are transformed on `device`; `data` has been checked."""
     if data.device_transform is False or not divide(data.transform).rest:
         return False
     return data.device_transform is True or (
@@ -69,7 +69,7 @@ def is_on_device(data: Data, device: str) -> bool:
 
 
 def transform_on(data: Data, device: str) -> str | None:
-    """Where training images are transformed, for events: device or cpu; None: they are not."""
+    """Return where training images are transformed: device or cpu; None: they are not."""
     if is_unchanged(data.transform):
         return None
     return "device" if is_on_device(data, device) else "cpu"

@@ -66,11 +66,11 @@ LAYOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where the people's folders are."""
+    """The folder that holds the people's folders."""
 
     root: Path
     top: Path
-    """What data.root names, or what it was unpacked to; root is in it, or is it."""
+    """The folder that data.root names, or was unpacked to; root is in it, or is it."""
 
 
 def check(data: Data) -> SplitSizes | None:
@@ -86,7 +86,7 @@ def check(data: Data) -> SplitSizes | None:
 
 
 def is_complete(data: Data) -> bool:
-    """Whether the image files are there, and neither to be made nor to be unpacked."""
+    """Return whether the image files are there, and neither to be made nor to be unpacked."""
     made = _made_folder(data)
     return made is None or made.is_dir()
 
@@ -104,7 +104,7 @@ def prepare(data: Data) -> None:
 
 
 def unmade(data: Data) -> str | None:
-    """What `prepare` will make, in words; None: nothing."""
+    """Return a note on what `prepare` will make; None: nothing."""
     made = _made_folder(data)
     if made is None or made.is_dir():
         return None
@@ -114,7 +114,7 @@ def unmade(data: Data) -> str | None:
 
 
 def remarks(data: Data) -> list[str]:
-    """What the user should know of files that are there, and have been checked."""
+    """Return notes for the user on files that are there, and have been checked."""
     if data.root is None or data.split != "auto" or not is_complete(data):
         return []
     place = _find_people(_made_folder(data) or existing_root(data, LAYOUT))
@@ -142,7 +142,7 @@ def images(data: Data) -> ImageParts:
 
 
 def stand_in_folder() -> Path:
-    """Where the stand-in is, or will be."""
+    """Return the folder of the stand-in, which may still have to be made."""
     plan = _STAND_IN
     name = f"faces-{plan.people}-{plan.images}-{plan.seed}-v{_VERSION}"
     return cache_folder() / name
@@ -247,7 +247,7 @@ def split_by_files(root: Path, classes: Sequence[ImageClass], files: SplitFiles)
 
 
 def names_in_both(files: SplitFiles) -> bool:
-    """Whether anybody is named for training and for testing; JobError for damaged files."""
+    """Return whether anybody is named for training and for testing; JobError for damaged files."""
     train, test = _both_parts(files)
     return not _people(train).isdisjoint(_people(test))
 
@@ -337,7 +337,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a tar archive, packed or not."""
+    """Return whether a file is a tar archive, packed or not."""
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError, zlib.error):

@@ -88,7 +88,7 @@ def _both_parts(root: Path, test: str) -> ImageParts:
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""Of the files that torchvision's ImageFolder takes for images; in either case."""
+"""Suffixes of the files that torchvision's ImageFolder takes for images; in either case."""
 
 _Identity = tuple[int, int]
 
@@ -115,12 +115,12 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def has_images(folder: Path) -> bool:
-    """Whether images lie in the folder itself."""
+    """Return whether images lie in the folder itself."""
     return any(_is_image(entry) for entry in _entries(folder))
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link that leads to one."""
+    """Return whether it is a folder, or a link that leads to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link that leads to itself
@@ -148,7 +148,7 @@ def _paths_below(folder: Path, relative: str, ancestors: tuple[_Identity, ...]) 
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether it has an image's name, and is a file, or a link that leads nowhere.
+    """Return whether it has an image's name, and is a file, or a link that leads nowhere.
 
     Such a link is a file that is missing, which is found when it is read. Pipes and the like would
     block their reader.

@@ -28,7 +28,7 @@ from hpcdist.data.workers import end_workers, start_worker
 from hpcdist.job.spec import Data
 
 _WORKER_LOST = "DataLoader worker"
-"""How torch's message begins."""
+"""The beginning of torch's message."""
 
 
 class _Request(NamedTuple):
@@ -38,7 +38,7 @@ class _Request(NamedTuple):
     epoch: int
     place: int
     ahead: list[int]
-    """What the same worker will be asked for next."""
+    """Samples that the same worker will be asked for next."""
 
 
 class _Made(NamedTuple):
@@ -58,7 +58,7 @@ class _Places:
     shape: tuple[int, ...]
     """(places, samples, height, width, channels)"""
     kind: type[np.uint8 | np.float32]
-    """What is handed over."""
+    """Type of the values that workers hand over."""
 
     @classmethod
     def make(cls, shape: tuple[int, ...], kind: type[np.uint8 | np.float32]) -> _Places:

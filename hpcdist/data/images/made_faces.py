@@ -33,11 +33,11 @@ _THREADS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is made: the same plan makes the same bytes, with the same version of Pillow."""
+    """Photographs to make: the same plan makes the same bytes, with the same version of Pillow."""
 
     people: int = 400
     images: int = 2000
-    """Of all people; each has one or more."""
+    """Images of all people; each has one or more."""
     seed: int = 0
 
     def counts(self) -> list[int]:

@@ -23,7 +23,7 @@ CACHE_VARIABLE = "HPCDIST_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where hpcdist keeps what it can make again.
+    """Return the folder in which hpcdist keeps what it can make again.
 
     $HPCDIST_CACHE, or $XDG_CACHE_HOME/hpcdist, or ~/.cache/hpcdist.
     """

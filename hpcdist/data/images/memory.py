@@ -42,7 +42,7 @@ class SharedMemory:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What `of_process` takes."""
+        """The arguments of `of_process`."""
         return os.getpid(), self._descriptor, self.num_bytes
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -119,14 +119,14 @@ class DecodedCache:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where another process of this node finds it, see `open_at`."""
+        """The argument of `open_at` in another process of this node."""
         return self.memory.place
 
     @classmethod
     def open_at(
         cls, place: tuple[int, int, int], number: int, shape: tuple[int, int, int]
     ) -> DecodedCache:
-        """That of another process of this user; OSError where it cannot be reached."""
+        """Open the cache of another process of this user; OSError where it cannot be reached."""
         return cls(SharedMemory.of_process(*place), number, shape)
 
     @classmethod
@@ -168,7 +168,7 @@ def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
 
 
 def affordable_bytes(limit_bytes: float | None = None) -> int:
-    """What a cache may take of this node's memory; `limit_bytes`: what the job may use of it."""
+    """Return the bytes that a cache may take; `limit_bytes`: what the job may use on this node."""
     free = free_bytes()
     return (free if limit_bytes is None else min(free, int(limit_bytes))) // _SHARE
 
@@ -226,7 +226,7 @@ def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[D
 
 
 def _open(place: Place, part: ImageSamples, context: RankContext) -> DecodedCache | None:
-    """What the first rank of this node has made; a rank that cannot reach it does without."""
+    """Open the cache that the node's first rank made; a rank that cannot reach it does without."""
     try:
         return DecodedCache.open_at(place, len(part), part.decoded_shape)
     except OSError as error:

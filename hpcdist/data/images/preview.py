@@ -125,7 +125,7 @@ _BACKGROUND, _INK, _FAINT = "#ffffff", "#202020", "#d8d8d8"
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Where things are, in pixels."""
+    """The places of a picture's parts, in pixels."""
 
     tile: tuple[int, int]
     """Width and height of one image."""
@@ -146,7 +146,7 @@ class _Layout:
         return self.columns * width + _GAP, self.rows * height + _LINE + 2 * _GAP
 
     def corner(self, number: int) -> tuple[int, int]:
-        """Of a sample's cell."""
+        """Return the upper left corner of a sample's cell."""
         width, height = self.cell
         row, column = divmod(number, self.columns)
         return _GAP + column * width, _LINE + 2 * _GAP + row * height
@@ -211,7 +211,7 @@ def _tile(pixels: Pixels, size: tuple[int, int]) -> Image:
 
 
 def _cross(pen: ImageDraw, corner: tuple[int, int], size: tuple[int, int]) -> None:
-    """What stands for a file that is no image."""
+    """Draw the mark of a file that is no image."""
     left, top = corner
     right, bottom = left + size[0] - 1, top + size[1] - 1
     pen.rectangle((left, top, right, bottom), outline=_FAINT)
@@ -232,7 +232,7 @@ def _font() -> Font:
 
 
 def _fitted(pen: ImageDraw, text: str, width: int, font: Font) -> str:
-    """As much of the text as fits; bytes that are no text are replaced."""
+    """Return as much of the text as fits; bytes that are no text are replaced."""
     text = text.encode(errors="replace").decode()
     if pen.textlength(text, font) <= width:
         return text

@@ -33,7 +33,7 @@ class Reader:
     def _begin(self, wanted: int | None, at_once: int) -> None:
         self._wanted = wanted
         self.at_once = at_once
-        """How many are read at once now."""
+        """Files that are read at once now."""
         self._last_s: deque[float] = deque(maxlen=_LAST)
         self._threads: ThreadPoolExecutor | None = None
         self._ahead: dict[str, Future[_Read]] = {}
@@ -66,7 +66,7 @@ class Reader:
             yield content
 
     def _own_threads(self) -> ThreadPoolExecutor:
-        """Those of this process: a worker that was forked has none of the rank's, which may have
+        """Return the threads of this process: a forked worker lacks the rank's, which may have
         read before, and would wait for them for ever."""
         if self._threads is None or self._pid != os.getpid():
             self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")

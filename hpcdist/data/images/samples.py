@@ -66,7 +66,7 @@ class _Filled(ABC):
     filled_shape: tuple[int, int, int]
     """(channels, height, width) of each image as `fill` writes it."""
     for_batches: BatchTransform | None
-    """What is left to be done to whole batches, if anything."""
+    """The transforms that are left to whole batches; None: there are none."""
     _seed: int
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class ImageSamples(_Filled):
         self._decoder = make_decoder(data.decoder, None if is_free else size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
-        """Where decoded pictures are kept, if anywhere."""
+        """Keeps decoded pictures; None: they are not kept."""
 
     @property
     def decoded_shape(self) -> tuple[int, int, int]:
@@ -255,7 +255,7 @@ class ImageSamples(_Filled):
         return found
 
     def _shape_made(self) -> tuple[int, int, int]:
-        """Of what data.transform makes, as far as one trial tells."""
+        """Return the shape that data.transform makes, by one trial."""
         if not self._transform:
             return self.decoded_shape
         _, height, width = self._transform.try_on(Image.new("RGB", self._size))

@@ -1,4 +1,4 @@
-"""What is done to training images: presets and lists of torchvision's v2 transforms.
+"""Transforms of training images: presets and lists of torchvision's v2 transforms.
 
 What an image becomes depends on its pixels and one seed alone. Transforms are applied to images of
 PIL, as torchvision applies them; those that take tensors only get the same uint8 pixels.
@@ -6,16 +6,14 @@ PIL, as torchvision applies them; those that take tensors only get the same uint
 
 from __future__ import annotations
 
-import ast
 import functools
+import inspect
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import JobError
@@ -54,16 +52,18 @@ _NOT_OFFERED = frozenset(
         "Lambda",
     }
 )
-"""What does not make one image of 8 bits per channel of another."""
+"""Transforms that do not make one image of 8 bits per channel of another."""
 _TENSORS_ONLY = frozenset({"RandomErasing", "RandomChannelPermutation", "RandomPhotometricDistort"})
-_CONSTRUCT = """\
+_TRY = """\
 import json, sys
-from hpcdist.data.images.transforms import build_transform
+from hpcdist.base.errors import JobError
+from hpcdist.data.images.transforms import try_transform
 try:
-    build_transform(json.load(sys.stdin))
-except Exception as error:
-    sys.exit(str(error) or type(error).__name__)
+    try_transform(json.load(sys.stdin))
+except JobError as error:
+    print(json.dumps([error.message, error.hint]))
 """
+"""Prints what is wrong with a list, if anything."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Transform:
         self._calls = calls
 
     def __bool__(self) -> bool:
-        """Whether anything is done."""
+        """Return whether there is a transform."""
         return bool(self._calls)
 
     def apply(self, image: Image.Image, seed: int) -> NDArray[np.uint8]:
@@ -131,17 +131,15 @@ def kept_random_state() -> Iterator[None]:
 
 
 def check_transform(spec: Spec) -> None:
-    """JobError for what is no transform, or is given wrong arguments.
+    """Raise JobError for transforms that do not exist, or are given wrong arguments.
 
-    Names and the arguments' names are held against torchvision's source without importing it; a
-    list is then made as a trial in a process of its own, as that takes seconds.
+    A list is made as a trial in a process of its own: to import torchvision takes seconds.
     """
     if isinstance(spec, str) and spec in PRESETS:
         return
-    for step in steps_of(spec):
-        _check_step(step)
+    steps_of(spec)
     done = subprocess.run(
-        [sys.executable, "-c", _CONSTRUCT],
+        [sys.executable, "-c", _TRY],
         input=json.dumps(spec),
         capture_output=True,
         text=True,
@@ -150,18 +148,61 @@ def check_transform(spec: Spec) -> None:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
         raise JobError(
-            f"data.transform is {_shown(spec)}: torchvision cannot make it: {reason}",
-            hint="its arguments are those of torchvision.transforms.v2",
+            f"data.transform is {_shown(spec)}, but torchvision cannot be used: {reason}",
+            hint="install it with: pip install torchvision",
         )
+    if done.stdout:
+        message, hint = json.loads(done.stdout)
+        raise JobError(message, hint=hint)
+
+
+def try_transform(spec: Spec) -> None:
+    """Make the transforms, and raise JobError for what torchvision does not take."""
+    known = _known()
+    for step in steps_of(spec):
+        if step.name not in known:
+            names = nearest_first(step.name, [*PRESETS, *known])[:6]
+            raise JobError(
+                f"data.transform has {step.name!r}, which is neither a preset nor a transform of "
+                "torchvision that makes one image of one",
+                hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
+            )
+        for name in step.arguments:
+            if name not in known[step.name]:
+                raise JobError(
+                    f"data.transform: {step.name} has no argument {name!r}",
+                    hint="its arguments are: " + ", ".join(nearest_first(name, known[step.name])),
+                )
+    try:
+        build_transform(spec)
+    except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
+        raise JobError(
+            f"data.transform is {_shown(spec)}: torchvision cannot make it: "
+            f"{error or type(error).__name__}",
+            hint="its arguments are those of torchvision.transforms.v2",
+        ) from None
+
+
+def _known() -> dict[str, tuple[str, ...]]:
+    """Return the arguments of each transform that is offered."""
+    from torchvision.transforms import v2
+
+    return {
+        name: tuple(inspect.signature(found).parameters)
+        for name, found in vars(v2).items()
+        if inspect.isclass(found)
+        and found.__module__.rpartition(".")[2] in _MODULES
+        and name not in _NOT_OFFERED
+    }
 
 
 def is_unchanged(spec: Spec) -> bool:
-    """Whether nothing is done to an image."""
+    """Return whether a list has no transform."""
     return not steps_of(spec)
 
 
 def build_transform(spec: Spec) -> Transform:
-    """What `spec` says, ready to be applied."""
+    """Return the transforms that `spec` names, ready to be applied."""
     steps = steps_of(spec)
     if not steps:
         return Transform(())
@@ -199,13 +240,6 @@ def steps_of(spec: Spec) -> list[Step]:
     if isinstance(spec, str):
         if spec in PRESETS:
             return steps_of(PRESETS[spec])
-        if spec not in _known():
-            names = nearest_first(spec, [*PRESETS, *_known()])[:6]
-            raise JobError(
-                f"data.transform is {spec!r}, which is neither a preset nor a transform of "
-                "torchvision that is known",
-                hint=f"near to it are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
-            )
         return [Step(spec, {})]
     return [step for item in spec for step in _item_steps(item)]
 
@@ -229,64 +263,6 @@ def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
     if name in PRESETS:
         return steps_of(PRESETS[name])
     return [Step(name, dict(arguments))]
-
-
-def _check_step(step: Step) -> None:
-    known = _known()
-    if step.name not in known:
-        names = nearest_first(step.name, known)[:6]
-        raise JobError(
-            f"data.transform has {step.name!r}, which is no transform that is known",
-            hint=f"near to it are: {', '.join(names)}",
-        )
-    arguments = known[step.name]
-    for name in step.arguments:
-        if name not in arguments:
-            raise JobError(
-                f"data.transform: {step.name} has no argument {name!r}",
-                hint="its arguments are: " + ", ".join(nearest_first(name, arguments)),
-            )
-
-
-@functools.cache
-def _known() -> dict[str, tuple[str, ...]]:
-    """Transform -> names of its arguments, from torchvision's source."""
-    package = find_spec("torchvision")
-    if package is None or package.origin is None:
-        raise JobError(
-            "data.transform needs torchvision, which is not installed",
-            hint="install it with: pip install torchvision",
-        )
-    folder = Path(package.origin).parent / "transforms" / "v2"
-    trees = {name: ast.parse((folder / f"{name}.py").read_text()) for name in _MODULES}
-    init = ast.parse((folder / "__init__.py").read_text())
-    public = {
-        alias.name
-        for node in init.body
-        if isinstance(node, ast.ImportFrom) and node.module in _MODULES
-        for alias in node.names
-    }
-    base = ast.parse((folder / "_transform.py").read_text())
-    classes = {
-        node.name: node
-        for tree in (*trees.values(), base)
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
-    return {name: _arguments(name, classes) for name in sorted(public - _NOT_OFFERED)}
-
-
-def _arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> tuple[str, ...]:
-    """Of the constructor, which may be that of a base."""
-    while name in classes:
-        definition = classes[name]
-        for node in definition.body:
-            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-                named = [*node.args.args[1:], *node.args.kwonlyargs]
-                return tuple(argument.arg for argument in named)
-        bases = [base.id for base in definition.bases if isinstance(base, ast.Name)]
-        name = bases[0] if bases else ""
-    return ()
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hpcdist.base.statistics import differs
 from hpcdist.base.text import format_percent, number_of, shown, whole_percents

@@ -27,7 +27,7 @@ class StaleAttemptError(HpcdistError):
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """How far a training is."""
+    """The position of a training."""
 
     step: int = 0
     """Optimizer steps done."""
@@ -74,7 +74,7 @@ def telling_of_no_room(path: Path) -> Iterator[None]:
 
 
 def _is_for_want_of_room(error: BaseException | None) -> bool:
-    """Whether it, or what torch raised it for, says so; from one rank to another only text goes."""
+    """Return whether it, or its cause, says so; from one rank to another only text goes."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in files.FULL:
             return True

@@ -37,7 +37,7 @@ def file_name(step: int, suffix: str = ".pt") -> str:
 
 
 def is_in_parts(path: Path) -> bool:
-    """Whether a checkpoint is a folder of files."""
+    """Return whether a checkpoint is a folder of files."""
     return path.suffix == IN_PARTS
 
 
@@ -57,7 +57,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether every byte of a checkpoint is as it was written.
+    """Return whether every byte of a checkpoint is as it was written.
 
     torch reads files without looking at their checksums, so a flipped bit would go unnoticed.
     """

@@ -1,4 +1,4 @@
-"""Where a training starts: at its own newest checkpoint after a restart, or at a given one.
+"""The start of a training: its own newest checkpoint after a restart, or a given one.
 
 Also what makes two trainings the same, so that one can go on from the checkpoint of the other.
 """
@@ -32,7 +32,7 @@ class Loaded:
     """Without `model` and `optimizer` where the checkpoint is in parts."""
 
     def weights(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Those of the model, and the optimizer's state; of a checkpoint in parts, what is needed
+        """Return the weights and the optimizer's state; of a checkpoint in parts, what is needed
         here is read now."""
         if not checkpoint_files.is_in_parts(self.path):
             return self.state
@@ -42,7 +42,7 @@ class Loaded:
 
     @property
     def position(self) -> Position:
-        """How far its training was."""
+        """The position of its training."""
         return Position(**self.state["position"])
 
 
@@ -108,7 +108,7 @@ _RUN_LENGTH = {"epochs", "max_steps"}
 """Matter only where the learning rate depends on how much of the run is done."""
 
 _NEEDED = ("model", "data.name", "data.train_samples", "train.optimizer")
-"""Where these differ, a checkpoint is of no use."""
+"""Keys that must be equal: else a checkpoint is of no use."""
 
 
 def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
 
 
 def describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs, one phrase each: `world_size 4, now 2`."""
+    """Return the differences, one phrase each: `world_size 4, now 2`."""
     keys = [*now, *(key for key in before if key not in now)]
     return [
         f"{key} {before.get(key)}, now {now.get(key)}"

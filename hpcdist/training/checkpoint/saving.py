@@ -1,5 +1,4 @@
-"""What a training saves, and when it has: rank 0 writes, with what the other ranks give it, or each
-rank its part."""
+"""Saving checkpoints: rank 0 writes, with what the other ranks give it, or each rank its part."""
 
 from __future__ import annotations
 
@@ -82,7 +81,7 @@ class Saver:
     def _training_state(
         self, position: Position, rng_states: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """What is neither weights nor the optimizer's state."""
+        """Return all but the weights and the optimizer's state."""
         return {
             "format": checkpoint.FORMAT,
             "position": asdict(position),

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a rank: weights, optimizer state, and random generators.
+"""The state that a checkpoint holds of a rank: weights, optimizer state, random generators.
 
 A model may be cut up over the ranks, or not, and so may what it takes over.
 """
@@ -76,7 +76,7 @@ def empty_like(
 def unflatten(
     model: nn.Module, optimizer: torch.optim.Optimizer, flat: dict[str, Tensor]
 ) -> dict[str, Any]:
-    """What `flatten` made, as `take_over` wants it."""
+    """Return what `flatten` made, as `take_over` wants it."""
     order = {id(parameter): index for index, parameter in enumerate(_trained(optimizer))}
     moments: dict[int, dict[str, Tensor]] = {}
     for name, parameter in _names(model, optimizer):

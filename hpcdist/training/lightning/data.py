@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class TrainBatch(NamedTuple):
-    """What a rank computes at once, and what part it has in an optimizer step."""
+    """A batch of a rank, and its part in an optimizer step."""
 
     images: Tensor
     labels: Tensor
     num_samples: int
     """Own samples: those beyond have no part in the loss."""
     scale: float
-    """Of the sum of losses, so that gradients averaged over ranks are means over samples."""
+    """Factor of the sum of losses, so that gradients averaged over ranks are means over samples."""
     end: int
     """The position in the epoch after this batch's optimizer step."""
     is_last: bool
-    """Of its optimizer step."""
+    """Last batch of its optimizer step."""
     transform_seed: int | None
-    """As Samples has it."""
+    """The field of Samples."""
 
 
 class TestBatch(NamedTuple):
@@ -45,7 +45,7 @@ class TestBatch(NamedTuple):
     images: Tensor
     labels: Tensor
     number: int
-    """Which one it is; negative: it only fills up, and is not counted."""
+    """Its number among all; negative: it only fills up, and is not counted."""
 
 
 class TrainBatches:

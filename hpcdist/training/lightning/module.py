@@ -41,11 +41,11 @@ class Classifier(LightningModule):
         super().__init__()
         self.net = net
         self.score: Score | None = None
-        """What the last evaluation found."""
+        """The result of the last evaluation."""
         self.batch_loss_sum = torch.zeros(())
         """Over this rank's samples of the last batch."""
         self.times_communication = False
-        """Whether the timer is told of the last gradient: then the rest is communication."""
+        """The timer is told of the last gradient: then the rest is communication."""
         self._train = job.train
         self._is_sharded = job.strategy == "fsdp"
         self._is_built = False

@@ -39,7 +39,7 @@ def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Modu
 
 
 def _note_size(job: TrainingJob, data: DataSet, events: EventWriter) -> None:
-    """What a model without memory behind its weights (device meta) says; else nothing is known."""
+    """Record the size of the model where it can be made without memory (device meta)."""
     with contextlib.suppress(Exception), torch.device("meta"):
         model = build_model(job.model, data.image_shape, data.num_classes)
         events.write("model", parameters=count_parameters(model), built=False)

@@ -48,7 +48,7 @@ def torchvision_sources() -> dict[str, Path]:
 
 
 def is_torchvision(name: str) -> bool:
-    """Whether the model is one of torchvision's, and not our own."""
+    """Return whether the model is one of torchvision's, and not our own."""
     return name not in OWN_MODELS and not is_own(name)
 
 
@@ -74,7 +74,7 @@ _SHOWN = 8
 
 
 def is_own(name: str) -> bool:
-    """Whether model.name means a class of the user's."""
+    """Return whether model.name means a class of the user's."""
     return ":" in name
 
 
@@ -112,7 +112,7 @@ def _source(spec: ModuleSpec) -> Path | None:
 
 
 def _find(module: str) -> ModuleSpec | None:
-    """Where a module is; parents are not imported, as importlib.util.find_spec would."""
+    """Find a module; its parents are not imported, as importlib.util.find_spec would."""
     path: list[str] | None = [os.getcwd(), *sys.path]
     spec = None
     name = ""
@@ -144,7 +144,7 @@ def _check_class(name: str, file: Path, class_name: str) -> None:
 
 
 def _bound_names(body: list[ast.stmt]) -> Iterator[str]:
-    """What a module's top level may define; `*` where an import brings names that are not seen."""
+    """Yield the names that a module's top level may define; `*` for an import of unseen names."""
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
@@ -234,11 +234,11 @@ class Signature:
 
     names: tuple[str, ...]
     required: tuple[str, ...]
-    """Those without a default."""
+    """Names without a default."""
 
 
 def read_signature(file: Path, name: str) -> Signature | None:
-    """What a call of `name`, defined at the top level of a Python file, takes.
+    """Return the arguments of a call of `name`, defined at the top level of a Python file.
 
     None where the source does not say it all: *args and **kwargs, decorators, base classes other
     than nn.Module, and names that are bound otherwise or more than once.

@@ -31,7 +31,7 @@ _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
 }
-"""What is given to a constructor first: one output, and no warning about a default that changes."""
+"""Arguments that the user's replace: one output, and no warning about a default that changes."""
 
 
 def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
@@ -194,7 +194,7 @@ def _build_own_model(
 
 
 def is_convolutional(module: nn.Module) -> bool:
-    """Whether the memory format of images matters to the model."""
+    """Return whether the memory format of images matters to the model."""
     return any(isinstance(part, nn.Conv2d) for part in module.modules())
 
 
