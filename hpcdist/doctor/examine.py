@@ -90,8 +90,7 @@ def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
         yield failed("job", error.message, error.hint or "see what the scheduler says")
         return
     evidence = collect(run, verdict, planned.scheduler.explain_end(run))
-    asks_for_gpus = planned.scheduler.asks_for_gpus(planned.loaded.job, planned.plan)
-    found = judge(evidence, planned.plan.cluster, asks_for_gpus=asks_for_gpus)
+    found = judge(evidence, planned.plan.cluster, asks_for_gpus=planned.plan.asks_for_gpus)
     yield from found
     if any(_is_bad(one) for one in found):
         request.say(f"the job's run is kept: {run.path}")

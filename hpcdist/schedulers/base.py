@@ -25,7 +25,6 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.requeue import Decision
-from hpcdist.schedulers.resources import asks_for_gpus
 
 _DETECTION_TIMEOUT_S = 10.0
 
@@ -43,6 +42,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
     step_options: list[str] = []
     """Options of the step beyond those of a batch job's."""
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether the job's nodes are to have GPUs."""
+        return self.launch.device != "cpu" and self.cluster.gpu_request != "none"
 
 
 class Allocation(Struct, frozen=True, kw_only=True):
@@ -358,10 +362,6 @@ class Scheduler(ABC):
             f"{self.title} does not tell what the site offers",
             hint="write hpcdist.yaml by hand; see docs/guide.md",
         )
-
-    def asks_for_gpus(self, job: JobSpec, plan: Plan) -> bool:
-        """Return whether the job's nodes are to have GPUs."""
-        return asks_for_gpus(job, plan.cluster)
 
     def examine(self) -> Iterator[Finding]:
         """Find out whether the scheduler is there and answers."""

@@ -170,10 +170,6 @@ class LocalScheduler(Scheduler):
             )
         run.write_verdict(cancelled_verdict())
 
-    def asks_for_gpus(self, job: JobSpec, plan: Plan) -> bool:  # noqa: ARG002 - as the protocol has it
-        """Return whether the plan uses GPUs: what this machine has is known."""
-        return plan.launch.device == "cuda"
-
     def examine(self) -> Iterator[Finding]:
         """Find out what there is to run on."""
         gpus = list_gpus()

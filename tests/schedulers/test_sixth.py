@@ -1,0 +1,166 @@
+"""A scheduler that hpcdist does not know: a folder, and a line in the table, are all it takes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpcdist.runs.run import Run
+
+SIXTH = Path(__file__).parent / "sixth"
+TWO = ("--nodes", "2", "--gpus", "1")
+ON_PILE = ("--scheduler", "pile")
+COUNT = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
+begin = step = int(saved.read_text()) if saved.exists() else 0
+record.start(first_step=begin)
+while not Path("gate").exists():
+    time.sleep(0.02)
+    record.step(samples=1)
+    step += 1
+    if record.should_stop():
+        saved.write_text(str(step))
+        sys.exit(record.EXIT_STOPPED)
+print("counted from", begin, "as rank", os.environ["RANK"], flush=True)
+"""
+
+
+@pytest.fixture
+def hpcdist(tmp_path, monkeypatch):
+    """The command, in a folder of its own, with the sixth scheduler on its path."""
+    folder, pile = tmp_path / "work", tmp_path / "pile"
+    folder.mkdir()
+    pile.mkdir()
+    paths = [str(SIXTH), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PILE", str(pile))
+    monkeypatch.delenv("HPCDIST_RUNS", raising=False)
+    (folder / "count.py").write_text(COUNT)
+
+    def call(*words, code=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcdist", *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    call.folder, call.pile = folder, pile
+    return call
+
+
+def submit(hpcdist, *words):
+    done = hpcdist("submit", "count.py", *ON_PILE, *words)
+    return Run(hpcdist.folder / "runs" / done.stdout.split()[0])
+
+
+def state_of(hpcdist, run):
+    (found,) = json.loads(hpcdist("status", run.id, "--json").stdout)
+    return found["state"]
+
+
+def wait_until(condition, limit_s=60.0):
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_begun(run, life=0):
+    def is_there():
+        return run.newest_attempt() >= life and len(list(run.event_files())) >= 2 * (life + 1)
+
+    return is_there
+
+
+def test_submit_wait_shows_the_logs_and_ends_with_the_runs_code(hpcdist):
+    (hpcdist.folder / "gate").touch()
+    done = hpcdist("submit", "count.py", *ON_PILE, *TWO, "--wait")
+    assert "counted from 0 as rank 0" in done.stdout
+    assert "box0" in done.stdout + done.stderr
+    (hpcdist.folder / "fail.py").write_text("raise SystemExit(3)\n")
+    hpcdist("submit", "fail.py", *ON_PILE, "--wait", code=1)
+
+
+def test_render_prints_its_script_and_explains_it(hpcdist):
+    done = hpcdist("render", "count.py", *ON_PILE, *TWO, "--explain")
+    assert done.stdout.startswith("#!/bin/bash\n#PILE name RUN nodes 2\n")
+    assert "boxes: 2" in done.stderr
+    assert "the pile is a test's" in done.stderr
+
+
+def test_status_logs_after_and_cancel_work(hpcdist):
+    run = submit(hpcdist, *TWO)
+    wait_until(has_begun(run))
+    after = submit(hpcdist, "--after", f"any:{run.id}")
+    assert state_of(hpcdist, run) == "running"
+    shown = hpcdist("status", after.id).stdout
+    assert "pending" in shown
+    assert "it waits for others" in shown
+    assert "pile job p1" in hpcdist("status", run.id).stdout
+    hpcdist("cancel", run.id)
+    assert state_of(hpcdist, run) == "cancelled"
+    (hpcdist.folder / "gate").touch()
+    wait_until(lambda: state_of(hpcdist, after) == "done")
+    assert "counted from 0" in hpcdist("logs", after.id).stdout
+
+
+def test_a_run_that_is_stopped_is_started_again_and_goes_on(hpcdist):
+    run = submit(hpcdist, *TWO)
+    wait_until(has_begun(run))
+    job = json.loads((hpcdist.pile / "p1" / "job.json").read_text())
+    os.kill(job["pid"], signal.SIGUSR2)
+    wait_until(has_begun(run, 1))
+    (hpcdist.folder / "gate").touch()
+    wait_until(lambda: state_of(hpcdist, run) == "done")
+    begin = (run.path / "saved-0").read_text()
+    assert f"counted from {begin} as rank 0" in hpcdist("logs", run.id).stdout
+
+
+def test_a_sweep_is_submitted_summarized_and_accounted(hpcdist):
+    (hpcdist.folder / "gate").touch()
+    words = ("--sweep", "args=[a],[b]", "--repeat", "2", "--max-parallel", "2", "--summary-after")
+    done = hpcdist("submit", "count.py", *ON_PILE, *words, "--wait")
+    assert "4 runs submitted to pile, as 4 jobs" in done.stderr
+    runs = json.loads(hpcdist("summary", "--json").stdout)
+    assert [run["accounting"]["state"] for run in runs] == ["done"] * 4
+    sweep = done.stdout.split()[0]
+    wait_until((hpcdist.folder / "runs" / sweep / "summary.txt").exists)
+
+
+def test_doctor_examines_it_and_its_job(hpcdist):
+    found = json.loads(hpcdist("doctor", *ON_PILE, "--json").stdout)
+    states = {finding["name"]: finding["state"] for finding in found}
+    assert (states["pile"], states["directives"], states["collective"]) == ("pass", "pass", "pass")
+    assert "FAIL" not in states.values()
+
+
+def test_profiles_name_it_and_detect_makes_one(hpcdist):
+    text = hpcdist("cluster", "detect", *ON_PILE).stdout
+    assert yaml.safe_load(text)["clusters"]["boxes"]["scheduler"] == "pile"
+    (hpcdist.folder / "hpcdist.yaml").write_text(text)
+    shown = hpcdist("cluster", "show").stdout
+    assert "pile" in shown
+    assert "lsf" not in shown
+    assert "#PILE" in hpcdist("render", "count.py").stdout
+
+
+def test_what_it_cannot_do_is_said(hpcdist):
+    done = hpcdist("submit", "count.py", "--here", *ON_PILE, code=2)
+    assert "--here and --scheduler pile contradict each other" in done.stderr
+    done = hpcdist("submit", "count.py", "--scheduler", "heap", code=2)
+    assert "pile" in done.stderr
