@@ -133,7 +133,7 @@ def test_runs_that_fail_now_are_a_regression(add):
     assert not found.regression
     assert found.failed_now == found.only_now == ["ddp-003"]
     assert conclusion(found) == (
-        "No regression: nothing is surely slower by more than 5 %. 1 run did not end well."
+        "No regression: nothing is certain to be slower by more than 5 %. 1 run did not end well."
     )
 
 
@@ -192,8 +192,8 @@ def test_ways_of_loading_are_compared_by_their_passes(make_run, events):
 def test_a_large_loss_that_may_be_chance_is_told_without_calling_it_a_regression(add):
     told = conclusion(compared(add("a", 98.0, 100.0, 102.0), add("b", 60.0, 90.0, 120.0)))
     assert told == (
-        "No regression: nothing is surely slower by more than 5 %. ddp on 1 x 1, samples/s, is "
-        "slower by 10.0 %, but that may be chance: more repeats would tell."
+        "No regression: nothing is certain to be slower by more than 5 %. ddp on 1 x 1, samples/s, "
+        "is slower by 10.0 %, but that may be chance: more repeats would make it clear."
     )
 
 
@@ -212,7 +212,9 @@ def here(add, tmp_path, monkeypatch):
 
 def test_the_exit_code_says_whether_it_became_slower(here, capsys):
     assert main(["summary", "runs/same", "--against", "runs/before"]) == 0
-    assert capsys.readouterr().out.startswith("No regression: nothing is surely slower by more")
+    assert capsys.readouterr().out.startswith(
+        "No regression: nothing is certain to be slower by more"
+    )
     assert main(["summary", "runs/slow", "--against", "runs/before"]) == 1
     out = capsys.readouterr().out
     assert out.startswith(

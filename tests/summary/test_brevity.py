@@ -54,7 +54,7 @@ def test_sizes_that_were_run_once_have_their_speedup_in_the_table_of_runs(add_si
     assert len(text.splitlines()) < 40
     assert "Weak scaling" not in text
     assert len(re.findall(r"\b1\.82\b", text)) == 1
-    assert "each size was run once: only repeats say how sure a speed-up is" in text
+    assert "each size was run once: only repeats show how certain a speed-up is" in text
     assert text.count("Forecast: 8 GPUs") == 1
     assert "Weak scaling" in printed(runs, details=True)
 
@@ -95,7 +95,7 @@ def test_the_last_line_names_what_is_left_out_and_details_and_markdown_have_it(a
     everything = printed(runs, details=True)
     for text in (everything, to_markdown(make_report(summarize(runs, {})))):
         assert "Share of step time by phase" in text
-        assert "test accuracy, from the first step on" in text
+        assert "test accuracy, from the first step" in text
         assert "Not shown" not in text
 
 

@@ -95,7 +95,7 @@ Speed of all ranks together, mean ± sd over stretches of the run
 4  ddp-20260101-120300-dddd  done     1 x 2  3,000 ± 0    1.50      75
 5  ddp-20260101-120400-eeee  failed   1 x 2  3,000 ± 0       -       -
 * baseline of the speed-up; efficiency is speed-up per rank, 100 % is ideal
-each size was run once: only repeats say how sure a speed-up is (--repeat 3)
+each size was run once: only repeats show how certain a speed-up is (--repeat 3)
 
 Where the time goes: lost against the ideal, in % of all the time
     nodes   not  data  exposed  strag-  slower  fixed  in no   in
@@ -166,7 +166,7 @@ def test_a_long_run_id_is_folded_and_stays_whole(make_run):
 
 def test_runs_without_steps_are_shown_with_dashes(make_run):
     text = printed(summarize([make_run("silent")], {}))
-    assert text.startswith("ddp: 1 run done; no speed, as no steps were recorded.")
+    assert text.startswith("ddp: 1 run done, but no speed is known: no steps were recorded.")
     (row,) = [line for line in text.splitlines() if "silent" in line]
     assert row.split() == ["1", "silent", "done", "1", "x", "1"]
 
@@ -177,7 +177,9 @@ def test_where_some_ranks_recorded_steps_that_is_why_there_is_no_speed(make_run,
         windows = events.steady([100.0] * 4) if rank == 0 else []
         events.write(run, rank, [events.start(rank, world_size=2), *windows])
     text = printed(summarize([run], {}))
-    assert text.startswith("ddp: 1 run done; no speed, as only 1 of 2 ranks recorded steps.")
+    assert text.startswith(
+        "ddp: 1 run done, but no speed is known: only 1 of 2 ranks recorded steps."
+    )
 
 
 def test_the_loss_of_a_training_that_diverged_leaves_the_table_legible(make_run, events):
@@ -190,7 +192,7 @@ def test_the_loss_of_a_training_that_diverged_leaves_the_table_legible(make_run,
 def test_a_single_run_is_told_with_what_to_do_next(sweep):
     text = printed(summarize(sweep[2:3], {}), width=120)
     assert text.startswith(
-        "ddp: 6,400 samples/s on 4 ranks. For a speed-up, submit it with other --nodes or --gpus"
+        "ddp: 6,400 samples/s on 4 ranks. To measure a speed-up, submit it with other --nodes or"
     )
     assert "not compared" not in text
 
@@ -225,7 +227,7 @@ def test_a_speedup_beyond_the_ideal_is_doubted(make_run, events):
     text = printed(summarize(runs, {}), width=200)
     assert text.splitlines()[0] == (
         "ddp: 2 ranks (1 x 2) are 3.00 times as fast as 1 (1 x 1): 150 % of the ideal speed-up"
-        " (weak scaling). That is too good: something else slowed the smaller run down;"
+        " (weak scaling). That is too good to be true: something else slowed the smaller run down;"
         " run it again."
     )
 
@@ -271,6 +273,6 @@ def test_model_states_are_shown_in_mib_with_those_of_the_rank_that_has_most(make
     summary = summarize([run], {})
     assert summary.runs[0].model_states.total_bytes == 6 * 2**20
     _, _, table = printed(summary, details=True).partition(
-        "Memory of the rank that has most, in MiB\n"
+        "Memory of the rank that uses most, in MiB\n"
     )
     assert table.splitlines()[2].split() == ["1", "6.00", "1.50", "1.50", "3.00", "-", "-"]

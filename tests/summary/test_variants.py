@@ -255,7 +255,7 @@ def test_a_comparison_is_printed_apart_from_runs_of_the_same_job(add_run, make_r
     runs = [add_run("one", ALONE), add_run("two", ALONE, ALONE), make_run("ddp-alone")]
     text = printed(runs)
     assert f"comparison {COMPARISON}" in text
-    assert "ddp: 1 run done; no speed" in text
+    assert "ddp: 1 run done, but no speed is known" in text
     lines = [line.split() for line in text.splitlines()]
     assert ["two", "1", "of", "1", "2", "640", "2.00", "100"] in lines
     assert ["two", "0", "0", "0", "0", "0", "0"] in lines

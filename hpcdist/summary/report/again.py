@@ -1,4 +1,4 @@
-"""The command that submits a run again, from its spec.json: pure."""
+"""The command that submits a run again, from its spec.json."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hpcdist.runs.spec import JobSource, RunSpec
 
 _JOB_FILES = (".yaml", ".yml")
 _OPTIONS = {"module": "-m", "program": "--no-python"}
-"""Workload -> the option that what is submitted by its name stands behind, in spec.json, too."""
+"""Option before the name of a module or program, by workload; source.job begins with it, too."""
 HIDDEN = "***"
 
 
 def command_again(spec: RunSpec) -> str | None:
-    """A line for the shell, with the folder that it was submitted from; None where the run was
+    """Return a line for the shell, with the folder to submit from; None where the run was
     submitted from Python, or its spec.json does not say enough.
 
     Values that look like secrets are starred out: the line is shown to others.
@@ -63,7 +63,6 @@ def _overrides(job: Mapping[str, Any], source: JobSource) -> Iterator[str]:
 
 
 def _as_override(args: Sequence[str]) -> str:
-    """JSON is YAML, too."""
     return f"args={json.dumps(starred_args(args), ensure_ascii=False)}"
 
 
@@ -75,7 +74,7 @@ def _after_dashes(job: Mapping[str, Any], source: JobSource) -> list[str]:
 
 
 def starred_args(args: Sequence[str]) -> list[str]:
-    """Arguments without what looks like a secret: both `--token=x` and `--token x`."""
+    """Star out what looks like a secret in arguments: both `--token=x` and `--token x`."""
     starred, before = [], ""
     for arg in args:
         name, equals, value = arg.partition("=")

@@ -1,4 +1,4 @@
-"""A comparison with a baseline as text: what it comes to first, then the figures."""
+"""A comparison with a baseline on a terminal: its conclusion first, then the figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 5
 
 
 def print_changes(console: Console, comparison: Comparison) -> None:
-    """Print the conclusion, the changes, and what limits them."""
+    """Print the conclusion, the changes, and remarks on how certain they are."""
     say(console, conclusion(comparison), style="bold")
     console.print()
     console.print(Table("", _columns(comparison.changes), comparison.changes))
@@ -26,14 +26,14 @@ def print_changes(console: Console, comparison: Comparison) -> None:
 
 
 def conclusion(comparison: Comparison) -> str:
-    """What the comparison comes to, in one sentence."""
+    """Return the outcome of the comparison in one sentence."""
     limit = f"{100 * comparison.threshold:g} %"
     worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
     if not worse:
         unwell = number_of(len(comparison.failed_now), "run")
         left_out = f" {unwell} did not end well." if comparison.failed_now else ""
-        said = f"nothing is surely slower by more than {limit}."
-        return f"No regression: {said}{left_out}{_doubt(comparison)}"
+        sentence = f"No regression: nothing is certain to be slower by more than {limit}."
+        return f"{sentence}{left_out}{_doubt(comparison)}"
     slower = [change for change in worse if change.change is not None]
     failed = len(worse) - len(slower)
     parts = []
@@ -43,12 +43,12 @@ def conclusion(comparison: Comparison) -> str:
         all_of_them = "" if len(slower) == 1 else f" ({len(slower)} are slower; this one most)"
         parts.append(f"{_name(worst)} is slower by {-100 * worst.change:.1f} %{all_of_them}")
     if failed:
-        parts.append(f"{number_of(failed, 'figure')} of the baseline could not be had again")
+        parts.append(f"{number_of(failed, 'figure')} of the baseline could not be measured again")
     return f"Regression: {'; '.join(parts)}; {limit} is allowed."
 
 
 def _doubt(comparison: Comparison) -> str:
-    """What may be slower after all."""
+    """Name the figure that may be slower after all."""
     doubted = [
         one for one in comparison.changes if one.change and one.change < -comparison.threshold
     ]
@@ -58,7 +58,7 @@ def _doubt(comparison: Comparison) -> str:
     assert worst.change is not None
     return (
         f" {_name(worst)} is slower by {-100 * worst.change:.1f} %, but that may be chance: more "
-        "repeats would tell."
+        "repeats would make it clear."
     )
 
 
@@ -104,18 +104,18 @@ def _remarks(comparison: Comparison) -> Iterator[str]:
     changes = comparison.changes
     if any(change.over == "windows" for change in changes):
         yield (
-            "Single runs are compared by their windows of steps, which do not tell how runs differ "
-            "from one to the next: submit --repeat 3 for a surer answer."
+            "Single runs are compared by their windows of steps, which do not show how runs differ "
+            "from each other: submit --repeat 3 for a more certain answer."
         )
     if any(change.over is None and change.change is not None for change in changes):
-        yield "Single figures without a spread cannot tell a change from chance: --repeat 3."
+        yield "Single figures have no spread that separates a change from chance: use --repeat 3."
     if any(not change.same_settings for change in changes):
         unlike = [run for one in changes if not one.same_settings for run in one.now.runs]
-        yield f"The settings of the baseline are not those of {_listed(unlike)}."
+        yield f"The settings of the baseline differ from those of {_listed(unlike)}."
     if comparison.only_before:
         yield f"Only in the baseline: {_listed(comparison.only_before)}."
     if comparison.failed_now:
-        yield f"They did not end well, and do not count: {_listed(comparison.failed_now)}."
+        yield f"Not counted, as they did not end well: {_listed(comparison.failed_now)}."
     others = [run for run in comparison.only_now if run not in comparison.failed_now]
     if others:
         yield f"Not in the baseline, or not done yet: {_listed(others)}."

@@ -49,16 +49,16 @@ _AFTER_PHASES = (
 
 
 def to_csv(summary: Summary) -> str:
-    """A header and one line per run, in the order of the summary; unknown values are empty."""
+    """Return a header and one line per run, in order; unknown values are empty."""
     runs = to_json(summary)
     columns = [Column(name, _reader(name)) for name in _columns(runs)]
     return table.to_csv(Table("", columns, runs))
 
 
 def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Always the same, but for phases that are none of ours."""
-    found = {phase for run in runs for phase in run["phase_s"] or {}}
-    phases = [*PHASES, *sorted(found - {*PHASES, OTHER}), OTHER]
+    """Return the names of the columns: always the same, but for phases of the user's own."""
+    recorded = {phase for run in runs for phase in run["phase_s"] or {}}
+    phases = [*PHASES, *sorted(recorded - {*PHASES, OTHER}), OTHER]
     return [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
 
 
@@ -68,9 +68,9 @@ def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
     keys = [head, rest] if head == "phase_s" else column.split(".")
 
     def value(run: dict[str, Any]) -> Any:
-        found: Any = run
+        figure: Any = run
         for key in keys:
-            found = (found or {}).get(key)
-        return found
+            figure = (figure or {}).get(key)
+        return figure
 
     return value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpcdist.base import table
 from hpcdist.base.table import escape_markdown
+from hpcdist.base.table import to_markdown as table_markdown
 from hpcdist.base.text import shown
 from hpcdist.summary.report.report import Report, Section
 
 
 def to_markdown(report: Report) -> str:
-    """A heading per section, its conclusions, its tables, and what was skipped."""
+    """Return a heading per section, its conclusions, its tables, and what was skipped."""
     lines = ["# Summary of runs"]
     if not report.sections:
         lines += ["", "There is no run to summarize."]
@@ -27,8 +27,8 @@ def _section(section: Section) -> Iterator[str]:
     yield from ("", f"## {escape_markdown(shown(section.name))}")
     for text in section.conclusions:
         yield from ("", f"**{escape_markdown(text)}**")
-    for one in section.tables:
-        yield from ("", *table.to_markdown(one))
+    for table in section.tables:
+        yield from ("", *table_markdown(table))
     if section.remarks:
         yield ""
         yield from (f"- {escape_markdown(text)}" for text in section.remarks)

@@ -31,16 +31,17 @@ _SCRIPT = "report.js"
 _STYLE = "report.css"
 _LOG_LINES = 40
 _LONGEST_LINE = 2_000
-"""Of a log, in characters: those of progress bars can be long, and many runs may have failed."""
+"""Characters: lines of progress bars can be long, and many runs may have failed."""
 
 _INK = "#010203"
-"""Nothing else has this colour: the page's own is put in its place, be it dark or light."""
+"""A colour that nothing else has: the page puts its own in its place, dark or light."""
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def to_html(report: Report) -> str:
-    """One page that needs no other file and no network; its policy lets browsers load nothing."""
+    """Return one page that needs no other file and no network; its policy lets browsers load
+    nothing."""
     import jinja2
     from markupsafe import Markup
 
@@ -70,19 +71,19 @@ def to_html(report: Report) -> str:
 
 
 def _hash(script: str) -> str:
-    """As a Content-Security-Policy names a script that may run."""
+    """Return the name of a script that may run in a Content-Security-Policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 class PageRun(NamedTuple):
-    """What there is to say of one run below the tables."""
+    """One run below the tables."""
 
     number: int
     id: str
     state: str
     is_failed: bool
-    told: str
-    """The verdict on a run that did not end well."""
+    verdict: str
+    """Sentence on a run that did not end well; else empty."""
     log_name: str
     log: str
     """The end of the log of the rank that failed first."""
@@ -90,10 +91,8 @@ class PageRun(NamedTuple):
 
 
 class PagePicture(NamedTuple):
-    """A picture in the page."""
-
     title: str
-    told: str
+    description: str
     svg: str
 
 
@@ -127,7 +126,7 @@ def _run(row: Row) -> PageRun:
         id=shown(run.run),
         state=run.state or "unknown",
         is_failed=is_failed,
-        told=shown(run.verdict.message) if run.verdict and is_failed else "",
+        verdict=shown(run.verdict.message) if run.verdict and is_failed else "",
         log_name=shown(run.verdict.log or "") if run.verdict else "",
         log=_tail(log) if log else "",
         again=command_again(spec or RunSpec()),
@@ -135,7 +134,8 @@ def _run(row: Row) -> PageRun:
 
 
 def _log_file(run: RunSummary) -> Path | None:
-    """Only a file of the run itself: a folder from elsewhere could name any."""
+    """Return the log that the verdict names, if it is in the run's directory: a directory from
+    elsewhere could name any file."""
     if run.path is None or run.verdict is None or not run.verdict.log:
         return None
     folder = Path(run.path).resolve()
@@ -153,14 +153,14 @@ def _cut(line: str) -> str:
 
 
 def draw_inline(picture: Picture) -> str:
-    """Draw it: an `svg` element that is as wide as there is room."""
+    """Draw an `svg` element that is as wide as there is room."""
     with drawing(ink=_INK):
         svg = save(picture.draw(), "svg", is_transparent=True).decode()
     return _inlined(svg, prefix=picture.name)
 
 
 def _inlined(svg: str, *, prefix: str) -> str:
-    """Ids are those of the whole page, so pictures must not share any."""
+    """Make ids unique: they are those of the whole page."""
     element = _METADATA.sub("", svg[svg.index("<svg") :])
     head, _, rest = element.partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)

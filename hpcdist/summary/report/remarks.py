@@ -1,4 +1,4 @@
-"""What is said about runs in words: the conclusion, and what figures do not say."""
+"""Sentences about runs: the conclusion, and remarks on what figures do not say."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _OFTEN = 0.1
 _MOST_EFFICIENCY = 1.1
 """Caches and noise can give a little more than the ideal; more than this is odd."""
 
-_MORE_RUNS = " More repeats, or longer runs, would tell."
+_MORE_RUNS = " More repeats, or longer runs, would make that clear."
 _ENDED = {"cancelled": "was cancelled", "preempted": "was preempted", "lost": "was lost"}
 
-_TOO_GOOD = " That is too good: something else slowed the smaller run down; run it again."
+_TOO_GOOD = (
+    " That is too good to be true: something else slowed the smaller run down; run it again."
+)
 
 
 def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
-    """What the runs of one job say, in one sentence; `groups` are those of its runs."""
+    """Return what the runs of one job come to, in one sentence; `groups` are those of its runs."""
     job = shown(runs[0].job)
     done = [run for run in runs if run.state == "done"]
     if len(runs) == 1 and not done and runs[0].verdict:  # else they are counted
@@ -41,7 +43,8 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
     best = leading_run(runs, groups)
     if best is None:
-        return f"{job}: {number_of(len(done), 'run')} done; no speed, as {_why_no_speed(done)}."
+        num_done = number_of(len(done), "run")
+        return f"{job}: {num_done} done, but no speed is known: {_why_no_speed(done)}."
     if best.speedup is not None:
         return f"{job}: {_scaling_sentence(best, runs)}"
     if is_benchmark(best):
@@ -49,13 +52,13 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
     rate = format_number(_rate(best), decimals_for([_rate(best)]))
     return (
         f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
-        " For a speed-up, submit it with other --nodes or --gpus too."
+        " To measure a speed-up, submit it with other --nodes or --gpus, too."
     )
 
 
 def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSummary | None:
-    """The run that the conclusion is about: of the largest size of the group that leads, or else
-    the newest benchmark of those with most ranks, or the fastest run."""
+    """Return the run that the conclusion is about: one of the largest size in the first group that
+    has several sizes, or else the newest benchmark with most ranks, or the fastest run."""
     by_id = {run.run: run for run in runs}
     for group in groups:
         scaled = [by_id[run] for run in group.runs if run in by_id and run not in group.baseline]
@@ -68,24 +71,24 @@ def leading_run(runs: Sequence[RunSummary], groups: Sequence[Group]) -> RunSumma
 
 
 def _how_it_stands(runs: Sequence[RunSummary]) -> str:
-    """Of runs of which none is done: how fast one goes, or else why the newest has ended."""
+    """Return how fast the newest of the running runs is, or else why the newest run ended."""
     going = [run for run in runs if run.state == "running" and run.samples_per_s]
     if going:
         rate = format_number(_rate(going[-1]), decimals_for([_rate(going[-1])]))
         ranks = number_of(going[-1].world_size, "rank")
-        return f" So far {rate} samples/s on {ranks}; hpcdist watch shows how far it is."
-    told = [shown(run.verdict.message) for run in runs if run.verdict]
-    return f" The newest: {told[-1]}." if told else ""
+        return f" So far {rate} samples/s on {ranks}; hpcdist watch shows its progress."
+    messages = [shown(run.verdict.message) for run in runs if run.verdict]
+    return f" The newest run: {messages[-1]}." if messages else ""
 
 
 def _why_no_speed(done: Sequence[RunSummary]) -> str:
-    """Of runs without samples/s: of some, not all ranks may have recorded steps."""
+    """Return why runs have no samples/s: perhaps not all ranks of a run recorded steps."""
     stepped = [run for run in done if run.step_time_s and run.not_compared_because]
     return shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
 
 
 def is_benchmark(run: RunSummary) -> bool:
-    """It measured something else than training steps."""
+    """Tell whether the run measured something else than training steps."""
     return bool(run.benchmark_results)
 
 
@@ -122,11 +125,11 @@ def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
 
 
 def _speedup(run: RunSummary) -> str:
-    """That of all runs of its size, with half the interval where there is any to see."""
+    """Return the speed-up of all runs of its size, with its interval where they differ at all."""
     if run.of_size is None or run.of_size.speedup.interval is None:
         return f"{run.speedup:.2f}"
-    found = run.of_size.speedup
-    return spread_text(found, 2) if found.interval and found.sd else f"{found.mean:.2f}"
+    speedup = run.of_size.speedup
+    return spread_text(speedup, 2) if speedup.sd else f"{speedup.mean:.2f}"
 
 
 def _scaling(run: RunSummary) -> str:
@@ -135,7 +138,7 @@ def _scaling(run: RunSummary) -> str:
 
 
 def _shared_cpus(run: RunSummary) -> str:
-    """Why simulated nodes on one machine are no faster, where that is the case."""
+    """Explain why simulated nodes on one machine are not faster, where their ranks share CPUs."""
     if run.num_cpus is None or run.num_cpus >= run.world_size:
         return ""
     cpus = "one CPU" if run.num_cpus == 1 else f"{run.num_cpus} CPUs"
@@ -143,34 +146,34 @@ def _shared_cpus(run: RunSummary) -> str:
 
 
 def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
-    """Why it failed, restarts, what else is to be said of its figures, notes of the ranks, and why
+    """Return why the run failed, its restarts, remarks on its figures, notes of the ranks, and why
     it is not compared.
 
     `is_alone`: there is no other run of its job to compare it with.
     """
-    told = []
+    sentences = []
     if run.verdict and run.verdict.kind != "done":
-        told += _why_it_ended(run.verdict, is_alone=is_alone)
+        sentences += _why_it_ended(run.verdict, is_alone=is_alone)
     if run.restarts:
-        told.append(_restarts(run))
-        told += [
+        sentences.append(_restarts(run))
+        sentences += [
             f"attempt {attempt.attempt}: {shown(attempt.message)}"
             for attempt in run.attempts[:-1]
             if attempt.message
         ]
     for benchmark, result in run.benchmark_results:
-        told += map(shown, benchmark.details(result))
-    told += map(shown, _usage_remarks(run))
-    told += [shown(note) for note in run.notes]
+        sentences += map(shown, benchmark.details(result))
+    sentences += map(shown, _usage_remarks(run))
+    sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
         others = " with the others" if run.compared_with else ""
-        told.append(f"not compared{others}: {shown(run.not_compared_because)}")
-    return told
+        sentences.append(f"not compared{others}: {shown(run.not_compared_because)}")
+    return sentences
 
 
 def _why_it_ended(verdict: VerdictSummary, *, is_alone: bool) -> list[str]:
-    """Of a single run the conclusion has said it."""
+    """Leave out the message of a single run: the conclusion has it."""
     if is_alone:
         return [f"log: {shown(verdict.log)}"] if verdict.log else []
     log = f" (log: {shown(verdict.log)})" if verdict.log else ""
@@ -187,7 +190,6 @@ def _restarts(run: RunSummary) -> str:
 
 
 def _usage_remarks(run: RunSummary) -> Iterator[str]:
-    """What the figures of its use say for certain."""
     usage = run.usage
     if usage is None or usage.sampled_s < _LONG_ENOUGH_S:
         return
@@ -205,7 +207,7 @@ def _idle_gpus(usage: UsageSummary) -> Iterator[str]:
 
 
 def _busy_cpus(usage: UsageSummary) -> Iterator[str]:
-    """On CPUs alone that is as it should be."""
+    # On CPUs alone that is as it should be.
     if not usage.gpus or not usage.cpus_busy or not usage.num_cpus:
         return
     if usage.cpus_busy >= _NEARLY_ALL * usage.num_cpus:
@@ -225,7 +227,7 @@ def _slowed_gpus(usage: UsageSummary) -> Iterator[str]:
 
 
 def is_baseline(run: RunSummary) -> bool:
-    """The speed-up of others is against this run."""
+    """Tell whether the speed-up of others is against this run."""
     return run.run in run.compared_with
 
 

@@ -30,37 +30,35 @@ from hpcdist.summary.report.shares import comparison_tables, share_tables
 from hpcdist.summary.values import Comparison, Group, RunSummary, Summary
 
 _MOST_RUNS = 20
-"""On a page; all of a small sweep with repeats."""
-_ONE_EACH = "each size was run once: only repeats say how sure a speed-up is (--repeat 3)"
+"""Most runs in a brief report: a page, and all of a small sweep with repeats."""
+_ONE_EACH = "each size was run once: only repeats show how certain a speed-up is (--repeat 3)"
 
 
 class Section(NamedTuple):
-    """Runs that are looked at together, those of a job or of a comparison, and what they say."""
+    """The runs of a job or of a comparison, and what they come to."""
 
     name: str
-    """Of the job, or the id of the comparison."""
+    """Name of the job, or id of the comparison."""
     comparison: Comparison | None
     groups: list[Group]
-    """Of the job's runs that can be compared."""
+    """Groups of the job's runs that can be compared."""
     rows: list[Row]
-    """All runs."""
     conclusions: list[str]
-    """The first one is the answer, and the others are about the same run."""
+    """The first is the answer; the others are about the same run."""
     sentences: list[str]
-    """What stands in words for a table that is left out."""
+    """Words that stand for a table that is left out."""
     tables: list[Table[Any]]
     remarks: list[str]
-    """What the figures do not say."""
     left_out: list[str]
-    """What other tables there are."""
+    """Names of the tables that are left out."""
 
 
 class Report(NamedTuple):
-    """What a summary says."""
+    """All that renderers show of a summary."""
 
     sections: list[Section]
     skipped: list[str]
-    """What could not be read."""
+    """Sentences on what could not be read."""
 
 
 def make_report(
@@ -79,7 +77,7 @@ def make_report(
 
 
 def make_sections(summary: Summary) -> Iterator[Section]:
-    """The sections in order, without tables; runs are numbered through all of them."""
+    """Yield the sections in order, without tables; runs are numbered through all of them."""
     comparisons = {comparison.id: comparison for comparison in summary.comparisons}
     for key, grouped in itertools.groupby(_rows(summary), key=lambda row: _key(row.run)):
         rows = list(grouped)
@@ -100,7 +98,7 @@ def make_sections(summary: Summary) -> Iterator[Section]:
 
 
 def _rows(summary: Summary) -> list[Row]:
-    """Job by job in the order given; within a job comparable runs together, smallest first."""
+    """Sort job by job in the order given; of a job comparable runs together, smallest first."""
     place = {
         run: (number, index)
         for number, group in enumerate(summary.groups)
@@ -115,7 +113,7 @@ def _rows(summary: Summary) -> list[Row]:
 
 
 def _key(run: RunSummary) -> str:
-    """What runs of one section have in common."""
+    """Return what the runs of one section have in common."""
     return run.comparison or run.job
 
 
@@ -130,7 +128,7 @@ def _conclusions(
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
-    """What holds for several runs is said once."""
+    """Number the remarks; one that holds for several runs stands once."""
     numbers: dict[str, list[int]] = {}
     for row in rows:
         for remark in remarks(row.run, is_alone=len(rows) == 1):
@@ -168,7 +166,7 @@ def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
 
 
 def _brief(section: Section, *, times_accuracy: bool) -> Section:
-    """The tables that the conclusion rests on, and what each run came to."""
+    """Fill in the tables that the conclusion rests on, and the table of runs."""
     rows = _listed(section.rows)
     is_comparison = section.comparison is not None
     shares = [] if is_comparison else list(share_tables(_divided(section.groups), section.rows))
@@ -205,7 +203,7 @@ def _brief(section: Section, *, times_accuracy: bool) -> Section:
 
 
 def _listed(rows: list[Row]) -> list[Row]:
-    """All of a few; of many some, those that are not done before others."""
+    """Return all of a few runs; of many, first those that are not done."""
     by_need = sorted(rows, key=lambda row: row.run.state == "done")
     return sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
 
@@ -217,8 +215,8 @@ def _compared(section: Section) -> list[Table[Any]]:
 
 
 def _divided(groups: Sequence[Group]) -> list[Group]:
-    """Those that have something to divide: the one that the conclusion is about, or where there is
-    one size only in each, all."""
+    """Return groups that lost time: the one that the conclusion is about, or all where each has one
+    size only."""
     leading = next(([group] for group in groups if group.baseline), groups)
     return [group for group in leading if any(lost.largest for lost in group.losses)]
 
@@ -235,7 +233,7 @@ def _has_phases(rows: Sequence[Row]) -> bool:
 
 
 def _forecasts(runs: Sequence[RunSummary], rows: Sequence[Row]) -> Iterator[str]:
-    """In words where the table of sizes, which has it else, is left out."""
+    """Say the forecast where the table of sizes, which has it, is left out."""
     by_id = {row.run.run: row.run for row in rows}
     for run in runs:
         if run.forecast and not run.forecast.refused_because:
@@ -244,7 +242,7 @@ def _forecasts(runs: Sequence[RunSummary], rows: Sequence[Row]) -> Iterator[str]
 
 
 def _how_sure(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
-    """What the table of sizes has to say of that, where it is left out."""
+    """Return what the table of sizes says of that, where it is left out."""
     if not once:
         return ""
     alike = {run.run for run in once if run.of_size and run.of_size.differs_from_baseline is False}
@@ -254,7 +252,7 @@ def _how_sure(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
 
 
 def _which(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
-    """Of which runs it is said, where there are others that are compared."""
+    """Name the runs that it holds for, where others are compared as well."""
     ids = {run.run for run in once}
     if all(row.run.run in ids for row in rows if row.run.of_size):
         return ""

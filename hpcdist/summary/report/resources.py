@@ -1,4 +1,4 @@
-"""What runs held, used and cost as a table; columns that hold nothing are left out."""
+"""The table of what runs held, used and cost; columns without a value are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WH_J = 3600.0
 
 
 def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """One table, where something is known."""
+    """Yield one table, where something is known."""
 
     def is_known(column: Column[Row]) -> bool:
         return any(column.value(row) is not None for row in rows)
@@ -78,7 +78,7 @@ def _busy_of_all(cpus: tuple[float, float | None]) -> str:
 
 
 def _books() -> Iterator[Column[Row]]:
-    """What the scheduler measured itself."""
+    """Yield what the scheduler measured itself."""
     yield Column("MaxRSS", _of("accounting", "max_rss_bytes"), _numbers(_GIB), unit="GiB")
     yield Column("job's en-\nergy", _of("accounting", "energy_j"), _numbers(_WH_J), unit="Wh")
 

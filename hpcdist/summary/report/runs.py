@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def gpus_column(size_of: Callable[[Any], Any]) -> Column[Any]:
-    """A column of nodes and GPUs of each, sorted by all GPUs; `size_of` a row has both."""
+    """Return the column of nodes and GPUs per node, sorted by all GPUs; `size_of(row)` has both."""
     return Column(
         "nodes\nx gpus",
         lambda row: (size_of(row).nodes, size_of(row).gpus_per_node),
@@ -65,7 +65,7 @@ _SIZE = gpus_column(lambda row: row.run)
 
 
 def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "") -> Table[Row]:
-    """State and speed of each run; the speed against others only with `has_speedups`."""
+    """Return state and speed of each run; the speed against others only with `has_speedups`."""
     runs = [row.run for row in rows]
     is_scaled = has_speedups and any(run.speedup is not None for run in runs)
     is_trained = any(run.samples_per_s for run in runs) and not all(map(is_benchmark, runs))
@@ -105,7 +105,7 @@ def _state_style(state: str | None) -> str:
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """The time of a step, what was learned, and memory."""
+    """Yield the time of a step, what was learned, and memory."""
     if stepped := _stepped(rows):
         yield Table(_STEP_CAPTION, _step_columns([row.run for row in stepped]), stepped)
 
@@ -137,7 +137,7 @@ def _step_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
 
 
 def _loss(loss: float) -> str:
-    """That of a training that diverged has any number of digits."""
+    """Format a loss; that of a training that diverged has any number of digits."""
     return f"{loss:.3g}" if abs(loss) >= _HUGE_LOSS else format_number(loss, 4)
 
 
@@ -147,7 +147,7 @@ def _mib(num_bytes: int) -> str:
 
 
 def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """What a step consists of, as it was recorded."""
+    """Yield what a step consists of, as it was recorded."""
     if stepped := _stepped(rows):
         runs = [row.run for row in stepped]
         note = _STRAGGLING_NOTE if any(run.slowest_rank for run in runs) else ""
@@ -184,7 +184,7 @@ def _phase_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
 
 
 def _straggling(row: Row) -> tuple[float, int, int] | None:
-    """How many times as long the slowest rank takes as the fastest, and these two."""
+    """Return how many times as long the slowest rank takes as the fastest, and these two."""
     slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
     if slowest is None or fastest is None or not fastest.own_time_s:
         return None
@@ -192,9 +192,9 @@ def _straggling(row: Row) -> tuple[float, int, int] | None:
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
-    """What model, gradients and optimizer hold."""
+    """Yield what model, gradients and optimizer hold."""
     if held := [row for row in rows if row.run.model_states]:
-        yield Table("Memory of the rank that has most, in MiB", _memory_columns(), held)
+        yield Table("Memory of the rank that uses most, in MiB", _memory_columns(), held)
 
 
 def _memory_columns() -> list[Column[Row]]:
@@ -213,13 +213,13 @@ def _memory_columns() -> list[Column[Row]]:
 
 
 def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[Table[Row]]:
-    """When runs came to an accuracy: a table where several runs were tested, or one did not come as
-    far as was asked for; with `is_asked` also of one that did."""
+    """Yield when runs reached an accuracy, where several runs were tested or one did not reach it;
+    with `is_asked` also for one run that did."""
     tested = [row for row in rows if row.run.time_to_accuracy]
     reached = [row for row in tested if _accuracy(row).is_reached]
     if len(tested) > 1 or len(reached) < len(tested) or (is_asked and tested):
         target = format_percent(_accuracy(tested[0]).target, 1)
-        caption = f"Time to {target} % test accuracy, from the first step on, restarts included"
+        caption = f"Time to {target} % test accuracy, from the first step, restarts included"
         yield Table(caption, _accuracy_columns(tested), tested)
 
 
@@ -231,14 +231,14 @@ def _accuracy_columns(rows: Sequence[Row]) -> list[Column[Row]]:
         return _accuracy(row).time_s if _accuracy(row).is_reached else "not reached"
 
     def against(row: Row) -> float | None:
-        """The mean time of the runs that its speed-up is against, by its own."""
+        """Divide the mean time of the runs that its speed-up is against by its own."""
         baseline = [by_id[other] for other in row.run.compared_with if other in by_id]
         theirs = [run.time_to_accuracy for run in baseline if run.time_to_accuracy]
-        known = [one.time_s for one in theirs if one.time_s is not None]
+        times = [reached.time_s for reached in theirs if reached.time_s is not None]
         own_s = _accuracy(row).time_s
-        if not own_s or not known or len(known) < len(row.run.compared_with):
+        if not own_s or not times or len(times) < len(row.run.compared_with):
             return None
-        return sum(known) / len(known) / own_s
+        return sum(times) / len(times) / own_s
 
     return [
         _NUMBER,
@@ -257,8 +257,8 @@ def _accuracy(row: Row) -> TimeToAccuracy:
 
 
 def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:
-    """A table with a line for each size that was run more than once, but for those that are
-    compared with other sizes, in a table of their own."""
+    """Yield a table with a line for each size that was run more than once, without those that are
+    compared with other sizes."""
     if runs := one_of_each([row.run for row in rows if row.run.of_size is None]):
         caption = "Repeats, with the 95 % confidence interval of their mean"
         columns: list[Column[RunSummary]] = [

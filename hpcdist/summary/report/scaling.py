@@ -21,8 +21,8 @@ from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
 
 
 def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator[Table[RunSummary]]:
-    """A table for each group of runs that are compared, with a line for each size; only for groups
-    of which some size was repeated, where so wanted."""
+    """Yield a table for each group of runs that are compared, with a line for each size; with
+    `only_repeated` for groups of which some size was repeated."""
     by_id = {row.run.run: row.run for row in rows}
     groups = _groups(rows)
     strategies = {of_size(runs[0]).strategy for runs in groups}
@@ -35,7 +35,7 @@ def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator
 
 
 def once_run(rows: Sequence[Row]) -> list[RunSummary]:
-    """Runs that are compared, each size of them with a single run."""
+    """Return the runs of groups that have a single run of each size."""
     return [run for runs in _groups(rows) if not _is_repeated(runs) for run in runs]
 
 
@@ -54,11 +54,11 @@ def _is_repeated(runs: Sequence[RunSummary]) -> bool:
 
 
 def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
-    """`Forecast: 8 GPUs 5.9 to 6.6 times, 16 GPUs ...`, or why there is none."""
+    """Return `Forecast: 8 GPUs 5.9 to 6.6 times, 16 GPUs ...`, or why there is none."""
     if forecast.refused_because is not None:
         return f"No forecast for more GPUs: {forecast.refused_because}."
     unit = "GPU" if baseline.num_cpus is None else "rank"
-    told = ", ".join(
+    speedups = ", ".join(
         f"{number_of(size.gpus, unit)} {_ends(size.speedup)} times" for size in forecast.sizes
     )
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
@@ -70,7 +70,7 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
         )
     )
     ending = f"as fast as {num_gpus(baseline)}, with 95 % confidence."
-    return f"Forecast: {told} {ending}{error}{notes}"
+    return f"Forecast: {speedups} {ending}{error}{notes}"
 
 
 def _ends(measure: Measure) -> str:
@@ -85,11 +85,11 @@ def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSumm
     firsts = [theirs[0] for theirs in sizes]
     compared = next(run for run in reversed(firsts) if run.of_size)
     forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
-    told = [*_over(firsts), *([forecast_sentence(forecast, firsts[0])] if forecast else [])]
+    notes = [*_over(firsts), *([forecast_sentence(forecast, firsts[0])] if forecast else [])]
     caption = _caption(compared)
     if names_strategy:
         caption = f"{shown(of_size(compared).strategy or 'no strategy')}: {caption}"
-    return Table(caption, _columns(firsts, compared), firsts, "\n".join(told))
+    return Table(caption, _columns(firsts, compared), firsts, "\n".join(notes))
 
 
 def _caption(compared: RunSummary) -> str:
@@ -106,7 +106,7 @@ def _caption(compared: RunSummary) -> str:
 
 
 def _over(firsts: Sequence[RunSummary]) -> list[str]:
-    """What the intervals are over."""
+    """Say what the intervals are over."""
     overs = {run.of_size.speedup.over for run in firsts if run.of_size} - {None}
     if "windows" in overs:
         return ["± is the 95 % confidence interval over windows: how runs differ takes --repeat 3"]

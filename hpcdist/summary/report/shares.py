@@ -35,7 +35,7 @@ _HEADERS = {
     UNDIVIDED: "in no\nphase",
 }
 _ALWAYS = {DATA, COMMUNICATION, STRAGGLERS, COMPUTING, FIXED}
-"""Others have a column where some row has them."""
+"""Shares that always have a column; others have one where some row has them."""
 
 _AGAINST = "Where the time goes: lost against the ideal, in % of all the time"
 _ALONE = "Where the time goes, in % of all the time"
@@ -46,7 +46,7 @@ _NOTE = (
 
 
 def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table[Losses]]:
-    """A table for each group of several sizes, with a line for each; one for all other groups.
+    """Yield a table for each group of several sizes, and one for all other groups.
 
     `rows` are the runs of all groups.
     """
@@ -63,21 +63,21 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
 
 
 def alone_losses(groups: Sequence[Group]) -> list[Losses]:
-    """Of groups of one size, as far as there is more than time in no phase."""
+    """Return the shares of groups of one size, unless all of the time is in no phase."""
     found = [one for group in groups if not group.baseline for one in group.losses]
     return [one for one in found if one.shares[UNDIVIDED] < 1 - _SEEN]
 
 
 def _name(group: Group, groups: Sequence[Group]) -> str:
-    """`fsdp, weak scaling`: what tells a group from others, as the tables of sizes do."""
-    told = [f"{group.scaling} scaling" if group.scaling else "scaling"]
-    if len({one.strategy for one in groups}) > 1:
-        told = [shown(group.strategy or "no strategy"), *told]
-    return ", ".join(told)
+    """Return `fsdp, weak scaling`: what distinguishes a group, as in the tables of sizes."""
+    words = [f"{group.scaling} scaling" if group.scaling else "scaling"]
+    if len({other.strategy for other in groups}) > 1:
+        words.insert(0, shown(group.strategy or "no strategy"))
+    return ", ".join(words)
 
 
 def _has_pauses(sizes: Sequence[Losses]) -> bool:
-    """Whether the whole is another than that of steps."""
+    """Tell whether the whole time is more than that of steps."""
     pauses = (CHECKPOINTS, RESTARTS)
     return any(abs(one.lost[part]) >= _SEEN for one in sizes for part in pauses)
 
@@ -88,7 +88,8 @@ def _share_columns(
     *,
     headers: Mapping[str, str] = _HEADERS,
 ) -> list[Column[Any]]:
-    """A column for each share that some row has, in whole percent that add up, and their sum."""
+    """Return a column for each share that some row has, in whole percent that add up, and their
+    sum."""
     known = [shares for row in rows if (shares := shares_of(row))]
     seen = [
         part
@@ -113,7 +114,7 @@ def _share_columns(
 
 
 _SEEN = 0.005
-"""Less is 0 %."""
+"""Smaller shares are 0 % in a table."""
 
 
 def _size_columns(numbers: Mapping[str, int]) -> list[Column[Losses]]:
@@ -134,12 +135,12 @@ def _alone_columns(sizes: Sequence[Losses]) -> list[Column[Losses]]:
 
 
 def comparison_tables(comparison: Comparison) -> Iterator[Table[VariantSummary]]:
-    """How fast the variants are, and what each lost."""
+    """Yield how fast the variants are, and what each lost."""
     variants = comparison.variants
     yield Table("", _variant_columns(comparison), variants)
     if any(variant.lost for variant in variants):
         columns = _share_columns(lambda variant: variant.lost, variants)
-        yield Table("Lost of the time against the ideal, in %", [_NAME, *columns], variants)
+        yield Table("Share of the time lost against the ideal, in %", [_NAME, *columns], variants)
 
 
 _NAME: Column[VariantSummary] = Column("variant", lambda variant: variant.name, align="left")

@@ -17,8 +17,8 @@ WIDTH_WITHOUT_TERMINAL = 120
 
 
 def make_console(file: TextIO | None = None) -> Console:
-    """A console on `file`, or on stdout; what is not a terminal gets no colour and a fixed
-    width."""
+    """Return a console on `file`, or on stdout, without colour and of fixed width where that is not
+    a terminal."""
     is_terminal = (file or sys.stdout).isatty()
     return Console(file=file, width=None if is_terminal else WIDTH_WITHOUT_TERMINAL)
 
@@ -54,11 +54,11 @@ def _print_section(console: Console, section: Section) -> None:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """Print a text as it is: brackets in it mean nothing."""
+    """Print a text as it is, also brackets, which rich would take for markup."""
     console.print(Text(text, style=style))
 
 
 def say_each(console: Console, texts: Iterable[str]) -> None:
-    """Print texts, indented, each from a line of its own on."""
+    """Print texts, indented, each on lines of its own."""
     for text in texts:
         console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))

@@ -1,6 +1,5 @@
-"""The summary as pictures: which there are, and how each is drawn.
+"""The report in pictures, drawn with matplotlib, which is imported where it is used.
 
-`catalogue` says which pictures the figures of a summary allow, `series` reads again what only
-pictures need of the events, the other modules each draw one, and `files` writes them. They import
-matplotlib where they use it, and no window system.
+`catalogue` lists the pictures that a section has; `series` reads what only pictures need of the
+events; the other modules draw.
 """

@@ -1,4 +1,4 @@
-"""Which pictures the figures of a summary allow, and how to draw each; nothing is drawn yet."""
+"""The pictures that a section has, and how to draw each; nothing is drawn yet."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ MOST_USAGES = 3
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
-    """Every picture with the index of its section; what it needs of the events is read when it is
-    asked for."""
+    """Yield every picture with the index of its section; events are read one by one."""
     taken: set[str] = set()
     for index, section in enumerate(sections):
         for picture in _of_section(section):
@@ -88,7 +87,7 @@ def _shares(section: Section) -> Iterator[Picture]:
 
 
 def _alone_shares(section: Section, alone: Sequence[Losses]) -> Picture:
-    """Of groups of one size: nothing says what is ideal, so computing is."""
+    """Make the picture of groups of one size, in which computing is the ideal."""
     numbers = {row.run.run: row.number for row in section.rows}
     drawn, left_out = alone[: shares.MOST_RUNS], ""
     if len(drawn) < len(alone):

@@ -43,8 +43,8 @@ class Named(NamedTuple):
 
 
 def draw_learning(runs: Sequence[Named], title: str, target: float | None = None) -> Figure:
-    """Loss above accuracy, where there is any, with the `target` of the time to accuracy; on the
-    left against steps, on the right against time."""
+    """Draw loss above accuracy, with the `target` of the time to accuracy; on the left against
+    steps, on the right against time."""
     has_accuracy = any(run.learning.accuracy.values for run in runs)
     num_rows = 2 if has_accuracy else 1
     figure = new_figure(9, 1.4 + 2.6 * num_rows)
@@ -69,7 +69,7 @@ def _learned_s(runs: Sequence[Named]) -> float:
 def _draw_run(
     column: Sequence[Axes], run: Named, style: dict[str, Any], unit_s: float | None
 ) -> None:
-    """Training thin, tests with markers; `unit_s` None is against steps."""
+    """Draw training thin, tests with markers; against steps where `unit_s` is None."""
     thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
     train, test, accuracy = run.learning
     _plot(column[0], train, unit_s, **thin, label=label(f"{run.name}: training"))
@@ -103,11 +103,11 @@ def _finish_learning(grid: Any, time_label: str) -> None:
 _MOST_NAMES = 32
 _MOST_ROWS = 128
 _QUANTILES = (0.01, 0.99)
-"""Colours span these: one odd window must not make all others look alike."""
+"""Range of the colours: one odd window must not make all others look alike."""
 
 
 class _Rows(NamedTuple):
-    """What is drawn: a row for each rank, or for so many neighbours that rows stay visible."""
+    """Rows of the map: one for each rank, or for so many neighbours that rows stay visible."""
 
     size: int
     """Ranks in a row."""
@@ -115,11 +115,11 @@ class _Rows(NamedTuple):
     """By row and column, of the slowest rank in it."""
 
 
-def draw_heat_map(found: HeatMap, title: str) -> Figure:
-    """A row per rank, the lowest on top."""
-    rows = _rows(found)
+def draw_heat_map(times: HeatMap, title: str) -> Figure:
+    """Draw a row per rank, the lowest on top."""
+    rows = _rows(times)
     unit_s, unit = time_unit(_median(rows.times_s))
-    long_s, unit_of_all = long_unit(found.whole_s)
+    long_s, unit_of_all = long_unit(times.whole_s)
     low_s, high_s = _limits(rows.times_s)
     figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows.times_s))))
     axes = figure.subplots()
@@ -130,9 +130,9 @@ def draw_heat_map(found: HeatMap, title: str) -> Figure:
         cmap="cividis",  # told apart by all kinds of sight, and lighter is slower
         vmin=low_s / unit_s,
         vmax=high_s / unit_s,
-        extent=(0, found.whole_s / long_s, len(rows.times_s), 0),
+        extent=(0, times.whole_s / long_s, len(rows.times_s), 0),
     )
-    _name_rows(axes, found, rows.size)
+    _name_rows(axes, times, rows.size)
     axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
@@ -140,28 +140,28 @@ def draw_heat_map(found: HeatMap, title: str) -> Figure:
     return figure
 
 
-def describe_heat_map(found: HeatMap) -> str:
-    """What the picture shows, in words."""
-    means = sorted(zip(map(_known_mean, found.times_s), range(len(found.ranks)), strict=True))
+def describe_heat_map(times: HeatMap) -> str:
+    """Say which ranks are the fastest and the slowest."""
+    means = sorted(zip(map(_known_mean, times.times_s), range(len(times.ranks)), strict=True))
     (low_s, fastest), (high_s, slowest) = means[0], means[-1]
     return (
-        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(found, fastest)}) to "
-        f"{format_time(high_s)} (rank {_rank_name(found, slowest)})."
+        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(times, fastest)}) to "
+        f"{format_time(high_s)} (rank {_rank_name(times, slowest)})."
     )
 
 
 def _known_mean(times_s: list[float]) -> float:
-    known = [time_s for time_s in times_s if not math.isnan(time_s)]
-    return sum(known) / len(known) if known else 0.0
+    stepped = [time_s for time_s in times_s if not math.isnan(time_s)]
+    return sum(stepped) / len(stepped) if stepped else 0.0
 
 
-def _rows(found: HeatMap) -> _Rows:
+def _rows(times: HeatMap) -> _Rows:
     import numpy as np
 
-    size = -(-len(found.ranks) // _MOST_ROWS)
-    starts = range(0, len(found.ranks), size)
+    size = -(-len(times.ranks) // _MOST_ROWS)
+    starts = range(0, len(times.ranks), size)
     # fmax knows a time from a gap.
-    rows = [np.fmax.reduce(np.array(found.times_s[start : start + size])) for start in starts]
+    rows = [np.fmax.reduce(np.array(times.times_s[start : start + size])) for start in starts]
     return _Rows(size, np.array(rows))
 
 
@@ -172,7 +172,7 @@ def _median(times_s: NDArray[np.float64]) -> float:
 
 
 def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
-    """As most times are, but far enough for a rank that is slow for most of its time."""
+    """Return the range of most times, with a rank that is slow for most of its time."""
     import numpy as np
 
     low_s, high_s = np.nanquantile(times_s, _QUANTILES)
@@ -181,17 +181,17 @@ def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
     return low_s, high_s if high_s > low_s else low_s + 1e-9
 
 
-def _name_rows(axes: Any, found: HeatMap, size: int) -> None:
-    num_rows = -(-len(found.ranks) // size)
-    shown = range(0, num_rows, -(-num_rows // _MOST_NAMES))
-    names = [_rank_name(found, row * size) for row in shown]
-    axes.set_yticks([row + 0.5 for row in shown], names)
+def _name_rows(axes: Any, times: HeatMap, size: int) -> None:
+    num_rows = -(-len(times.ranks) // size)
+    every = range(0, num_rows, -(-num_rows // _MOST_NAMES))
+    names = [_rank_name(times, row * size) for row in every]
+    axes.set_yticks([row + 0.5 for row in every], names)
     axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
 
 
-def _rank_name(found: HeatMap, index: int) -> str:
-    host = found.hosts[index]
-    return label(f"{found.ranks[index]}" + (f" {host}" if host else ""))
+def _rank_name(times: HeatMap, index: int) -> str:
+    host = times.hosts[index]
+    return label(f"{times.ranks[index]}" + (f" {host}" if host else ""))
 
 
 _BAND_COLUMNS = 240
@@ -199,13 +199,13 @@ _HEADROOM = 1.1
 _BAND_LABEL = "mean of all, with the least and the most"
 
 
-def draw_usage(found: UsageSeries, title: str) -> Figure:
-    """A panel for each quantity; of more GPUs or nodes than can be told apart, how they range."""
-    figure = new_figure(9, 1.5 + 1.7 * len(found.panels))
-    column = figure.subplots(len(found.panels), 1, squeeze=False, sharex=True)[:, 0]
-    longest_s = max(_longest_s(lines) for lines in found.panels.values())
+def draw_usage(series: UsageSeries, title: str) -> Figure:
+    """Draw a panel for each quantity: lines, or the range of more lines than can be told apart."""
+    figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
+    column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
+    longest_s = max(_longest_s(lines) for lines in series.panels.values())
     unit_s, unit = long_unit(longest_s)
-    for axes, (panel, lines) in zip(column, found.panels.items(), strict=True):
+    for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
         if len(lines) <= MOST_LINES:
             _draw_lines(axes, lines, unit_s)
         else:
@@ -218,11 +218,11 @@ def draw_usage(found: UsageSeries, title: str) -> Figure:
     return figure
 
 
-def describe_usage(found: UsageSeries) -> str:
-    """What the picture shows, in words."""
-    means = [f"{panel}: {_range(lines)}" for panel, lines in found.panels.items()]
-    left_out = found.num_left_out
-    less = f" {number_of(left_out, 'node')} of {found.num_nodes} left out." if left_out else ""
+def describe_usage(series: UsageSeries) -> str:
+    """Say how high each quantity is, and how many nodes are left out."""
+    means = [f"{panel}: {_range(lines)}" for panel, lines in series.panels.items()]
+    left_out = series.num_left_out
+    less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
     return f"Mean over time, {'; '.join(means)}.{less}"
 
 
@@ -274,16 +274,16 @@ def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
 
 
 def _at(line: Line, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The line at these times; not known before, after and between its attempts."""
+    """Return the line at these times; not known before, after and between its attempts."""
     import numpy as np
 
-    found = np.full(len(times_s), np.nan)
+    values_at = np.full(len(times_s), np.nan)
     own_s, values = np.array(line.times_s), np.array(line.values)
-    for part in np.split(np.arange(len(own_s)), np.flatnonzero(np.isnan(own_s))):
-        known = part[~np.isnan(own_s[part])]
-        if len(known):
-            half_s = np.array(line.lengths_s)[known[[0, -1]]] / 2
-            first_s, last_s = own_s[known[0]] - half_s[0], own_s[known[-1]] + half_s[1]
+    for attempt in np.split(np.arange(len(own_s)), np.flatnonzero(np.isnan(own_s))):
+        sampled = attempt[~np.isnan(own_s[attempt])]
+        if len(sampled):
+            half_s = np.array(line.lengths_s)[sampled[[0, -1]]] / 2
+            first_s, last_s = own_s[sampled[0]] - half_s[0], own_s[sampled[-1]] + half_s[1]
             within = (times_s >= first_s) & (times_s <= last_s)
-            found[within] = np.interp(times_s[within], own_s[known], values[known])
-    return found
+            values_at[within] = np.interp(times_s[within], own_s[sampled], values[sampled])
+    return values_at

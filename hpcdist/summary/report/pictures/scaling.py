@@ -1,4 +1,4 @@
-"""Throughput and speed-up against GPUs, with their errors, the ideal, and what more would bring."""
+"""Throughput and speed-up against GPUs, with their spread, the ideal, and the forecast."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_LINEAR = 16
-"""Larger sizes are so many times the smallest that the small ones would lie on each other."""
+"""Largest size, as a multiple of the smallest, with which small ones do not lie on each other."""
 _LOW = 0.1
 """Below this share of a linear axis there is no room for a label between point and axis."""
 _BELOW, _ABOVE = (6, -12), (6, 4)
-"""Where a label is, in points."""
+"""Offsets of a label, in points."""
 
 
 class _Point(NamedTuple):
-    """One size, and where it is on an axis."""
+    """One size, and what was measured."""
 
     num_gpus: int
     measured: Measure
 
 
 def draw(runs: Sequence[RunSummary], title: str) -> Figure:
-    """Draw what the table of sizes has of one group, which has several sizes."""
+    """Draw the values of the table of sizes, for one group of several sizes."""
     sizes = [theirs[0] for theirs in by_size(run for run in runs if run.of_size).values()]
     is_on_cpus = any(run.num_cpus is not None for run in runs)
     figure = new_figure(9, 4.2)
@@ -58,7 +58,7 @@ def draw(runs: Sequence[RunSummary], title: str) -> Figure:
 
 
 def _forecast(runs: Sequence[RunSummary], last: _Point) -> list[ForecastSize]:
-    """The sizes to come, after the largest that was measured; empty where there is no forecast."""
+    """Return the sizes of the forecast, after the largest that was measured; else nothing."""
     found = next((run.forecast.sizes for run in runs if run.forecast), [])
     measured = Measure(mean=last.measured.mean)
     first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
@@ -111,7 +111,7 @@ def _draw_measured(
 
 
 def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
-    """Dashed, within its 95 % interval."""
+    """Draw a dashed line in its 95 % interval."""
     if not to_come:
         return
     gpus = [size.gpus for size in to_come]

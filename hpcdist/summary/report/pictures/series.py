@@ -1,4 +1,4 @@
-"""What pictures show over time: curves of learning, step times by rank, and what a run used.
+"""Series of a run over time: curves of learning, step times by rank, and what it used.
 
 One file is read at a time, and what is kept of it is small. Times of ranks are lengths on a rank's
 own clock, from its first step in an attempt on; attempts are put behind each other by the clock of
@@ -21,12 +21,12 @@ from hpcdist.summary.read.records import NodeRecord, Window
 from hpcdist.summary.read.timeline import read_timeline, window_ends_s
 
 NUM_COLUMNS = 160
-"""Of a heat map."""
+"""Columns of a heat map."""
 
 NOT_KNOWN = math.nan
 
 _LARGEST = 1e100
-"""What is larger, no axis can show."""
+"""Largest value that an axis can show."""
 
 
 class Curve(NamedTuple):
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 
 
 class Learning(NamedTuple):
-    """How a run learned, by its lowest rank."""
+    """Losses and accuracy of a run, from its lowest rank."""
 
     train_loss: Curve
     test_loss: Curve
@@ -46,7 +46,7 @@ class Learning(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw."""
+        """Tell whether there is nothing to draw."""
         return not any(curve.values for curve in self)
 
 
@@ -62,7 +62,7 @@ class HeatMap(NamedTuple):
 
 
 def read_learning(path: Path) -> Learning:
-    """The curves of a run."""
+    """Read the curves of a run."""
     curves = Learning(*(Curve([], [], []) for _ in range(3)))
     for attempt in read_timeline(path):
         if attempt.first_step is None:
@@ -77,8 +77,8 @@ def read_learning(path: Path) -> Learning:
 
 
 def read_heat_map(path: Path) -> HeatMap | None:
-    """The heat map of a run; None where no rank stepped for any time."""
-    stepped = [one for one in read_timeline(path) if one.first_step is not None]
+    """Read the heat map of a run; None where no rank stepped for any time."""
+    stepped = [attempt for attempt in read_timeline(path) if attempt.first_step is not None]
     offsets = {attempt.record.attempt: attempt.offset_s for attempt in stepped}
     whole_s = max((attempt.offset_s + attempt.length_s for attempt in stepped), default=0.0)
     if not whole_s:
@@ -148,11 +148,11 @@ GPU_POWER = "power of a GPU (W)"
 CPUS_BUSY = "CPUs busy"
 MEMORY = "memory of ranks (GiB)"
 PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
-"""In the order in which they are drawn."""
+"""Panels in the order in which they are drawn."""
 
 _GIB = 2**30
 _GAP = (math.nan, math.nan)
-"""Between two attempts nothing was sampled."""
+"""Point between two attempts, where nothing was sampled."""
 
 
 class Line(NamedTuple):
@@ -162,7 +162,7 @@ class Line(NamedTuple):
     times_s: list[float]
     values: list[float]
     lengths_s: list[float]
-    """For which each value stands."""
+    """Time that each value stands for."""
 
 
 class UsageSeries(NamedTuple):
@@ -171,18 +171,18 @@ class UsageSeries(NamedTuple):
     panels: dict[str, list[Line]]
     num_nodes: int
     num_left_out: int
-    """Nodes of many are left out, evenly."""
+    """Nodes that are left out, evenly, of many."""
 
 
 def read_usage(path: Path) -> UsageSeries | None:
-    """The lines of a run; None where nothing was sampled."""
+    """Read the lines of a run; None where nothing was sampled."""
     files = Run(path).usage_files()
     nodes = sorted({node for node, _, _ in files})
     taken = set(nodes[:: max(1, -(-len(nodes) // MOST_NODES))])
     lines: dict[tuple[str, str], Line] = {}
     zeros_s: dict[int, float] = {}
     begins_s: dict[int, float] = {}
-    """By attempt, how long after the first; a node may come in later, in the place of another."""
+    """Begin of each attempt after the first; a node may join later, in the place of another."""
     for node, attempt, file in files:
         if node not in taken:
             continue
@@ -223,7 +223,7 @@ def _append(line: Line, time_s: float, value: float, length_s: float) -> None:
 
 
 def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
-    """(panel, name of the line, value); memory is the most, all else the mean."""
+    """Yield panel, name of the line and value: the maximum of memory, else the mean."""
     for index, gpu in enumerate(window.gpus):
         for panel, value in _of_gpu(gpu):
             yield panel, f"{node}, GPU {index}", value
