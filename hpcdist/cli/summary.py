@@ -16,7 +16,7 @@ from hpcdist.cli.printing import note, print_json
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
-    from hpcdist.summary.compare.against import Comparison
+    from hpcdist.summary.compare.against import Changes
     from hpcdist.summary.read.cache import SummaryCache
     from hpcdist.summary.values import RunSummary
 
@@ -347,7 +347,7 @@ def _run_summaries(
     return result.runs
 
 
-def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
+def _print_comparison(comparison: Changes, *, as_json: bool) -> None:
     if as_json:
         import msgspec
 

@@ -69,7 +69,7 @@ def encode(measurement: Measurement) -> bytes | None:
 
 
 def encode_conditions(run: MeasuredRun) -> bytes | None:
-    """Equal for equal conditions; None as above."""
+    """Return equal bytes for equal conditions; None as above."""
     return _encoded(run.conditions)
 
 
@@ -81,7 +81,7 @@ def _encoded(value: Any) -> bytes | None:
 
 
 def decode(content: bytes | msgspec.Raw) -> Measurement | None:
-    """What was encoded; None for other bytes."""
+    """Return what was encoded; None for other bytes."""
     try:
         return _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -89,7 +89,7 @@ def decode(content: bytes | msgspec.Raw) -> Measurement | None:
 
 
 def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Measurement]:
-    """What each of the runs gives, in their order; as bytes where that can be.
+    """Yield what each of the runs gives, in their order; as bytes where that can be.
 
     With several workers this process is forked, unless it has other threads.
     """
@@ -156,7 +156,7 @@ def find_measurements(
     num_workers: int | None,
     warn: Callable[[str], None] | None,
 ) -> list[Measurement]:
-    """A measurement for each of the runs; these arguments are described at `summarize`."""
+    """Return a measurement for each of the runs; these arguments are described at `summarize`."""
     # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
     asked = [_Asked(run, take_fingerprint(run)) for run in runs]

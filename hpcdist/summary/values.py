@@ -476,5 +476,5 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def to_json(summary: Summary) -> list[dict[str, Any]]:
-    """One object of plain values per run, which says the version of the schema first."""
+    """Return one object of plain values per run, which says the version of the schema first."""
     return [{"schema": SCHEMA, **msgspec.to_builtins(run)} for run in summary.runs]

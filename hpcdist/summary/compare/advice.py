@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 
 def advise(case: Case) -> list[str]:
-    """The most worthwhile, largest part first; empty where nothing is worth it."""
+    """Return the most worthwhile advice, largest share first; empty where nothing is worth it."""
     shares = case.losses.shares
     percents = dict(zip(shares, whole_percents(list(shares.values())), strict=True))
     worth = sorted(
@@ -64,7 +64,7 @@ def advise(case: Case) -> list[str]:
 
 
 def straggler_named(straggler: Straggler) -> str:
-    """`rank 3 (node 1, host n17)`, `all ranks of node 1 (host n17)`."""
+    """Name a straggler: `rank 3 (node 1, host n17)`, `all ranks of node 1 (host n17)`."""
     where = [] if straggler.node is None or straggler.rank is None else [f"node {straggler.node}"]
     where += [f"host {shown(straggler.host)}"] if straggler.host else []
     who = f"rank {straggler.rank}"
@@ -226,7 +226,7 @@ def _at_most(share: float) -> str:
 
 
 def _times(share: float) -> str:
-    """How much faster where this share of the time goes."""
+    """The speed-up where this share of the time goes."""
     return _as_fast(1 / (1 - min(share, _NEARLY_ALL)))
 
 

@@ -60,17 +60,17 @@ class Change(Struct, frozen=True, kw_only=True):
     change: float | None = None
     """Relative: -0.1 is 10 % less."""
     interval: Interval | None = None
-    """Of the change, with 95 % confidence; None where there is nothing to tell it from."""
+    """Of the change, with 95 % confidence; None where no spread is known."""
     p: float | None = None
-    """How likely such a change is by chance alone."""
+    """Probability of such a change by chance alone."""
     over: Over | None = None
-    """What the spread is that of."""
+    """The origin of the spread."""
     same_settings: bool = True
     outcome: Outcome
 
 
-class Comparison(Struct, frozen=True, kw_only=True):
-    """Runs against a baseline."""
+class Changes(Struct, frozen=True, kw_only=True):
+    """All changes of runs against a baseline."""
 
     version: int = 1
     threshold: float
@@ -100,13 +100,13 @@ class _Pair(NamedTuple):
 
 def compare_with(
     baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, threshold: float
-) -> Comparison:
-    """Every quantity that both sides measured, job by job."""
+) -> Changes:
+    """Compare every quantity that both sides measured, job by job."""
     pairs = _pairs(baseline, runs)
     changes = [change for pair in pairs for change in _changes(pair, threshold)]
     compared = {run for change in changes for run in (*change.before.runs, *change.now.runs)}
     only_now = [run for run in runs if run.run not in compared]
-    return Comparison(
+    return Changes(
         threshold=threshold,
         regression=any(change.outcome in REGRESSIONS for change in changes),
         changes=changes,
@@ -217,7 +217,7 @@ def _over(found: Ratio, *, is_repeated: Sequence[bool]) -> Over | None:
 
 
 def _over_runs(measured: Mapping[str, Measure]) -> Measure:
-    """Of several runs, each one's mean is a value; of one, what it has within it."""
+    """Each run's mean is a value where there are several; a single run has its own spread."""
     if len(measured) == 1:
         return next(iter(measured.values()))
     return measure([each.mean for each in measured.values()])
@@ -244,7 +244,7 @@ _SHOWN = 5
 
 
 def is_saved(name: str) -> bool:
-    """Whether a name is that of a file, and so of a saved summary: runs are folders."""
+    """Return whether a name is that of a file, and so of a saved summary: runs are folders."""
     return Path(name).is_file()
 
 
@@ -278,7 +278,7 @@ def _is_newer(run: Any) -> bool:
 
 
 def no_baseline(name: str, error: HpcdistError) -> UserError:
-    """The error for a name that is neither a file nor that of runs."""
+    """Return the error for a name that is neither a file nor that of runs."""
     return UserError(f"there is no baseline {name}: {error.message}", hint=_HINT)
 
 
@@ -298,7 +298,7 @@ def check_comparable(
 def nothing_in_common(
     baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
 ) -> UserError:
-    """The error where no job of one size is on both sides."""
+    """Return the error where no job of one size is on both sides."""
     return UserError(
         f"{name} has nothing in common with the runs: it has {_sizes(baseline)}, and they are "
         f"{_sizes(runs)}",

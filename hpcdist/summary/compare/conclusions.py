@@ -46,7 +46,8 @@ _UNSURE = 0.2
 
 
 def conclusions(comparison: Comparison) -> list[str]:
-    """One paragraph for each variant but the first, and what holds for several of them, once."""
+    """Return a paragraph for each variant but the first, and what holds for several of them,
+    once."""
     baseline = comparison.variants[0]
     if baseline.samples_per_s is None:
         return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
@@ -69,7 +70,7 @@ def _two_loops(variants: Sequence[VariantSummary]) -> Iterator[str]:
 
 
 def headline(comparison: Comparison) -> str | None:
-    """Which variant is the fastest; None where that cannot be said."""
+    """Name the fastest variant; None where that cannot be said."""
     baseline = comparison.variants[0]
     name = shown(baseline.name)
     told = [one for one in comparison.variants[1:] if one.speedup and not one.is_without_its_gpus]
@@ -89,7 +90,7 @@ def _times(variant: VariantSummary) -> float:
 
 
 def run_conclusions(run: RunSummary | None) -> Iterator[str]:
-    """Where the time of the run and its repeats went, and what to change."""
+    """Say where the time of the run and its repeats went, and what to change."""
     lost = run.losses if run else None
     if lost is None:
         return
@@ -99,7 +100,7 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
 
 
 def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
-    """How many times as fast, and why it is not more."""
+    """Say how many times as fast a variant is, and why it is not more."""
     return " ".join(_sentences(variant, baseline))
 
 
@@ -124,7 +125,7 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
 
 
 def _where(lost: Losses) -> str:
-    """What a size lost; nothing where that is not worth a word."""
+    """The losses of a size; empty where they are not worth a word."""
     if not lost.against:
         if lost.largest is None:
             return ""
@@ -194,7 +195,7 @@ def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
 
 
 def _computing(variant: VariantSummary) -> str:
-    """What slower computing comes from, where it is the largest loss."""
+    """The cause of slower computing, where that is the largest loss."""
     assert variant.lost is not None
     if max(variant.lost, key=variant.lost.__getitem__) != COMPUTING:
         return ""

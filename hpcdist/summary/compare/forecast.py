@@ -179,7 +179,7 @@ class _Ground(NamedTuple):
 
 
 def _terms(scale: Scale, *, is_strong: bool, is_over_nodes: bool) -> tuple[float, float]:
-    """What the two weights of the law are multiplied with."""
+    """The factors of the two weights of the law."""
     members = scale.nodes if is_over_nodes else scale.gpus
     return 1 / scale.gpus if is_strong else 1.0, (members - 1) / members
 
@@ -243,7 +243,8 @@ def _make_ground(runs: Sequence[RunFigures], *, is_strong: bool) -> _Ground | No
 
 
 def _variance_within(runs: Sequence[RunFigures]) -> float:
-    """Of a run's mean, relative, as its windows have it: a fit cannot be surer than its points."""
+    """The relative variance of a run's mean by its windows: a fit cannot be surer than its
+    points."""
     rates = [measured_rate([run]) for run in runs]
     return lower_median(
         rate.sd**2 / rate.count / rate.mean**2 if rate.sd and rate.count else 0.0 for rate in rates

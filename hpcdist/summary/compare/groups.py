@@ -44,6 +44,9 @@ NOT_COMPARED = (
 )
 """Keys, and sections, of a job that may differ between runs that are compared."""
 
+_BATCH_KEYS = ("train.batch_size", "train.accumulate")
+_SAME_BATCH = 0.1
+"""The last step of an epoch may be smaller: measured batches that differ by less are equal."""
 _SHOWN_DIFFERENCES = 3
 
 
@@ -64,10 +67,10 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
     jobs: dict[str, list[MeasuredRun]] = defaultdict(list)
     by_comparison: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in measured:
-        if run.comparison is None:
+        if run.figures.comparison is None:
             jobs[run.figures.job].append(run)
         else:
-            by_comparison[run.comparison].append(run)
+            by_comparison[run.figures.comparison].append(run)
     speedups: dict[int, Speedup] = {}
     comparisons: list[Comparison] = []
     within: list[Group] = []
@@ -79,7 +82,10 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         within += [_group(one) for one in alike if _is_of_sizes(one, comparison.baseline)]
     groups: list[Group] = []
     for runs in jobs.values():
-        alike = _main_group_first(_alike(run for run in runs if _why_left_out(run) is None))
+        alike = _alike(run for run in runs if _why_left_out(run) is None)
+        alike.sort(
+            key=lambda group: _importance(group.runs)
+        )  # the first is what others are told by
         groups += [_group(each, lose_by_size(each.runs, each.baseline)) for each in alike]
         for each in alike:
             reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
@@ -101,8 +107,8 @@ class _Alike(NamedTuple):
 
 def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
     """Each variant is another size; else they are compared for something else."""
-    variants = {(run.variant, size(run)) for run in (*alike.baseline, *alike.runs)}
-    return {run.variant for run in alike.baseline} == {baseline} and (
+    variants = {(run.figures.variant, _size(run)) for run in (*alike.baseline, *alike.runs)}
+    return {run.figures.variant for run in alike.baseline} == {baseline} and (
         len(variants) == len({place for _, place in variants})
     )
 
@@ -116,14 +122,13 @@ def _why_left_out(run: MeasuredRun) -> str | None:
 
 
 def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
-    text_of = text_of_conditions(lambda run: compared_conditions(run.conditions))
-    groups: dict[str, list[MeasuredRun]] = defaultdict(list)
+    text_of = _text_of(compared_conditions)
+    by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
-        groups[text_of(run)].append(run)
-    found = [alike for group in groups.values() for alike in _by_strategy(group)]
-    several = [group for group in found if group.baseline]
-    singles = [group for group in found if not group.baseline]
-    return several + _joined(singles, several)
+        by_text[text_of(run)].append(run)
+    groups = [alike for group in by_text.values() for alike in _by_strategy(group)]
+    several = [group for group in groups if group.baseline]
+    return several + _joined([group for group in groups if not group.baseline], several)
 
 
 def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
@@ -135,30 +140,37 @@ def _by_strategy(group: Sequence[MeasuredRun]) -> list[_Alike]:
         if num_gpus(run.figures) > 1:
             strategies[run.conditions.get("strategy")].append(run)
     if len(strategies) < 2:
-        return [_Alike(sorted(group, key=size), smallest(group))]
-    main, *others = sorted(
-        strategies.values(), key=lambda runs: (-len({size(run) for run in runs}), -len(runs))
-    )
+        return [_Alike(sorted(group, key=_size), _smallest(group))]
+    main, *others = sorted(strategies.values(), key=_importance)
     return [
-        _Alike(sorted([*alone, *main], key=size), smallest([*alone, *main])),
-        *(_Alike(sorted(runs, key=size), alone or smallest(runs)) for runs in others),
+        _Alike(sorted([*alone, *main], key=_size), _smallest([*alone, *main])),
+        *(_Alike(sorted(runs, key=_size), alone or _smallest(runs)) for runs in others),
     ]
 
 
 def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike]:
-    """Groups of one size each; those of one whole batch become one."""
-    strong = strong_groups(
-        [group.runs for group in singles],
-        [group.baseline for group in several],
-        lambda run: compared_conditions(run.conditions),
-    )
-    joined = [_Alike(sorted(runs, key=size), baseline) for runs, baseline in strong if baseline]
+    """Groups of one size each; those of one whole batch become one.
+
+    It is compared with its smallest runs, which may be the baseline of another group: one smallest
+    size often begins a weak and a strong line.
+    """
+    text_of = _text_of(_conditions_but_batch)
+    by_batch: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
+    for run in (run for group in singles for run in group.runs):
+        by_batch[text_of(run), _whole_batch(run)].append(run)
+    lent: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
+    for run in (run for group in several for run in group.baseline):
+        lent[text_of(run), _whole_batch(run)].append(run)
+    joined = []
+    for key, runs in by_batch.items():
+        if baseline := _smallest([*runs, *lent[key]]):
+            joined.append(_Alike(sorted(runs, key=_size), baseline))
     taken = {id(run) for group in joined for run in group.runs}
     return joined + [group for group in singles if id(group.runs[0]) not in taken]
 
 
 def compared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Those conditions of a run that must be equal."""
+    """Return the conditions of a run that must be equal."""
     return {key: value for key, value in conditions.items() if not _may_differ(key)}
 
 
@@ -167,13 +179,9 @@ def _may_differ(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in NOT_COMPARED)
 
 
-def _main_group_first(groups: Sequence[_Alike]) -> list[_Alike]:
-    """The group with most sizes, then with most runs, leads: the others are told against it."""
-
-    def importance(group: _Alike) -> tuple[int, int]:
-        return -len({size(run) for run in group.runs}), -len(group.runs)
-
-    return sorted(groups, key=importance)
+def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
+    """Sorts the group with most sizes, then with most runs, to the front."""
+    return -len({_size(run) for run in group}), -len(group)
 
 
 def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
@@ -181,7 +189,7 @@ def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
         job=alike.runs[0].figures.job,
         runs=[run.figures.run for run in alike.runs],
         baseline=[run.figures.run for run in alike.baseline],
-        scaling=scaling_of([*alike.baseline, *alike.runs]) if alike.baseline else None,
+        scaling=_scaling([*alike.baseline, *alike.runs]) if alike.baseline else None,
         strategy=alike.runs[-1].conditions.get("strategy"),
         losses=list(losses),
     )
@@ -233,61 +241,29 @@ def _shown(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
-_FREE_KEYS = ("train.batch_size", "train.accumulate")
-_SAME = 0.1
-"""The last step of an epoch may be smaller: measured batches that differ by less are equal."""
-
-Runs = Sequence[MeasuredRun]
-_Key = tuple[str, float | str | None]
-
-
-def batch(run: MeasuredRun) -> float | None:
+def _batch(run: MeasuredRun) -> float | None:
     """Samples per optimizer step over all GPUs: as the job says, or else as was measured."""
     size = run.conditions.get("train.batch_size")
     accumulate = run.conditions.get("train.accumulate") or 1
     if isinstance(size, int) and isinstance(accumulate, int):
-        return size * accumulate * sizes.num_gpus(run.figures)
+        return size * accumulate * num_gpus(run.figures)
     return run.figures.samples_per_step
 
 
-def strong_groups(
-    singles: Sequence[Runs], baselines: Sequence[Runs], conditions: Callable[[MeasuredRun], Any]
-) -> list[tuple[list[MeasuredRun], list[MeasuredRun]]]:
-    """Of groups that have one size each, those that belong together as their batches are equal.
-
-    Each with the runs it is compared with, which may be the baseline of another group: one smallest
-    size often begins a weak and a strong line. `conditions` are those that must be equal but for
-    the batch.
-    """
-    text_of = text_of_conditions(lambda run: _without_batch(conditions(run)))
-    by_key: dict[_Key, list[MeasuredRun]] = defaultdict(list)
-    for group in singles:
-        for run in group:
-            by_key[text_of(run), _whole(run)].append(run)
-    lent: dict[_Key, list[MeasuredRun]] = defaultdict(list)
-    for group in baselines:
-        for run in group:
-            key = text_of(run), _whole(run)
-            if key in by_key:
-                lent[key].append(run)
-    return [(runs, smallest([*runs, *lent[key]])) for key, runs in by_key.items()]
-
-
-def smallest(runs: Runs) -> list[MeasuredRun]:
+def _smallest(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """Those of the smallest size; none where all have the same."""
-    least = min(map(size, runs))
-    found = [run for run in runs if size(run) == least]
-    return found if len(found) < len(runs) else []
+    least = min(map(_size, runs))
+    smallest = [run for run in runs if _size(run) == least]
+    return smallest if len(smallest) < len(runs) else []
 
 
-def size(run: MeasuredRun) -> sizes.Size:
-    """GPUs, then nodes: what runs are ordered by."""
+def _size(run: MeasuredRun) -> sizes.Size:
     return sizes.size(run.figures)
 
 
-def scaling_of(runs: Runs) -> Scaling | None:
-    """By the batches of runs of several sizes; None where they are not known, or neither."""
-    batches = [(sizes.num_gpus(run.figures), batch(run)) for run in runs]
+def _scaling(runs: Sequence[MeasuredRun]) -> Scaling | None:
+    """By the batches of runs of several sizes; None where these are unknown, or fit neither."""
+    batches = [(num_gpus(run.figures), _batch(run)) for run in runs]
     if _all_equal([whole for _, whole in batches]):
         return "strong"
     if _all_equal([whole and whole / gpus for gpus, whole in batches]):
@@ -295,38 +271,38 @@ def scaling_of(runs: Runs) -> Scaling | None:
     return None
 
 
-def text_of_conditions(
-    conditions: Callable[[MeasuredRun], Mapping[str, Any]],
+def _text_of(
+    conditions: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> Callable[[MeasuredRun], str]:
-    """What gives a text for a run, equal where the `conditions`, which go by the run's own, are.
+    """Make a function that gives equal texts for runs with equal `conditions`.
 
-    Made once for all runs that share their own: of thousands most do.
+    These are derived once for all runs that share their own: of thousands most do.
     """
     texts: dict[int, str] = {}
 
     def text_of(run: MeasuredRun) -> str:
         shared = id(run.conditions)  # they live as long as the runs
         if shared not in texts:
-            texts[shared] = json.dumps(conditions(run), sort_keys=True)
+            texts[shared] = json.dumps(conditions(run.conditions), sort_keys=True)
         return texts[shared]
 
     return text_of
 
 
-def _without_batch(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in conditions.items() if key not in _FREE_KEYS}
+def _conditions_but_batch(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    compared = compared_conditions(conditions)
+    return {key: value for key, value in compared.items() if key not in _BATCH_KEYS}
 
 
-def _whole(run: MeasuredRun) -> float | str | None:
-    """What is equal where runs may be compared as strong scaling; that of no other run where there
-    is no batch."""
+def _whole_batch(run: MeasuredRun) -> float | str | None:
+    """Equal where runs may be compared as strong scaling; without a batch, unlike all others."""
     has_batch = run.conditions.get("train.batch_size") is not None
-    return batch(run) if has_batch else run.figures.run
+    return _batch(run) if has_batch else run.figures.run
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:
     known = [value for value in values if value]
-    return len(known) == len(values) > 0 and max(known) <= (1 + _SAME) * min(known)
+    return len(known) == len(values) > 0 and max(known) <= (1 + _SAME_BATCH) * min(known)
 
 
 _FREE = (
@@ -354,7 +330,7 @@ class Digests(NamedTuple):
 
 
 def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
-    """Those of each run's conditions.
+    """Return the digests of each run's conditions.
 
     Equal conditions are mostly one object, which is looked at once.
     """

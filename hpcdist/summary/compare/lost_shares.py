@@ -47,14 +47,14 @@ class Size(NamedTuple):
 
 
 def size_of(runs: Sequence[RunFigures], num_devices: int) -> Size:
-    """Means over the repeats."""
+    """Average the repeats."""
     found = [run.parts_s for run in runs if run.parts_s]
     parts_s = {part: mean(one[part] for one in found) for part in SHARES}
     return Size(runs, num_devices, parts_s, mean(map(overall_rate, runs)))
 
 
 def overall_rate(run: RunFigures) -> float:
-    """Samples per second over steps, checkpoints and what restarts cost."""
+    """Return the samples per second over steps, checkpoints and what restarts cost."""
     assert run.samples_per_s is not None
     assert run.step_time_s is not None
     assert run.parts_s is not None
@@ -62,14 +62,14 @@ def overall_rate(run: RunFigures) -> float:
 
 
 def against(size: Size, baseline: Size) -> Losses:
-    """What a size lost against the ideal of the smallest; nothing where it is that."""
+    """Divide what a size lost against the ideal of the smallest; that one lost nothing."""
     efficiency = size.rate / baseline.rate * baseline.num_devices / size.num_devices
     lost = lost_shares(size.parts_s, baseline.parts_s, efficiency)
     return _losses(size, lost, efficiency, [run.run for run in baseline.runs])
 
 
 def alone(size: Size) -> Losses:
-    """What is not computing, as far as that is known."""
+    """Count all that is not computing as lost, as far as that is known."""
     if size.runs[0].world_size == 1:  # it waits for nobody: that is its wrapper's own work
         parts_s = dict(size.parts_s)
         parts_s[FIXED] += parts_s.pop(COMMUNICATION)
@@ -81,7 +81,8 @@ def alone(size: Size) -> Losses:
 
 
 def common_straggler(runs: Sequence[RunFigures]) -> Straggler | None:
-    """Who held the others up in each run; on other hosts each time, it is the rank's own work."""
+    """Return who held the others up in every run; on other hosts each time, it is the rank's own
+    work."""
     found = [run.straggler for run in runs]
     if not found or any(one is None for one in found):
         return None
@@ -100,7 +101,7 @@ def common_straggler(runs: Sequence[RunFigures]) -> Straggler | None:
 
 
 def can_divide(run: RunFigures) -> bool:
-    """Whether there are steps that took time, and samples in them."""
+    """Return whether there are steps that took time, and samples in them."""
     rate = run.samples_per_s
     return bool(rate and rate.mean > 0 and run.parts_s and sum(run.parts_s.values()) > 0)
 

@@ -71,17 +71,17 @@ def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Spee
     the first variant; only done runs are counted."""
     by_name: dict[str, list[MeasuredRun]] = {}
     for run in runs:
-        by_name.setdefault(run.variant or "", []).append(run)
+        by_name.setdefault(run.figures.variant or "", []).append(run)
     variants = {name: _Variant(name, theirs) for name, theirs in by_name.items()}
     baseline = next(iter(variants.values()))
     comparison = Comparison(
-        id=runs[0].comparison or "",
+        id=runs[0].figures.comparison or "",
         baseline=baseline.name,
         variants=[_summarize(variant, baseline) for variant in variants.values()],
     )
     summaries = {variant.name: variant for variant in comparison.variants}
     first = comparison.variants[0]
-    return comparison, [_speedup(run, summaries[run.variant or ""], first) for run in runs]
+    return comparison, [_speedup(run, summaries[run.figures.variant or ""], first) for run in runs]
 
 
 def _summarize(variant: _Variant, baseline: _Variant) -> VariantSummary:

@@ -123,7 +123,7 @@ def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
 
 
 def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> bool:
-    """Those that are others now: a speed-up comes with the runs that a run is compared with."""
+    """Log the figures that changed: a speed-up comes with the runs that a run is compared with."""
     from mlflow.entities import Metric
 
     there = tracked.data.metrics

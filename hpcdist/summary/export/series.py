@@ -64,7 +64,7 @@ def read_history(path: Path) -> History:
 
 
 def final_figures(run: RunSummary) -> dict[str, float]:
-    """The figures of a whole run, by the names of series that have one point."""
+    """Return the figures of a whole run, by the names of series that have one point."""
     rate, step_time, accounting = run.samples_per_s, run.step_time_s, run.accounting
     usage, cost, reached = run.usage, run.cost, run.time_to_accuracy
     figures: dict[str, float | None] = {
@@ -175,8 +175,8 @@ _LEFT_OUT = frozenset({"name", "description"})
 
 
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
-    """The job of a spec.json, by dotted key; what is not set is left out, secrets are starred out,
-    and lists are JSON."""
+    """Return the job of a spec.json by dotted key; what is not set is left out, secrets are starred
+    out, and lists are JSON."""
     flat = dict(_flat(spec.job))
     if (torch := spec.versions.get("torch")) is not None:
         flat["torch"] = torch
@@ -186,7 +186,7 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
 
 
 def created_s(spec: RunSpec) -> float:
-    """Unix time at which the run was submitted; 0 where that is not known."""
+    """Return the Unix time at which the run was submitted; 0 where that is not known."""
     created = spec.created_s
     return created if created is not None and 0 < created < 1e12 else 0.0
 
@@ -218,7 +218,7 @@ class Moment(NamedTuple):
 
 
 def usage_moments(path: Path, attempt: int) -> Iterator[Moment]:
-    """What an attempt of a run used, in its order; nothing where it was not sampled."""
+    """Yield what an attempt of a run used, in its order; nothing where it was not sampled."""
     nodes = [
         _NodeWindows.of(record)
         for node, of_attempt, file in Run(path).usage_files()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.figures.rank import RankFigures, Tested
+from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
 from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.values import AttemptSummary, Cost, TimeToAccuracy
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
-    """Steps that were done again after restarts."""
+    """Count the steps that were done again after restarts."""
     lost = 0
     reached = 0
     for number in sorted(attempts):
         begun = [figures.first_step for figures in attempts[number]]
         first_step = min((step for step in begun if step is not None), default=reached)
         lost += max(0, reached - first_step)
-        ended = _largest_step(attempts[number])
+        ended = largest(figures.last_step for figures in attempts[number])
         # A rank that ends while it starts up says step 0.
         reached = max(first_step, ended or 0)
     return lost
@@ -77,7 +77,7 @@ def _by_host(ranks: list[RankFigures]) -> dict[str | None, list[RankFigures]]:
 def list_attempts(
     record: RunRecord, attempts: dict[int, list[RankFigures]]
 ) -> list[AttemptSummary]:
-    """Each attempt; that of the run's verdict is the last one's."""
+    """Describe each attempt; the run's verdict is that of the last one."""
     found = []
     for number in sorted({*attempts, *record.attempts}):
         known = record.attempts.get(number, AttemptRecord())
@@ -90,17 +90,12 @@ def list_attempts(
                 attempt=number,
                 life=known.life,
                 first_step=min(begun, default=None),
-                last_step=_largest_step(attempts.get(number, [])),
+                last_step=largest(figures.last_step for figures in attempts.get(number, [])),
                 kind=verdict.kind if verdict else None,
                 message=verdict.message if verdict else None,
             )
         )
     return found
-
-
-def _largest_step(ranks: Iterable[RankFigures]) -> int | None:
-    steps = (figures.last_step for figures in ranks)
-    return max((step for step in steps if step is not None), default=None)
 
 
 _HOUR_S = 3600.0
@@ -145,7 +140,7 @@ def cost_by_events(
 
 
 def with_accounting(cost: Cost | None, accounting: Accounting | None) -> Cost | None:
-    """The scheduler's word on the time overrules."""
+    """Correct the cost by the scheduler's books, which overrule the events."""
     if cost is None or accounting is None:
         return cost
     if accounting.elapsed_s:
@@ -196,7 +191,8 @@ _STEPS_OF_TARGET = 1_000
 
 
 def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
-    """Each test of a run that was better than all before it, its time from the first step on."""
+    """Return each test of a run that was better than all before it, its time from the first step
+    on."""
     bests: list[Tested] = []
     for test in _in_order(_of_lowest_rank(attempts)):
         if not bests or test.accuracy > bests[-1].accuracy:
@@ -218,7 +214,7 @@ def times_to_accuracy(
 
 
 def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
-    """When the target was reached first; None where nothing was tested."""
+    """Return when the target was reached first; None where nothing was tested."""
     if not bests:
         return None
     best = bests[-1].accuracy
@@ -244,7 +240,7 @@ def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
 
 
 def _compared_as(run: MeasuredRun) -> str:
-    return run.comparison or run.figures.job
+    return run.figures.comparison or run.figures.job
 
 
 def _rounded(accuracy: float) -> float:

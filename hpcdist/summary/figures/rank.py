@@ -65,7 +65,7 @@ class RankFigures(Struct, frozen=True, kw_only=True):
 
 
 def measure_rank(record: RankRecord) -> RankFigures:
-    """Figures of one rank in one attempt."""
+    """Compute the figures of one rank in one attempt."""
     measured = timing.drop_warm_up(record.windows)
     totals = StepTotals()
     totals.add(measured)

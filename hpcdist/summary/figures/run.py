@@ -59,10 +59,6 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
     """Each test that was better than all before it, from the first step on."""
     cpus_per_rank: float | None = None
     """Below 1 where ranks share CPUs."""
-    comparison: str | None = None
-    """Id of the comparison that it is a part of."""
-    variant: str | None = None
-    """Which variant of it."""
 
 
 def measure_run(
@@ -133,8 +129,6 @@ def measure_run(
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests=list_bests(attempts),
         cpus_per_rank=_cpus_per_rank(ranks),
-        comparison=record.comparison,
-        variant=record.variant,
     )
 
 
@@ -155,7 +149,7 @@ def place_run(
 
 
 def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
-    """Of the lowest rank that stepped, in all attempts."""
+    """Those of the lowest rank that stepped, in all attempts."""
     stepped = [figures for figures in ranks if figures.totals.steps]
     lowest = min((figures.rank for figures in stepped), default=None)
     if lowest is None:
@@ -173,7 +167,7 @@ def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, in
 
 
 def _gpus(start: Start) -> int | None:
-    """Of a node: a rank may drive several."""
+    """The GPUs of a node: a rank may drive several."""
     ranks = start.local_world_size
     return None if ranks is None else ranks * max(1, start.num_gpus or 1)
 
@@ -187,7 +181,7 @@ def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
 
 
 def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
-    """What each has on average; a CPU that several are bound to counts once."""
+    """The mean over the ranks; a CPU that several are bound to counts once."""
     starts = {figures.rank: figures.start for figures in ranks}.values()
     bound = [start for start in starts if start.cpus]
     cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
@@ -293,7 +287,7 @@ def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterato
 
 
 def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
-    """Of an attempt, by the ranks on the lowest one's host; None without a step."""
+    """The end of an attempt's work, by the ranks on the lowest one's host; None without a step."""
     if lowest.stepping_s is None:
         return None
     own = [figures.worked_until_s for figures in ranks if figures.start.host == lowest.start.host]
@@ -379,7 +373,7 @@ def _benchmark_results(ranks: Sequence[RankFigures]) -> dict[str, Any]:
 def _newest_of_lowest_rank(
     ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]
 ) -> T | None:
-    """What the newest attempt that has it says, by its lowest rank."""
+    """The value of the newest attempt that has one, by its lowest rank."""
     for figures in sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank)):
         value = read(figures)
         if value is not None:

@@ -97,7 +97,7 @@ def divide(
 def alike(
     parts_s: Mapping[str, float], baseline_s: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Both divided as far as the less divided one is."""
+    """Divide both as far as the less divided one is."""
     if bool(parts_s[UNDIVIDED]) == bool(baseline_s[UNDIVIDED]):
         return dict(parts_s), dict(baseline_s)
     return _coarse(parts_s), _coarse(baseline_s)
@@ -116,13 +116,13 @@ def lost_shares(
 
 
 def shares(parts_s: Mapping[str, float]) -> dict[str, float]:
-    """Of the whole."""
+    """Return the shares of the whole."""
     whole_s = sum(parts_s.values())
     return {part: parts_s[part] / whole_s for part in SHARES}
 
 
 def _own_parts(totals: StepTotals) -> dict[str, float]:
-    """Of one rank, seconds per step, just as it recorded them."""
+    """Seconds per step of one rank, just as it recorded them."""
     parts = dict.fromkeys(SHARES, 0.0)
     for phase, time_s in totals.phases_s.items():
         parts[_PHASES.get(phase, FIXED)] += time_s / totals.steps
@@ -194,7 +194,7 @@ class HeldUp(NamedTuple):
 
 
 def held_up_by(attempts: dict[int, list[RankFigures]], world_size: int) -> HeldUp:
-    """From the stretches of all attempts in which every rank recorded steps."""
+    """Compare the ranks in the stretches of all attempts in which every rank recorded steps."""
     if world_size < 2:
         return HeldUp()
     found: list[Stretch] = []
@@ -217,7 +217,7 @@ def held_up_by(attempts: dict[int, list[RankFigures]], world_size: int) -> HeldU
 
 
 def parts_of_run(attempts: dict[int, list[RankFigures]], held_up: HeldUp) -> dict[str, float]:
-    """Mean seconds per step by part, as `SHARES` has them; some rank recorded steps."""
+    """Return the mean seconds per step by share; some rank recorded steps."""
     by_rank: dict[int, list[StepTotals]] = defaultdict(list)
     saves_s: dict[int, float] = defaultdict(float)
     for ranks in attempts.values():

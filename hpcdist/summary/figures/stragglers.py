@@ -69,7 +69,8 @@ def cut(ranks: Sequence[Spans]) -> list[Stretch]:
 
 
 def rotating_s(stretches: Sequence[Stretch]) -> float:
-    """Seconds per step that the typical rank of each stretch waited for the slowest of it."""
+    """Return the seconds per step that the typical rank of each stretch waited for the slowest of
+    it."""
     steps = sum(stretch.steps for stretch in stretches)
     if not steps:
         return 0.0
@@ -107,7 +108,7 @@ def _paces(
 
 
 def _are_whole(spans: Spans, marks: Sequence[tuple[int, float]], steps: float) -> list[bool]:
-    """Whether all of so many steps are there between each two marks."""
+    """True between each two marks where so many steps are there."""
     done = list(map(sub, spans.last_steps, spans.first_steps))
     if sum(done) == spans.last_steps[-1] - spans.first_steps[0]:
         return [True] * (len(marks) - 1)
@@ -126,7 +127,7 @@ def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
 
 
 def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> list[float]:
-    """How much of `values`, one for each span, lies between each two marks."""
+    """The part of `values`, one for each span, that lies between each two marks."""
     before = [0.0, *accumulate(values)]
     at = [before[place] + part * values[place] for place, part in marks]
     return [end - begin for begin, end in pairwise(at)]

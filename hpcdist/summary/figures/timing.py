@@ -42,7 +42,7 @@ class Spans(Struct, frozen=True):
         return len(self.last_steps)
 
     def is_in_step_with(self, other: Spans) -> bool:
-        """Whether each span is of the same steps."""
+        """Return whether each span is of the same steps."""
         return self.last_steps == other.last_steps and self.first_steps == other.first_steps
 
 
@@ -95,18 +95,18 @@ class StepTotals:
         _add_counts(self.histogram, other.histogram)
 
     def own_time_s(self) -> float:
-        """Seconds of all steps without the wait for other ranks."""
+        """Return the seconds of all steps without the wait for other ranks."""
         return self.sum_s - self.phases_s.get("exposed_communication", 0.0)
 
 
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
-    """The windows of one rank and attempt that hold steps, without those of the warm-up."""
+    """Return the windows of one rank and attempt that hold steps, without those of the warm-up."""
     filled = [window for window in windows if window.steps > 0 and window.wall_s > 0]
     return filled[warm_up_length([window.wall_s / window.steps for window in filled]) :]
 
 
 def to_spans(windows: Sequence[Window]) -> Spans:
-    """The stretches of steps that windows cover."""
+    """Return the stretches of steps that windows cover."""
     phases_s = [window.phases_s for window in windows]
     return Spans(
         first_steps=[window.step - window.steps for window in windows],
@@ -120,7 +120,7 @@ def to_spans(windows: Sequence[Window]) -> Spans:
 
 
 def mean_rate(spans: Spans) -> float:
-    """Samples per second of one rank: all its samples in all its time."""
+    """Return the samples per second of one rank: all its samples in all its time."""
     return sum(spans.samples) / sum(spans.wall_s)
 
 
@@ -148,7 +148,8 @@ def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
 
 
 def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
-    """Of all ranks together, from the spans of every rank in every attempt, in the same order."""
+    """Return the samples of all ranks together, from the spans of every rank in every attempt, in
+    the same order."""
     by_rank: dict[int, list[int]] = {}
     for ranks in attempts:
         for place, spans in enumerate(ranks):
@@ -159,7 +160,7 @@ def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
 
 
 def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
-    """(samples per second of all ranks, seconds) for each window of the first rank."""
+    """Return (samples per second of all ranks, seconds) for each window of the first rank."""
     reference, *others = ranks
     rates = _rates(reference)
     is_covered = [True] * len(reference)
@@ -212,7 +213,7 @@ def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> 
 
 
 def step_time(totals: StepTotals) -> StepTime | None:
-    """Mean and sd, exact from the sums; percentiles from the histogram, within 1 %."""
+    """Return mean and sd, exact from the sums, and percentiles from the histogram, within 1 %."""
     if not totals.steps:
         return None
     mean_s = totals.sum_s / totals.steps
@@ -232,7 +233,7 @@ def _sd_from_sums(totals: StepTotals, mean_s: float) -> float | None:
 
 
 def percentile(totals: StepTotals, share: float) -> float | None:
-    """The step time that `share` of the steps do not exceed; None without a histogram."""
+    """Return the step time that `share` of the steps do not exceed; None without a histogram."""
     rank = math.ceil(share * sum(totals.histogram.values()))
     counted = 0
     for bucket in sorted(totals.histogram):
@@ -290,7 +291,7 @@ def warm_up_length(times_s: Sequence[float]) -> int:
 
 
 def _least_error(times_s: Sequence[float], most: int) -> int:
-    """How many to leave out, from 1 to `most`, for the smallest error of the others' mean."""
+    """The number to leave out, from 1 to `most`, for the smallest error of the others' mean."""
     shift_s = times_s[-1]  # so that no digits are lost where all are much alike
     slack = (1e-9 * shift_s) ** 2  # what rounding makes of no difference
     rest = [time_s - shift_s for time_s in times_s[most + 1 :]]

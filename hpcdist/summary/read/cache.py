@@ -67,7 +67,8 @@ class SummaryCache:
         self._known: dict[str, dict[str, Entry]] = {}
 
     def find(self, run: Run, fingerprint: Fingerprint) -> msgspec.Raw | None:
-        """What the run gave when its files were as they are now; None where that is not known."""
+        """Return what the run gave when its files were as they are now; None where that is not
+        known."""
         runs = str(run.path.parent)
         if runs not in self._known:
             self._known[runs] = self._read(runs)
@@ -139,7 +140,7 @@ class SummaryCache:
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/hpcdist/summary; raises RuntimeError where there is no home."""
+    """Return $XDG_CACHE_HOME/hpcdist/summary; raises RuntimeError where there is no home."""
     return files.user_cache() / "summary"
 
 
@@ -163,7 +164,7 @@ class Fingerprint(NamedTuple):
 
 
 def take_fingerprint(run: Run) -> Fingerprint:
-    """Of all files of a run that the summary reads; never fails."""
+    """Fingerprint all files of a run that the summary reads; never fails."""
     digest = hashlib.blake2b(digest_size=16)
     event_bytes = 0
     changed_ns = 0
@@ -180,7 +181,8 @@ def take_fingerprint(run: Run) -> Fingerprint:
 
 
 def code_version() -> str:
-    """Of the code that makes the figures: other code, other figures, whatever its version says."""
+    """Return a digest of the code that makes the figures: other code, other figures, whatever its
+    version says."""
     package = Path(__file__).parents[2]
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*.py")):

@@ -30,7 +30,7 @@ from hpcdist.summary.read.records import (
 
 
 def read_run(run: Run) -> RunRecord | Fault:
-    """What a run directory says of itself; a fault where it is none."""
+    """Read what a run directory says of itself; a fault where it is no run."""
     spec = run.read_spec()
     if spec is None or not is_run(run.path):
         return Fault(path=".", text=f"skipped, {_why_no_spec(run)}")
@@ -68,19 +68,19 @@ def _job_as_submitted(spec: RunSpec) -> dict[str, Any]:
 
 
 def read_ranks(run: Run) -> Iterator[RankRecord]:
-    """What every rank recorded in every attempt, one after the other."""
+    """Read what every rank recorded in every attempt, one after the other."""
     for rank, attempt, path in run.event_files():
         yield read_rank(path, rank=rank, attempt=attempt)
 
 
 def read_nodes(run: Run) -> Iterator[NodeRecord]:
-    """What was sampled of every node in every attempt, one after the other."""
+    """Read what was sampled of every node in every attempt, one after the other."""
     for node, attempt, path in run.usage_files():
         yield read_node(path, node=node, attempt=attempt)
 
 
 def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
-    """What one file of a node holds."""
+    """Read one file of a node."""
     found, faults = _read_events(path)
     return NodeRecord(
         node=node, attempt=attempt, begins=found["node"], windows=found["usage"], faults=faults
@@ -101,7 +101,7 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
 
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
-    """What one event file holds."""
+    """Read one event file of a rank."""
     found, faults = _read_events(path)
     return RankRecord(
         rank=rank,
@@ -121,8 +121,8 @@ def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
 
 
 def sentence(run: Run, fault: Fault) -> str:
-    """A fault, with the path as the user would type it: relative to the working directory where it
-    is below."""
+    """Return a fault with the path as the user would type it: relative to the working directory
+    where it is below."""
     path = run.path / fault.path
     try:
         return f"{path.relative_to(Path.cwd())}: {fault.text}"

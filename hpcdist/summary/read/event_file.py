@@ -46,7 +46,7 @@ class FirstWindow(AnyWindow, frozen=True, kw_only=True, gc=False):
 
 
 def to_window(first: FirstWindow) -> Window:
-    """The same, as it is written today."""
+    """Return the same, as it is written today."""
     same = {name: getattr(first, name) for name in AnyWindow.__struct_fields__}
     return Window(
         **same,
@@ -82,7 +82,7 @@ class DecodedFile(Struct, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no line holds anything."""
+        """True where no line holds anything."""
         return not (self.num_others or self.num_odd or self.num_torn or any(self.found.values()))
 
 

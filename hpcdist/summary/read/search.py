@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 def search_runs(folder: Path) -> Found:
-    """The runs in a folder and in folders below it; those of a sweep are beside its folder.
+    """Find the runs in a folder and in folders below it; those of a sweep are beside its folder.
 
     Raises RunDirectoryError where the folder cannot be read.
     """

@@ -9,14 +9,14 @@ from rich.console import Console
 from hpcdist.base.statistics import Interval
 from hpcdist.base.table import Column, Table, each
 from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
-from hpcdist.summary.compare.against import REGRESSIONS, Change, Comparison, Side
+from hpcdist.summary.compare.against import REGRESSIONS, Change, Changes, Side
 from hpcdist.summary.report.runs import gpus_column
 from hpcdist.summary.report.text import say, say_each
 
 _SHOWN = 5
 
 
-def print_changes(console: Console, comparison: Comparison) -> None:
+def print_changes(console: Console, comparison: Changes) -> None:
     """Print the conclusion, the changes, and remarks on how certain they are."""
     say(console, conclusion(comparison), style="bold")
     console.print()
@@ -25,7 +25,7 @@ def print_changes(console: Console, comparison: Comparison) -> None:
     say_each(console, _remarks(comparison))
 
 
-def conclusion(comparison: Comparison) -> str:
+def conclusion(comparison: Changes) -> str:
     """Return the outcome of the comparison in one sentence."""
     limit = f"{100 * comparison.threshold:g} %"
     worse = [change for change in comparison.changes if change.outcome in REGRESSIONS]
@@ -47,7 +47,7 @@ def conclusion(comparison: Comparison) -> str:
     return f"Regression: {'; '.join(parts)}; {limit} is allowed."
 
 
-def _doubt(comparison: Comparison) -> str:
+def _doubt(comparison: Changes) -> str:
     """Name the figure that may be slower after all."""
     doubted = [
         one for one in comparison.changes if one.change and one.change < -comparison.threshold
@@ -100,7 +100,7 @@ def _interval(interval: Interval) -> str:
     return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
 
 
-def _remarks(comparison: Comparison) -> Iterator[str]:
+def _remarks(comparison: Changes) -> Iterator[str]:
     changes = comparison.changes
     if any(change.over == "windows" for change in changes):
         yield (
