@@ -74,7 +74,7 @@ def test_a_wrong_cluster_is_a_profile_error(tmp_path, monkeypatch):
         hpcdist.submit("ddp", cluster="jura")
     with pytest.raises(ProfileError, match="partition: partition is 3, must be text"):
         hpcdist.submit("ddp", partition=3)
-    with pytest.raises(ProfileError, match="qos x is about a cluster"):
+    with pytest.raises(ProfileError, match="qos x is for a cluster"):
         hpcdist.submit("ddp", scheduler="local", qos="x")
     assert list(tmp_path.iterdir()) == []
 

@@ -79,7 +79,7 @@ class RunFailedError(HpcdistError):
 
     @property
     def host(self) -> str | None:
-        """Where that rank ran."""
+        """The host of that rank."""
         return self.verdict.host
 
     @property

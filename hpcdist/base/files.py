@@ -15,7 +15,7 @@ from hpcdist.base.text import as_utf8
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 USUAL_FILE = 0o666
-"""What the user's umask makes of it: for files that are to be shown to others."""
+"""The mode that the user's umask is applied to: for files that others may read."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the OSErrors of a disk, or a quota, that is full."""

@@ -1,4 +1,4 @@
-"""Which environment variables may be written down: a few that results depend on, and no secret."""
+"""Keep the environment variables that results depend on, and no secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with a token, and what bash computes when the job runs."""
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether a variable seems to hold a password, a token or the like."""
+    """Return True if a variable seems to hold a password, a token or the like."""
     if _PASSWORD_IN_URL.search(value):
         return True
     return bool(_SECRET.search(name)) and not _HARMLESS.fullmatch(value)

@@ -1,4 +1,4 @@
-"""What a program printed, as the lines that a terminal would show.
+"""Turn a program's output into the lines that a terminal would show.
 
 Progress bars write one line again and again: back to its begin by a carriage return, up to the bar
 above by an escape sequence. `TerminalLines` keeps the rows that can still change, and gives each
@@ -18,7 +18,7 @@ _MOST_ROWS = 64
 _LONGEST_LINE = 1 << 16
 """In characters; what is longer is cut, so that memory stays bounded."""
 _LONGEST_KEPT = 1000
-"""Of lines that were given already and could still be written over: bars are short."""
+"""Longest line that can be written over after it was given: bars are short."""
 _LONGEST_ESCAPE = 256
 _MOST_STYLES = 8
 _MOST_DIGITS = 6
@@ -73,7 +73,7 @@ class _Row:
         return line.rstrip(" ") if self.is_redrawn else line
 
     def is_open(self) -> bool:
-        """Whether it has text that was not given."""
+        """Return True if it has text that was not given."""
         text = self.text()
         return bool(text) and text != self.given
 

@@ -4,6 +4,7 @@ and the words of others made harmless.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,45 +14,49 @@ if TYPE_CHECKING:
 
 
 def one_line(text: str) -> str:
-    """Text that prints as one line: newlines and other control characters, with which a name could
-    act on the terminal, are escaped."""
+    """Return text that prints as one line: newlines and other control characters, with which a
+    name could act on the terminal, are escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def as_utf8(text: str) -> str:
-    """Text that any encoder takes: bytes of file names that are not UTF-8, which are halves of
-    surrogate pairs in it, are escaped."""
+    """Return text that any encoder takes: bytes of file names that are not UTF-8, which are halves
+    of surrogate pairs in it, are escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def listed(ranks: Sequence[int]) -> str:
-    """Ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; long lists as ranges."""
+    """Return ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; four in a row are a range."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    parts = _ranges(sorted(ranks))
+    parts = _ranges(sorted(ranks), at_least=4)
     return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
 
 
-def _ranges(ranks: Sequence[int]) -> list[str]:
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
+def format_ranges(numbers: Sequence[int]) -> str:
+    """Return `1-3, 7` for 1, 2, 3, 7."""
+    return ", ".join(_ranges(numbers, at_least=2))
+
+
+def _ranges(numbers: Sequence[int], *, at_least: int) -> list[str]:
+    """Return the numbers as text, so many or more in a row as a range."""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
         else:
-            parts.append([rank])
-    shown: list[str] = []
-    for part in parts:
-        shown.extend([f"{part[0]}-{part[-1]}"] if len(part) > 3 else [str(rank) for rank in part])
-    return shown
+            rows.append([number])
+    texts = [[f"{row[0]}-{row[-1]}"] if len(row) >= at_least else map(str, row) for row in rows]
+    return list(itertools.chain(*texts))
 
 
 _SIMILAR = 0.6  # difflib's own limit for a good match
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`; None where none is like it."""
+    """Return the known name that is most like `name`; None where none is like it."""
     import difflib
 
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=_SIMILAR)
@@ -59,7 +64,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest_first(name: str, known: Iterable[str]) -> list[str]:
-    """All known names, the one most like `name` first."""
+    """Return all known names, the one most like `name` first."""
     import difflib
 
     def unlikeness(other: str) -> tuple[float, str]:
@@ -71,7 +76,7 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
 UNDEFINED = "-"
 
 _LOPSIDED = 0.2
-"""Wider intervals reach farther up than down: they are told by their ends."""
+"""Wider intervals reach farther up than down: their ends are shown."""
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
@@ -84,15 +89,6 @@ def shown(text: str) -> str:
 def number_of(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def format_ranges(numbers: Sequence[int]) -> str:
-    """`1-3, 7` for 1, 2, 3, 7."""
-    known = set(numbers)
-    starts = [number for number in numbers if number - 1 not in known]
-    ends = [number for number in numbers if number + 1 not in known]
-    pairs = zip(starts, ends, strict=True)
-    return ", ".join(str(start) if start == end else f"{start}-{end}" for start, end in pairs)
 
 
 def decimals_for(values: Sequence[float]) -> int:
@@ -108,7 +104,7 @@ def column_decimals(values: Sequence[float]) -> int:
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
-    """The unit, in seconds and by name, in which a time is at least 1."""
+    """Return the unit, in seconds and by name, in which a time is at least 1."""
     return next((unit for unit in _TIME_UNITS if time_s >= unit[0]), _TIME_UNITS[-1])
 
 
@@ -150,9 +146,9 @@ def format_percent(share: float | None, decimals: int = 0) -> str:
 
 
 def whole_percents(shares: Sequence[float]) -> list[int]:
-    """Shares in whole percent that add up to their sum in whole percent.
+    """Return shares in whole percent that add up to their sum in whole percent.
 
-    Those whose rest weighs most are rounded up, so that none is off by 1 or more.
+    The shares with the largest rests are rounded up, so that none is off by 1 or more.
     """
     percents = [math.floor(100 * share) for share in shares]
     missing = round(100 * math.fsum(shares)) - sum(percents)
@@ -160,11 +156,6 @@ def whole_percents(shares: Sequence[float]) -> list[int]:
     for place in by_rest[:missing]:
         percents[place] += 1
     return percents
-
-
-def format_integer(value: int | None) -> str:
-    """A count, or a dash where it is not known."""
-    return UNDEFINED if value is None else f"{value:,}"
 
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
@@ -178,18 +169,14 @@ def show_bytes(number: float) -> str:
     while number >= 999.5 and unit < len(_UNITS) - 1:
         number /= 1000
         unit += 1
-    return f"{number:.0f} {_UNITS[unit]}" if unit == 0 or number >= 100 else _short(number, unit)
-
-
-def _short(number: float, unit: int) -> str:
-    return f"{number:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+    decimals = 0 if unit == 0 or number >= 100 else 1
+    return f"{number:.{decimals}f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
 def show_age(age_s: float) -> str:
     """`3 days`, `5 hours`, `1 minute`: the largest unit that it has one of, rounded down."""
     unit_s, name = next((unit for unit in _AGES if age_s >= unit[0]), _AGES[-1])
-    number = max(0, int(age_s / unit_s))
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+    return number_of(max(0, int(age_s / unit_s)), name)
 
 
 def show_binary(number: int) -> str:

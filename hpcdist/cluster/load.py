@@ -44,7 +44,7 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     shown: str
-    """What messages call it."""
+    """Its name in messages."""
     default: str | None
     clusters: dict[str, dict[str, Any]]
 
@@ -56,7 +56,7 @@ def profile_files() -> list[ProfileFile]:
 
 
 def user_file() -> Path:
-    """Where the user's file is, or would be."""
+    """Return the path of the user's file, whether it exists or not."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):  # such a value is to be ignored, the XDG specification says
         folder = os.path.expanduser("~/.config")
@@ -138,7 +138,7 @@ _SUFFIX = ".yaml"
 
 
 def shipped_names() -> list[str]:
-    """What can be copied."""
+    """Return the names of the shipped files."""
     return sorted(path.stem for path in _folder().glob(f"*{_SUFFIX}"))
 
 
@@ -187,7 +187,7 @@ NO_PROFILE = LoadedProfile(
     profile=ClusterProfile(),
     origins=dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN),
 )
-"""What a run on this machine has, whatever the files say."""
+"""The profile of a run on this machine, whatever the files say."""
 
 
 def load_profile(
@@ -293,7 +293,7 @@ def _unknown(
     if not files:
         how = f"copy {name} --write" if ships else "detect --write"
         return ProfileError(
-            f"{message}, for there is no hpcdist.yaml",
+            f"{message}, because there is no hpcdist.yaml",
             hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
             f"`hpcdist cluster {how}` makes one",
         )
@@ -328,7 +328,7 @@ def choose_cluster(
         return scheduler or wanted, loaded
     raise ProfileError(
         f"{loaded.origins['scheduler']}: cluster {loaded.name} is for {wanted}, not {scheduler}",
-        hint=f"leave the scheduler {scheduler} away, or choose another cluster with --cluster",
+        hint=f"leave out the scheduler {scheduler}, or choose another cluster with --cluster",
     )
 
 
@@ -337,6 +337,6 @@ def _refuse_on_this_machine(cluster: str | None, flags: Mapping[str, Flag]) -> N
     given += [f"{flag.name} {flag.value}" for flag in flags.values()]
     if given:
         raise ProfileError(
-            f"{given[0]} is about a cluster, and the run is to be on this machine",
-            hint="leave one of the two away",
+            f"{given[0]} is for a cluster, but the run is on this machine",
+            hint="leave out one of the two",
         )

@@ -22,7 +22,7 @@ LSF_OPTIONS = ["-J", "-q", "-P", "-n", "-R", "-W", "-o", "-gpu", "-w", "-r"]
 
 
 class LsfOptions(Section, frozen=True, kw_only=True):
-    """What differs between LSF sites; read by LSF alone."""
+    """Differences between LSF sites; read by LSF alone."""
 
     options: list[str] = msgspec.field(default_factory=LSF_OPTIONS.copy)
     """Options of bsub that hpcdist may send, besides those in directives. It also knows -ti: end
@@ -30,14 +30,14 @@ class LsfOptions(Section, frozen=True, kw_only=True):
     gpu: str | None = "num={gpus}:mode=exclusive_process"
     """Value of -gpu; {gpus} is the number per host. null: the option is not sent."""
     gpu_rusage: str | None = None
-    """How GPUs are asked for in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
+    """Request for GPUs in -R rusage[...], such as ngpus_excl_p={gpus}, in place of -gpu."""
     mem_per: Literal["slot", "host", "job"] = "slot"
-    """What the site's rusage[mem=...] is counted per."""
+    """The unit that the site's rusage[mem=...] is counted per."""
     mem_unit: Literal["suffix", "KB", "MB", "GB"] = "suffix"
     """Unit of rusage[mem=...]: written out, as in mem=5000MB, or the site's (LSF_UNIT_FOR_LIMITS)
     behind a bare number."""
     launcher: str = "blaunch -z {host} {command}"
-    """How a command is started on another host of the job."""
+    """Command that starts another on a host of the job."""
 
 
 class ClusterProfile(Section, frozen=True, kw_only=True):
@@ -52,10 +52,10 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     qos: str | None = None
     """Quality of service (Slurm)."""
     constraint: str | None = None
-    """What the nodes must have: features (Slurm's --constraint), or what stands in LSF's
+    """Features that the nodes must have (Slurm's --constraint), or the content of LSF's
     select[...]."""
     gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for: --gpus-per-node=N (LSF: as lsf.gpu says), --gres=gpu:N (Slurm), or
+    """Request for GPUs: --gpus-per-node=N (LSF: as lsf.gpu says), --gres=gpu:N (Slurm), or
     none, where nodes have no GPUs or are given whole."""
     gpu_type: str | None = None
     """Type of the GPUs, as in --gres=gpu:a100:2, or gmodel= of LSF's -gpu; unset: any."""
@@ -75,6 +75,6 @@ class ClusterProfile(Section, frozen=True, kw_only=True):
     """Further options for the scheduler, such as --exclusive, one per item; of LSF's -R the
     sections are merged with hpcdist's own."""
     lsf: LsfOptions = LsfOptions()
-    """What differs between LSF sites."""
+    """Differences between LSF sites."""
     python: str | None = None
     """Interpreter that runs the job; unset: the one that submits."""

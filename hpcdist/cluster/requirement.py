@@ -70,7 +70,7 @@ def write_requirement(requirement: Requirement) -> str:
 
 
 def rusage_value(rusage: str, resource: str) -> str | None:
-    """How much of a resource is asked for, as it is written."""
+    """Return the amount of a resource that is asked for, as it is written."""
     for usage in _usages(rusage):
         for term in usage:
             name, _, value = term.partition("=")
@@ -107,7 +107,7 @@ def _without(usage: list[str], names: set[str]) -> list[str]:
 
 
 _JOINED = {"select": _both, "rusage": _rusage}
-"""How two of a section become one; others are lists with colons."""
+"""Section -> function that joins two of it; others are lists with colons."""
 
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
@@ -119,7 +119,7 @@ def placeholders(text: str) -> list[str]:
 
 
 def has_stray_brace(text: str) -> bool:
-    """Whether there is a brace that belongs to no name."""
+    """Return True if there is a brace that belongs to no name."""
     return bool(re.search(r"[{}]", _PLACE.sub("", text)))
 
 

@@ -120,7 +120,7 @@ def _directive(text: str, options: Mapping[tuple[str, ...], str]) -> Iterator[Pr
 
 
 def _is_option(text: str, name: str) -> bool:
-    """Whether a directive is this option: --mem=4G, --mem 4G, -N2; not --mem-per-cpu, nor -gpu."""
+    """Return True if a directive is this option: --mem=4G, --mem 4G, -N2; not --mem-per-cpu."""
     word = re.split(r"[\s=]", text, maxsplit=1)[0]
     if word == name:
         return True
@@ -146,7 +146,7 @@ Problem = tuple[str, str, str]
 """The key, what is wrong with it, and what to do."""
 
 KNOWN_OPTIONS = (*LSF_OPTIONS, "-ti")
-"""What lsf.options may list: what hpcdist knows how to send."""
+"""Options that lsf.options may list: hpcdist knows how to send them."""
 
 _PLACES = {
     "gpu": ("gpus",),
@@ -176,7 +176,7 @@ LSF_KEYS = {
 
 
 def lsf_problems(section: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the section, whose values have the right types."""
+    """Yield the mistakes in the section, whose values have the right types."""
     yield from _options(section.get("options", []))
     for key, known in _PLACES.items():
         if (text := section.get(key)) is not None:
@@ -191,7 +191,7 @@ def lsf_problems(section: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def requirement_problems(directive: str) -> Iterator[Problem]:
-    """What is wrong with a directive that is -R: it must go together with hpcdist's own."""
+    """Yield the mistakes in a directive that is -R: it must go together with hpcdist's own."""
     try:
         text = requirement_of(directive)
         sections = {} if text is None else parse_requirement(text)

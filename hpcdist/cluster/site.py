@@ -1,4 +1,4 @@
-"""What a site offers, as its scheduler's commands print it, and a first hpcdist.yaml of that."""
+"""A site, as its scheduler's commands describe it, and a first hpcdist.yaml for it."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Site(Struct, frozen=True, kw_only=True):
     gpu_request: Literal["gpus-per-node", "gres"]
     partitions: tuple[Partition, ...]
     accounts: tuple[str, ...] = ()
-    """Those that the user may charge; empty where they are not known."""
+    """Accounts that the user may charge; empty where they are not known."""
     lsf: LsfOptions = LsfOptions()
-    """How LSF wants to be asked there."""
+    """LSF's options there."""
     partitions_share_nodes: bool = False
     """The partitions have the same nodes, as far as is known: one profile says all there is."""
     notes: tuple[str, ...] = ()
-    """What could not be found out."""
+    """Sentences on what could not be found out."""
 
 
 def ask(*command: str) -> str:
-    """What a command of the scheduler prints; raises SchedulerError as `run_command` does."""
+    """Return the output of a scheduler's command; raises SchedulerError as `run_command` does."""
     return run_command(command, timeout_s=_TIMEOUT_S).stdout
 
 

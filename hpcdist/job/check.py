@@ -20,7 +20,7 @@ from hpcdist.job.spec import LARGEST
 
 Path = tuple[str, ...]
 Origin = Callable[[Path], str]
-"""Names the place that a key's value came from: the job file, a flag, or --set."""
+"""Path of a key -> the name of the place its value came from: a job file, a flag, or --set."""
 
 _Section = TypeVar("_Section", bound=msgspec.Struct)
 
@@ -46,7 +46,7 @@ def convert_values(
 
 
 class _Mistake:
-    """What msgspec says of a value, such as "Expected `int` >= 1 - at `$.resources.nodes`"."""
+    """An error of msgspec, such as "Expected `int` >= 1 - at `$.resources.nodes`"."""
 
     def __init__(
         self, text: str, values: Mapping[str, Any], struct: type[msgspec.Struct], origin: Origin
@@ -68,7 +68,7 @@ class _Mistake:
             self._path = (*self._path, key)
 
     def explain(self, whole: str) -> JobError:
-        """Say it in the words of the user."""
+        """Return the error in the words of the user."""
         if field := _ABOUT_FIELD.match(self._problem):
             explain = self._unknown if field[1] == "contains unknown" else self._missing
             return explain(field[2], whole)
@@ -150,7 +150,7 @@ def _quotes_hint(wanted: inspect.Type, value: Any) -> str | None:
 
 
 def accepts(annotation: Any, value: Any) -> bool:
-    """Whether a field with this annotation takes the value."""
+    """Return True if a field with this annotation takes the value."""
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
@@ -204,7 +204,7 @@ def _literals(wanted: inspect.Type) -> list[Any]:
 
 
 def _wanted(wanted: inspect.Type) -> str:
-    """What a value of this type is called."""
+    """Return the name of a type in messages."""
     if isinstance(wanted, inspect.UnionType):
         return " or ".join(_wanted(part) for part in wanted.types)
     if isinstance(wanted, inspect.LiteralType):

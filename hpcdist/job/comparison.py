@@ -40,7 +40,7 @@ SHORT_NAMES = {
     "time": "resources.time_limit_min",
     "max_restarts": "launch.max_restarts",
 }
-"""What a sweep may call a key: as the options of `hpcdist submit` do."""
+"""Short names of keys in a sweep, as in the options of `hpcdist submit` -> the keys."""
 
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
@@ -78,7 +78,7 @@ def with_axes(axes: Axes, others: Mapping[str, Sequence[Any]]) -> Axes:
 
 
 def combinations(axes: Axes, source: str) -> dict[str, dict[str, Any]]:
-    """What a point is called -> the values of its keys, in the order in which they are run."""
+    """Return the points, in the order in which they are run: name -> the values of the keys."""
     number = math.prod(map(len, axes.values()))
     if not 2 <= number <= MAX_POINTS:
         raise JobError(
@@ -107,14 +107,14 @@ _SIZE = "resources."
 
 
 class _ComparingFile(Section, frozen=True, kw_only=True):
-    """What both kinds of files may say."""
+    """The keys of both kinds of files."""
 
     description: str = ""
     """One line for `hpcdist jobs`."""
     repeat: Count = 3
-    """How often each variant is run; --repeat comes before it."""
+    """Number of runs of each variant; --repeat comes before it."""
     resources: Resources = Resources()
-    """What all variants ask for, unless they say otherwise."""
+    """Resources of all variants, unless they say otherwise."""
     set: dict[str, Any] = msgspec.field(default_factory=dict)
     """Values of keys, with dots, of all variants."""
 
@@ -156,9 +156,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Key -> the value that all variants take by default."""
     variants: dict[str, Variant]
     source: str
-    """What messages call the file."""
+    """The file's name in messages."""
     axes: Axes = {}
-    """Of a file that sweeps a job: the values of which the variants are the combinations."""
+    """If the file sweeps a job: the values whose combinations are the variants."""
 
     def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
         """With other values, which the user gave, on its axes, or on more of them; raises
@@ -182,7 +182,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return {**self.shared, **given, **own}
 
     def _place_of(self, variant: str, key: str, value: Any) -> str:
-        """Where the value of a variant's key stands."""
+        """Return the place of the value of a variant's key, for messages."""
         if self.axes:
             return f"{self.source}: sweep at {variant}: {key}={show(value)}"
         return f"{self.source}: compare.{variant}.set.{key}={show(value)}"
@@ -192,7 +192,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return JobError(
             f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
             f"variant {variant!r}, and makes it that variant",
-            hint=f"leave it away, or {own}",
+            hint=f"leave {typed.name} out, or {own}",
         )
 
 
@@ -283,7 +283,7 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     path: str
     error: str | None = None
-    """What is wrong with it, if it cannot be submitted."""
+    """The mistake in it, if it cannot be submitted."""
 
 
 def list_jobs() -> list[JobListing]:

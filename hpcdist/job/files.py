@@ -1,4 +1,4 @@
-"""Where jobs are found, by name or path, and reading job files.
+"""Find jobs by name or path, and read job files.
 
 A name means ./jobs/NAME.yaml, then the jobs that ship with hpcdist; a path means a job file
 (.yaml, .yml), or else a Python script, which may be a folder or a zip file with a `__main__.py`.
@@ -24,8 +24,8 @@ LOCAL_JOBS = Path("jobs")
 YAML_SUFFIX = ".yaml"
 
 NameKind = Literal["job", "module", "program"]
-"""What a name is that a job is asked for by: that of a job or a path; of a module, as after -m; of
-a program, as after --no-python."""
+"""The kind of a name: that of a job or a path; of a module, as after -m; of a program, as after
+--no-python."""
 
 _KINDS: dict[str, Literal["yaml", "script"]] = {
     YAML_SUFFIX: "yaml",
@@ -38,18 +38,18 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that says what to submit."""
 
     path: Path
-    """Of a module or a program, its name."""
+    """The path of the file; for a module or a program, its name."""
     name: str = ""
-    """Of a module or a program, as it was given: ./NAME is not NAME."""
+    """For a module or a program, its name as the user gave it: ./NAME is not NAME."""
     shown: str
-    """What messages call it: the path as given, or the name of a shipped job."""
+    """Its name in messages: the path as given, or the name of a shipped job."""
     kind: Literal["yaml", "script", "module", "program"]
     hides_script: bool = False
     """A script by the name of the job would be run if there were no such job."""
 
 
 def find_named(name: str, kind: NameKind) -> JobFile:
-    """What a name of this kind means; a module or a program need not be there."""
+    """Return the file that a name of this kind means; a module or a program need not exist."""
     if kind == "job":
         return find_job(name)
     option = {"module": "-m", "program": "--no-python"}[kind]
@@ -98,7 +98,7 @@ def read_job_file(file: JobFile) -> dict[str, Any]:
 
 
 def compares(values: Mapping[str, Any]) -> bool:
-    """Whether the keys of a job file are those of one that compares jobs."""
+    """Return True if the keys of a job file are those of one that compares jobs."""
     return "workload" not in values and ("compare" in values or "sweep" in values)
 
 

@@ -160,7 +160,8 @@ def check_arguments(
 
 
 def load_call(path: Path) -> Call:
-    """What `pickle_call` made; PermissionError where others may write or read the file."""
+    """Return the call that `pickle_call` pickled; PermissionError where others may write or read
+    the file."""
     with open_private(path) as file:
         call: Call = pickle.load(file)  # noqa: S301 - the user's own
     return call

@@ -87,8 +87,8 @@ class LeftOut:
     package: str
     change: Change
     imported_at: Place | None = None
-    """Where it may be imported before the change or may not, which decides what it reads; None: it
-    is imported after the change."""
+    """The place of an import that may run before the change or after it; None: it is imported after
+    the change."""
 
     def reason(self) -> str:
         """Why, as the beginning of a sentence."""
@@ -105,7 +105,7 @@ class LeftOut:
         )
 
     def remedy(self) -> str:
-        """What keeps the package imported once per node."""
+        """Return what to do to have the package imported once per node."""
         name = self.change.name
         if name is None:
             return "name the variables and their values in the text, or set them where you submit"
@@ -116,7 +116,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Preload:
-    """What is imported before the fork."""
+    """The imports before the fork."""
 
     steps: list[Change | str] = field(default_factory=list)
     """Changes of the environment, and the modules that are imported in it, in order."""
@@ -128,7 +128,7 @@ class Preload:
         return [step for step in self.steps if isinstance(step, str)]
 
     def notes(self) -> list[str]:
-        """What the user should know, a sentence for each change that keeps packages out."""
+        """Return a sentence for each change of the environment that keeps packages out."""
         packages: dict[tuple[str, str], list[str]] = {}
         for left in self.left_out:
             packages.setdefault((left.reason(), left.remedy()), []).append(left.package)
@@ -194,7 +194,7 @@ def heavy_imports(
 def notes_on_imports(
     path: Path, *, first_on_path: Path | None = None, function: str | None = None
 ) -> list[str]:
-    """What the user should know before a program is submitted, of its imports."""
+    """Return notes for the user on the imports of a program that is to be submitted."""
     environ = _WhereItWillRun(os.environ, OMP_NUM_THREADS="")
     try:
         found = heavy_imports(path, first_on_path=first_on_path, function=function, environ=environ)
@@ -225,8 +225,8 @@ def readers(name: str | None) -> frozenset[str]:
 def plan_preload(
     events: Iterable[Event], *, needs_dynamo: bool, shadowed: Container[str] = ()
 ) -> Preload:
-    """What can be imported before the fork, of what a program does. Where a module of the user's
-    has the name of a package (`shadowed`), what imports that package would get the user's."""
+    """Return the imports of a program that can be made before the fork. Where a module of the
+    user's has the name of a package (`shadowed`), packages that import that one are left out."""
     plan = _Plan(needs_dynamo=needs_dynamo)
     for event in events:
         if isinstance(event, Change):
@@ -289,7 +289,7 @@ class _Plan:
         self._meet(_ALL, event.place, is_certain=False)
 
     def end(self) -> Preload:
-        """What is imported perhaps can be imported: nothing has changed that it would read."""
+        """Import what is imported perhaps: nothing has changed that it would read."""
         for module in self._wanted:
             package = _package(module)
             self._meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
@@ -332,7 +332,7 @@ class _Plan:
             self._steps.append(module)
 
     def _unknown_to(self, package: str) -> Change | None:
-        """What was changed that the package would read, to what is not known."""
+        """Return a change to an unknown value that the package would read."""
         changes = self._unknown.values()
         return next((change for change in changes if package in readers(change.name)), None)
 

@@ -51,21 +51,21 @@ class LoadedJob(msgspec.Struct, frozen=True, kw_only=True):
     overrides: list[str] = []
     """Flags and --set, each as key=value."""
     script_args: list[str] = []
-    """What was given for the script after `--`."""
+    """Arguments of the script, given after `--`."""
     origins: dict[str, str] = {}
     """Keys that were given outside of the job file -> what messages call the flag."""
     notes: list[str] = []
-    """What the user should know of what the name means."""
+    """Notes for the user on the meaning of the name."""
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """A value for one key, given outside of the job file."""
 
     name: str
-    """What messages call it: --nodes, or --set train.lr=x."""
+    """Its name in messages: --nodes, or --set train.lr=x."""
     value: Any
     text: str | None = None
-    """As the user typed it, where it was typed."""
+    """The value as the user typed it; None where it was not typed."""
 
 
 def load_job(
@@ -157,7 +157,7 @@ def parse_override(text: str) -> tuple[str, Flag]:
 
 
 class _Origins:
-    """Where the value of a key came from: the flag that set it or a part of it, or the file."""
+    """The places that values came from: the flag that set a key or a part of it, or the file."""
 
     def __init__(self, source: str, flag_names: Mapping[str, str]) -> None:
         self._source = source
@@ -338,7 +338,7 @@ _FINDERS: dict[type[JobSpec], Callable[[ScriptJob, JobFile, _Origins], str]] = {
     ModuleJob: _module_file,
     ProgramJob: _program_file,
 }
-"""What finds and checks the file of a job whose code is known by another name than its path."""
+"""Job whose code is not named by its path -> function that finds and checks the code's file."""
 
 
 def _with_absolute_paths(job: JobSpec) -> JobSpec:

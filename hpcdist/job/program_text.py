@@ -38,7 +38,7 @@ OF_EACH_RANK = frozenset(
 own."""
 
 UNKNOWN: Any = object()
-"""The value of what the text does not tell."""
+"""The value of an expression that the text does not determine."""
 
 _MOST_FILES = 500
 _INSTALLED = frozenset(("site-packages", "dist-packages"))
@@ -121,7 +121,7 @@ Event: TypeAlias = Change | Import
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What a program imports and sets, in order."""
+    """The imports of a program, and the variables that it sets, in order."""
 
     events: list[Event] = field(default_factory=list)
     sources: list[bytes] = field(default_factory=list)
@@ -217,7 +217,7 @@ class _Reader:
         self._environment = _Environment(environ)
         self._installed = installed
         self._folders = [path.parent]
-        """Where the program looks for modules first."""
+        """Folders that the program looks for modules in first."""
         self._modules: dict[str, _File | None] = {}
         self._file: _File
         self._line = 1
@@ -286,8 +286,8 @@ class _Reader:
                 return
 
     def run_the_rest(self) -> None:
-        """What is never mentioned may be called all the same. What own modules but the first import
-        then is left to the ranks."""
+        """Follow functions that are never mentioned: they may be called all the same. What those of
+        own modules import is left to the ranks."""
         events = self.program.events
         for node, file in [one for functions in self._functions.values() for one in functions]:
             before = len(events)
@@ -297,8 +297,8 @@ class _Reader:
                 events[before:] = [event for event in events[before:] if isinstance(event, Change)]
 
     def _declare(self, body: Sequence[ast.stmt], used: Container[str]) -> None:
-        """What the top of a file defines for a function that is sent without it: with it go the
-        modules that it uses, perhaps by others."""
+        """Follow the top of a file for a function that is sent without it: the modules that it uses
+        go with it, and others perhaps."""
         for node in body:
             if isinstance(node, ast.Try):
                 self._declare(node.body, used)
@@ -456,7 +456,7 @@ class _Reader:
 
     @contextmanager
     def _perhaps(self) -> Iterator[None]:
-        """What is followed here may not run."""
+        """Follow code that may not run."""
         before, self._is_certain = self._is_certain, False
         try:
             yield
@@ -465,7 +465,7 @@ class _Reader:
 
     @contextmanager
     def _later(self, file: _File) -> Iterator[None]:
-        """What is followed here may run at any time from here on."""
+        """Follow code that may run at any time from here on."""
         before = self._in_function, self._file, self._line
         self._in_function, self._file = True, file
         try:
@@ -511,8 +511,8 @@ class _Reader:
         self._file, self._line = before
 
     def _is_own(self, top: str) -> bool:
-        """Whether a package is the user's: below a folder of the program, or found elsewhere than
-        where packages are installed, by PYTHONPATH for example."""
+        """Return True if a package is the user's: below a folder of the program, or found outside
+        the folders of installed packages, by PYTHONPATH for example."""
         if any((at / f"{top}.py").exists() or (at / top).is_dir() for at in self._folders):
             return True
         if top in self._installed:
@@ -539,8 +539,8 @@ class _Reader:
     # Expressions.
 
     def _look(self, node: ast.AST, *, is_whole: bool = False) -> None:
-        """What an expression mentions and sets. `is_whole`: it is all of a statement; what is set
-        within another expression counts as set perhaps."""
+        """Follow what an expression mentions and sets. `is_whole`: it is all of a statement; within
+        another expression, a variable is set perhaps."""
         if isinstance(node, ast.Call):
             with nullcontext() if is_whole else self._perhaps():
                 self._look_at_call(node)
@@ -627,7 +627,7 @@ class _Reader:
             self._set(UNKNOWN, UNKNOWN)
 
     def load_dotenv(self, node: ast.Call) -> None:
-        """As python-dotenv does it without a path: from the folder of the calling file upwards."""
+        """Look for a file as python-dotenv does: from the folder of the calling file upwards."""
         if node.args or node.keywords:
             self._set(UNKNOWN, UNKNOWN)
             return
@@ -663,7 +663,7 @@ class _Reader:
     # Values.
 
     def _value(self, node: ast.expr) -> Any:
-        """What an expression is worth, or UNKNOWN; nothing is looked at that it sets."""
+        """Return the value of an expression, or UNKNOWN; what it sets is not followed."""
         if isinstance(node, ast.Constant):
             return node.value
         evaluate = _VALUES.get(type(node))

@@ -53,8 +53,8 @@ def find_main(path: str) -> ModuleSpec | None:
 
 
 def finder_of(path: str) -> PathEntryFinderProtocol | None:
-    """What finds modules in an entry of sys.path, as it is now; None where it is no folder and no
-    zip file."""
+    """Return a finder of the modules in an entry of sys.path as it is now; None where it is neither
+    a folder nor a zip file."""
     for hook in sys.path_hooks:
         try:
             finder = hook(path)
@@ -144,7 +144,7 @@ def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
 
 
 def _is_binary(path: str) -> bool:
-    """Whether a file begins like a program or like data, which may be too large to be read."""
+    """Return True if a file begins like a program or like data, which may be too large to read."""
     try:
         if not os.path.isfile(path):
             return False
@@ -236,8 +236,8 @@ def _find_below(parent: ModuleSpec, name: str) -> ModuleSpec | None:
 
 
 def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """As the import system does; packages in editable mode may have a finder of their own. Without
-    a path, `python -m` looks into the working directory first."""
+    """Ask the finders of the import system; packages in editable mode may have one of their own.
+    Without a path, `python -m` looks into the working directory first."""
     for finder in sys.meta_path:
         if finder is PathFinder:
             spec = find_in_folders(name, [os.getcwd(), *sys.path] if path is None else path)
@@ -251,7 +251,7 @@ def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 def _name_hint(name: str) -> str:
     if name.endswith(SUFFIX) or "/" in name:
         stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
-        return f"leave -m away to run a file; as a module it would be {stem}"
+        return f"run a file without -m; as a module it would be {stem}"
     return "give it as in an import statement: package.module"
 
 
@@ -286,7 +286,7 @@ def _names(folder: str) -> Iterator[str]:
 
 
 def _is_package(folder: Path) -> bool:
-    """Whether it holds modules, be it without an __init__.py, or packages that do."""
+    """Return True if a folder holds modules, with or without an __init__.py, or packages."""
     try:
         entries = list(folder.iterdir())
     except OSError:

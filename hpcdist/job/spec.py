@@ -1,4 +1,4 @@
-"""What a job is, as typed and frozen values: the sections and keys of a job file.
+"""Jobs as typed and frozen values: the sections and keys of a job file.
 
 Every struct here is a section of a job file; the line under a field says what the key means. The
 loader (`hpcdist.job`) makes them from YAML and flags; nothing else changes them.
@@ -30,7 +30,7 @@ class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Resources(Section, frozen=True, kw_only=True):
-    """What the job asks of the scheduler."""
+    """Resources that the job asks the scheduler for."""
 
     nodes: Annotated[int, Meta(ge=1, le=100_000)] = 1
     """Number of nodes."""
@@ -45,7 +45,7 @@ class Resources(Section, frozen=True, kw_only=True):
 
 
 class Model(Section, frozen=True, kw_only=True):
-    """Which model is trained."""
+    """The model."""
 
     name: str = "fashion_cnn"
     """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class."""
@@ -57,7 +57,7 @@ class Model(Section, frozen=True, kw_only=True):
 
 
 class Data(Section, frozen=True, kw_only=True):
-    """Which data are read, and how."""
+    """The data, and how they are read."""
 
     name: str = "digits"
     """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
@@ -74,12 +74,12 @@ class Data(Section, frozen=True, kw_only=True):
     test_samples: Count | None = None
     """Use only the first so many test samples."""
     split: Literal["auto", "stratified"] = "auto"
-    """Which photographs are for testing: auto (as the data set's own files say, where it has some),
+    """Choice of the test photographs: auto (as the data set's own files say, where it has some),
     or stratified (a fifth of each class)."""
     size: Count | None = None
     """Scale photographs to so many pixels square while they are read; unset: as they are."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
-    """What is done to each training image: none, light, heavy, or a list of torchvision's v2
+    """Transforms of training images: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
     device_transform: Literal["auto"] | bool = "auto"
     """Transform images a batch at a time where the model is, by kornia, not one by one by the CPUs:
@@ -87,7 +87,7 @@ class Data(Section, frozen=True, kw_only=True):
     drawn, and pixels differ a little. auto: on GPUs, where decoder is fast, kornia is installed,
     whole batches can have every transform, and images are of one size before random crops."""
     bad_files: Literal["skip", "refuse"] = "skip"
-    """What is done about files that are no image: skip (counted and named) or refuse."""
+    """Handling of files that are no image: skip (counted and named) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"
     """exact (the pixels of PIL, faster where that can be had), fast (not bit for bit those pixels),
     pil."""
@@ -96,8 +96,8 @@ class Data(Section, frozen=True, kw_only=True):
     cache: Literal["auto"] | bool = "auto"
     """Keep decoded photographs in memory that the ranks of a node share; auto: where they fit."""
     handover: Literal["uint8", "float32"] = "uint8"
-    """What workers hand over: uint8, brought to float32 a batch at a time where the model is, or
-    float32, a sample at a time."""
+    """Type of the pixels that workers hand over: uint8, brought to float32 a batch at a time where
+    the model is, or float32, a sample at a time."""
     pin_memory: Literal["auto"] | bool = "auto"
     """Page-locked batches, for GPUs; auto: where the ranks have GPUs."""
     prefetch_factor: Count = 2
@@ -105,11 +105,11 @@ class Data(Section, frozen=True, kw_only=True):
     persistent_workers: bool = True
     """Keep workers from one epoch to the next."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
-    """How workers are started."""
+    """Start method of the workers."""
 
 
 class Train(Section, frozen=True, kw_only=True):
-    """How the model is trained."""
+    """Training: steps, optimizer and precision."""
 
     epochs: Count = 10
     """Passes over the training data."""
@@ -177,24 +177,24 @@ _LIGHTNING_NAMES = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
 
 
 class Checkpoint(Section, frozen=True, kw_only=True):
-    """When checkpoints are saved, and what a run starts from."""
+    """Checkpoints: when they are saved, and which one a run starts from."""
 
     every_epochs: CountOrZero = 1
     """Save after so many epochs; 0: not at epochs."""
     every_steps: CountOrZero = 0
     """Save after so many optimizer steps; 0: not at steps."""
     keep: Count = 2
-    """How many of the newest checkpoints stay on disk."""
+    """Number of the newest checkpoints that stay on disk."""
     resume: str | None = None
     """Start from this checkpoint, or from the newest in this folder or run directory; relative to
     where the job is submitted."""
 
 
 class Launch(Section, frozen=True, kw_only=True):
-    """How the ranks are started, watched and ended."""
+    """Start, supervision and end of the ranks."""
 
     max_restarts: CountOrZero = 0
-    """How often the ranks are started again after a failure."""
+    """Number of times that the ranks are started again after a failure."""
     hang_timeout_s: PositiveOrZero | None = None
     """End the run after so many seconds without a step; 0: never. Unset: 600 for trainers, never
     for scripts, for which new output counts as a step too."""
@@ -205,11 +205,11 @@ class Launch(Section, frozen=True, kw_only=True):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
     join_timeout_s: Positive = 300.0
-    """How long the agents of all nodes wait for each other."""
+    """Seconds that the agents of all nodes wait for each other."""
     grace_s: PositiveOrZero = 0.5
-    """How long a rank has to end after SIGTERM before SIGKILL."""
+    """Seconds that a rank has to end after SIGTERM before SIGKILL."""
     warning_s: PositiveOrZero = 120.0
-    """How long before resources.time_limit_min the ranks are asked to save a checkpoint and stop;
+    """Seconds before resources.time_limit_min at which the ranks are asked to save a checkpoint;
     at most a quarter of the limit."""
     requeue: bool = True
     """Have the scheduler start the job again after a stop before its end or the loss of a node,
@@ -217,24 +217,24 @@ class Launch(Section, frozen=True, kw_only=True):
 
 
 class Record(Section, frozen=True, kw_only=True):
-    """What the ranks record."""
+    """Events that the ranks record."""
 
     enabled: bool = True
     """Record step timings; the first and last event of a rank are always written."""
     window_s: Positive = 0.25
     """Shortest window of steps that one event sums up, in seconds."""
     usage_s: PositiveOrZero = 5.0
-    """How often what the ranks use of GPUs, CPUs and memory is sampled, in seconds, and more often
-    within the first minute; 0: never."""
+    """Seconds between samples of the use of GPUs, CPUs and memory, which is sampled more often in
+    the first minute; 0: never."""
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
-    """What every job has, whatever its workload."""
+    """The keys of every job, whatever its workload."""
 
     name: str
     """Name of the job: the file's name without .yaml, or the script's."""
     workload: str
-    """What every rank runs."""
+    """The kind of program that every rank runs."""
     description: str = ""
     """One line for `hpcdist jobs`."""
     resources: Resources = Resources()
@@ -259,7 +259,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
 
 
 class TrainingJob(JobSpec, frozen=True, kw_only=True):
-    """What all jobs have that train a model (workloads: train, lightning)."""
+    """The keys of all jobs that train a model (workloads: train, lightning)."""
 
     model: Model = Model()
     data: Data = Data()
@@ -277,7 +277,7 @@ class TrainJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["train"] = "train"
     strategy: Literal["single", "data_parallel", "ddp", "fsdp"] = "ddp"
-    """How the model is spread: single (one rank), data_parallel (one rank for a node's GPUs), ddp
+    """Distribution of the model: single (one rank), data_parallel (one rank for a node's GPUs), ddp
     (a copy per rank), fsdp (parameters, gradients and optimizer state cut up over the ranks)."""
 
     @property
@@ -287,11 +287,11 @@ class TrainJob(TrainingJob, frozen=True, kw_only=True):
 
 
 class LightningJob(TrainingJob, frozen=True, kw_only=True):
-    """The same training by PyTorch Lightning's Trainer (workload: lightning)."""
+    """Training by PyTorch Lightning's Trainer (workload: lightning)."""
 
     workload: Literal["lightning"] = "lightning"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How the model is spread over the ranks; auto: ddp where there are several; fsdp: FSDP2, by
+    """Distribution of the model over the ranks; auto: ddp where there are several; fsdp: FSDP2, by
     Lightning's ModelParallelStrategy."""
 
 
@@ -311,7 +311,7 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
 
     @property
     def is_given_by_path(self) -> bool:
-        """Whether the user named the file, and not what Python or the shell finds it by."""
+        """True if the user named the file, not what Python or the shell finds it by."""
         return True
 
 
@@ -363,7 +363,7 @@ class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
     python_path: list[str] = []
     """Folders that the ranks import modules from, as the submitting process did."""
     modules: list[str] = []
-    """What every node imports once, before its ranks are forked."""
+    """Modules that every node imports once, before its ranks are forked."""
 
 
 class CheckJob(JobSpec, frozen=True, kw_only=True):
@@ -371,11 +371,11 @@ class CheckJob(JobSpec, frozen=True, kw_only=True):
 
     workload: Literal["check"] = "check"
     timeout_s: Positive = 60.0
-    """How long a rank waits for the others, in seconds."""
+    """Seconds that a rank waits for the others."""
 
 
 class Allreduce(Section, frozen=True, kw_only=True):
-    """What the all-reduce benchmark measures."""
+    """Measurements of the all-reduce benchmark."""
 
     sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = (
         1_024,
@@ -413,7 +413,7 @@ class AllreduceJob(JobSpec, frozen=True, kw_only=True):
 
 
 class Inference(Section, frozen=True, kw_only=True):
-    """What the inference benchmark measures."""
+    """Measurements of the inference benchmark."""
 
     batch_sizes: tuple[Annotated[int, Meta(ge=1, le=10_000_000)], ...] = (1, 8, 64, 512)
     """Images per call, over all GPUs together; each is measured."""
@@ -457,8 +457,8 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
 
 
 class LoadedData(Section, frozen=True, kw_only=True):
-    """Which data are loaded, and in which ways: each way is measured in every combination with the
-    others."""
+    """The data, and the ways in which they are loaded: each is measured in every combination with
+    the others."""
 
     name: str = "faces"
     root: OneOrSeveral[str | None] = None
@@ -476,7 +476,7 @@ class LoadedData(Section, frozen=True, kw_only=True):
     batch_size: OneOrSeveral[Count] = 64
     """Samples per batch and rank."""
     transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"
-    """What is done to each image: none, light, heavy, or a list of torchvision's v2 transforms. A
+    """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. A
     list in which everything is a preset's name or a list has several that are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
     device_transform: OneOrSeveral[Literal["auto"] | bool] = "auto"
@@ -503,7 +503,7 @@ class TimedModel(Section, frozen=True, kw_only=True):
 
 
 class Dataload(Section, frozen=True, kw_only=True):
-    """How long is measured, and what it is compared with."""
+    """Time of the measurements, and the step that they are compared with."""
 
     max_time_s: Positive = 60.0
     """About how long one combination is measured, in seconds."""
@@ -539,11 +539,12 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
 """Workload, as the key `workload` names it -> what a job with that workload may say."""
 
 FILE_JOB_TYPES = {name: kind for name, kind in JOB_TYPES.items() if kind is not FunctionJob}
-"""Those that a job file can describe."""
+"""Workloads that a job file can describe."""
 
 
 def warning_before_s(launch: Launch, limit_min: float | None) -> float:
-    """How long before a time limit the ranks are told to stop: a quarter of it at most."""
+    """Return the seconds before a time limit at which the ranks are asked to stop: a quarter of it
+    at most."""
     return launch.warning_s if limit_min is None else min(launch.warning_s, limit_min * 60 / 4)
 
 

@@ -42,7 +42,8 @@ def call_command(
     environment: Mapping[str, str] | None = None,
     text: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """The same, whatever its exit code; `text` is its standard input."""
+    """Run a command as `run_command`, but return what it wrote whatever its exit code is; `text` is
+    its standard input."""
     try:
         return subprocess.run(
             argv,

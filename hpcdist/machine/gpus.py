@@ -28,7 +28,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int
     total_bytes: int
     holders: list[str] = []
-    """Who holds it, such as `python (pid 41, user ann)`; empty where no process is seen."""
+    """Its processes, such as `python (pid 41, user ann)`; empty where none is seen."""
 
     @property
     def is_idle(self) -> bool:

@@ -15,7 +15,8 @@ from hpcdist.machine.cgroups import CGROUPS, Group, bounding_groups
 from hpcdist.machine.process import descendants
 
 _SHARE = 0.5
-"""Of what is free: gloo and NCCL have buffers of their own, and other programs want some."""
+"""The usable share of free memory: gloo and NCCL have buffers of their own, and other programs
+need some."""
 
 
 class _Names(NamedTuple):
@@ -72,7 +73,8 @@ def memory_left(membership: str | None = None, root: Path = CGROUPS) -> int | No
 
 
 def kernel_kills(membership: str | None = None, root: Path = CGROUPS) -> int:
-    """How often the kernel's out-of-memory killer has struck in this process's memory cgroup."""
+    """Return the number of processes that the kernel's out-of-memory killer has ended in this
+    process's memory cgroup."""
     for group in bounding_groups("memory", membership, root, with_parents=False):
         count = _number_in(group.folder / _names(group).kills, "oom_kill")
         if count is not None:

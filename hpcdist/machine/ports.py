@@ -45,7 +45,7 @@ def listen(address: str, port_range: tuple[int, int] | None) -> socket.socket:
 
 
 def ports_are_free(address: str, port_range: tuple[int, int] | None, number: int) -> bool:
-    """Whether so many ports of the range can be taken now."""
+    """Return True if so many ports of the range can be taken now."""
     with contextlib.ExitStack() as held:
         try:
             for _ in range(number):

@@ -1,5 +1,5 @@
-"""What Linux offers to keep a tree of processes together: adoption, reaping, start times, and an
-end with the parent's.
+"""Keep a tree of processes together by Linux's means: adoption, reaping, start times, and an end
+with the parent's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def kill_descendants() -> None:
 
 
 def is_cleaner(pid: int) -> bool:
-    """Whether a process frees the shared memory of others when they are gone."""
+    """Return True if a process frees the shared memory of others when they are gone."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -104,7 +104,8 @@ def exit_status(pid: int, limit_s: float) -> int:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """What tells this process from a later one with the same pid; None where it has ended."""
+    """Return the identity of a process, which a later one with its pid lacks; None where it has
+    ended."""
     start_ticks = _start_ticks(pid)
     if start_ticks is None:
         return None
@@ -114,7 +115,7 @@ def identify(pid: int) -> ProcessId | None:
 
 
 def is_alive(process: ProcessId) -> bool | None:
-    """Whether the very process still runs; None where it is on another machine."""
+    """Return True if that very process still runs; None where it is on another machine."""
     if process.host != socket.gethostname():
         return None
     return process.boot_id == _boot_id() and _start_ticks(process.pid) == process.start_ticks

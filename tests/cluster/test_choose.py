@@ -45,5 +45,5 @@ def test_a_profile_can_be_for_this_machine(profiles):
 
 
 def test_an_option_about_a_cluster_contradicts_a_run_on_this_machine(profiles):
-    with pytest.raises(ProfileError, match="--qos high is about a cluster"):
+    with pytest.raises(ProfileError, match="--qos high is for a cluster"):
         choose_cluster("local", None, {"qos": Flag(name="--qos", value="high")})
