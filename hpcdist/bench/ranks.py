@@ -1,4 +1,4 @@
-"""What the benchmarks' workloads share: their process group, and leaving when they are told to."""
+"""The ranks of a benchmark: their process group, what they exchange, and how they stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUP_TIMEOUT = timedelta(days=1)
 
 @contextmanager
 def process_group(context: RankContext, backend: str) -> Iterator[None]:
-    """The group of all ranks, on the rank's device where the backend uses it."""
+    """Join the group of all ranks, on the rank's device where the backend uses it."""
     import torch
 
     device = torch.device(context.device)
@@ -29,81 +29,88 @@ def process_group(context: RankContext, backend: str) -> Iterator[None]:
         yield
 
 
-def alive(context: RankContext) -> None:
-    """Tell the agent that something goes on."""
-    if context.progress is not None:
-        context.progress.alive()
+class BenchmarkRank:
+    """One rank's part of a benchmark, which the benchmarks extend."""
 
+    def __init__(self, context: RankContext) -> None:
+        self.context = context
 
-def finish_step(context: RankContext, number: int) -> None:
-    """Tell the agent that so many measurements are done."""
-    if context.progress is not None:
-        context.progress.step(number)
+    def say(self, message: str) -> None:
+        """Print a line into the log of rank 0."""
+        if self.context.rank == 0:
+            self.context.say(message)
 
+    def note(self, message: str) -> None:
+        """Record a note for the summary, once."""
+        if self.context.rank == 0:
+            self.context.note(message)
 
-def should_stop(context: RankContext) -> bool:
-    """Whether to leave before the next measurement; all ranks ask equally often."""
-    return context.progress is not None and context.progress.should_stop()
+    def alive(self) -> None:
+        """Show the agent that the rank makes progress."""
+        if self.context.progress is not None:
+            self.context.progress.alive()
 
+    def finish_step(self, number: int) -> None:
+        """Show the agent that so many measurements are done."""
+        if self.context.progress is not None:
+            self.context.progress.step(number)
 
-def is_asked_to_stop(context: RankContext) -> bool:
-    """Whether to cut a measurement short; ranks learn it at different moments, and those that
-    measure together have to agree."""
-    return context.progress is not None and context.progress.is_asked_to_stop()
+    def should_stop(self) -> bool:
+        """Return whether to leave before the next measurement; all ranks ask equally often."""
+        return self.context.progress is not None and self.context.progress.should_stop()
 
+    def is_asked_to_stop(self) -> bool:
+        """Return whether to cut a measurement short. Ranks learn it at different moments, and those
+        that measure together have to agree."""
+        return self.context.progress is not None and self.context.progress.is_asked_to_stop()
 
-def leave(context: RankContext) -> None:
-    """Come to the boundary where all stop, once all ranks know that a measurement was cut short."""
-    while not should_stop(context):
-        pass
+    def leave(self) -> None:
+        """Wait for the boundary where all stop, once all know that a measurement was cut short."""
+        while not self.should_stop():
+            pass
 
+    def stopped(self, done: int, planned: int) -> SystemExit:
+        """Note how many measurements were done, and return what to raise."""
+        if self.context.rank == 0:
+            message = f"stopped when it was asked to, after {done} of {planned} measurements"
+            self.context.events.write("note", message=message)
+            self.context.say(message)
+        return SystemExit(EXIT_STOPPED)
 
-def stop(context: RankContext, done: int, planned: int, what: str) -> SystemExit:
-    """What to raise after `done` measurements of those planned, with all that is known written."""
-    if context.rank == 0:
-        message = f"stopped when it was asked to, after {done} of {planned} {what}"
-        context.events.write("note", message=message)
-        context.say(message)
-    return SystemExit(EXIT_STOPPED)
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank, in every rank."""
+        import torch.distributed as dist
 
+        values: list[Any] = [None] * self.context.world_size
+        with self._waiting():
+            dist.all_gather_object(values, value)
+        return values
 
-@contextmanager
-def waiting(context: RankContext) -> Iterator[None]:
-    """Give signs of life while this rank only waits for others, which give their own.
+    def largest(self, value: float) -> float:
+        """Wait for all ranks, and return the largest of their values."""
+        import torch
+        import torch.distributed as dist
 
-    Without them the agent would take a long measurement of another rank for a hang of this one.
-    """
-    over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(context, over), daemon=True)
-    beat.start()
-    try:
-        yield
-    finally:
-        over.set()
-        beat.join()
+        tensor = torch.tensor([value], dtype=torch.float64)
+        with self._waiting():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor.item())
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Give signs of life while this rank only waits for others, which give their own.
 
-def _beat(context: RankContext, over: threading.Event) -> None:
-    while not over.wait(_BEAT_S):
-        alive(context)
+        Without them the agent would take a long measurement of another rank for a hang of this one.
+        """
+        over = threading.Event()
+        beat = threading.Thread(target=self._beat, args=(over,), daemon=True)
+        beat.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beat.join()
 
-
-def gather(context: RankContext, value: Any) -> list[Any]:
-    """What every rank has, in every rank, by rank."""
-    import torch.distributed as dist
-
-    found: list[Any] = [None] * context.world_size
-    with waiting(context):
-        dist.all_gather_object(found, value)
-    return found
-
-
-def largest(context: RankContext, value: float) -> float:
-    """Of what all ranks say, once all have."""
-    import torch
-    import torch.distributed as dist
-
-    told = torch.tensor([value], dtype=torch.float64)
-    with waiting(context):
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return float(told.item())
+    def _beat(self, over: threading.Event) -> None:
+        while not over.wait(_BEAT_S):
+            self.alive()

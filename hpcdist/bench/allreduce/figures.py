@@ -24,7 +24,7 @@ Pair = tuple[int, int]
 SLOW_SHARE = 0.5
 """A pair is slow below this share of what the best quarter of all pairs reach."""
 
-_LEAST_PAIRS = 3  # of two, none can be told to be the odd one
+_LEAST_PAIRS = 3  # of two, either could be the slow one
 _SHOWN_PAIRS = 3
 
 
@@ -93,7 +93,7 @@ class Latency(Struct, frozen=True, kw_only=True):
 
 
 class AllreduceSummary(Struct, frozen=True, kw_only=True):
-    """What all-reduces over all ranks, and between pairs of nodes, took."""
+    """The result of the benchmark: all-reduces over all ranks, and between pairs of nodes."""
 
     ranks: int
     dtype: str | None
@@ -105,23 +105,23 @@ class AllreduceSummary(Struct, frozen=True, kw_only=True):
 
 
 def algorithm_bandwidth(num_bytes: int, time_s: float) -> float:
-    """Bytes per second; 0 where no time passed."""
+    """Return bytes per second; 0 where no time passed."""
     return num_bytes / time_s if time_s > 0 else 0.0
 
 
 def bus_bandwidth(num_bytes: int, time_s: float, num_ranks: int) -> float:
-    """Bytes per second over each rank's link; 0 for one rank, which sends nothing."""
+    """Return bytes per second over each rank's link; 0 for one rank, which sends nothing."""
     return algorithm_bandwidth(num_bytes, time_s) * 2 * (num_ranks - 1) / num_ranks
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that `share` of them do not exceed."""
+    """Return the smallest of the values that `share` of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def tournament(num_nodes: int) -> list[list[Pair]]:
-    """All pairs of nodes in rounds, in each of which every node has at most one partner.
+    """Arrange all pairs of nodes in rounds, in which every node has at most one partner.
 
     A round-robin tournament by the circle method: one node stays, the others go round. It takes
     about as many rounds as there are nodes, where one pair after the other takes half the square.
@@ -137,12 +137,11 @@ def tournament(num_nodes: int) -> list[list[Pair]]:
 
 
 def one_by_one(num_nodes: int) -> list[list[Pair]]:
-    """All pairs of nodes, a round each."""
     return [[pair] for pair in combinations(range(num_nodes), 2)]
 
 
 def plan_rounds(machines: list[str]) -> list[list[Pair]]:
-    """How the nodes' pairs are measured; `machines` tells, by node, where it runs.
+    """Plan the rounds in which pairs are measured; `machines` has the machine of each node.
 
     Pairs of different machines use links of their own, and are measured at once: with 64 nodes, 63
     measurements last as long as 2,016 otherwise would. Simulated nodes on one machine would take
@@ -153,14 +152,17 @@ def plan_rounds(machines: list[str]) -> list[list[Pair]]:
 
 
 def pair_bandwidth(num_bytes: int, median_time_s: float) -> float:
-    """Bus bandwidth in bytes per second that a pair is judged by: a slow link is slow each time,
-    while one stall of a busy node would pull the mean of a few all-reduces below any limit."""
+    """Return the bus bandwidth that a pair is judged by, in bytes per second.
+
+    A slow link is slow each time, while a single stall of a busy node would pull the mean of a few
+    all-reduces below any limit.
+    """
     return bus_bandwidth(num_bytes, median_time_s, 2)
 
 
 def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:
-    """Pairs below half of what the best quarter reach, the slowest first; none where there are too
-    few to tell."""
+    """Return the pairs below half of what the best quarter reach, the slowest first; none where
+    there are too few."""
     if len(bandwidths) < _LEAST_PAIRS:
         return []
     limit = SLOW_SHARE * usual_bandwidth(bandwidths.values())
@@ -169,16 +171,16 @@ def slow_pairs(bandwidths: Mapping[Pair, float]) -> list[Pair]:
 
 
 def next_to_confirm(bandwidths: Mapping[Pair, float], confirmed: Container[Pair]) -> Pair | None:
-    """The slowest of the slow pairs that were measured only once; None where there is none.
+    """Return the slowest of the slow pairs that were measured only once; None where there is none.
 
-    Asked after each measurement: what is measured again may raise the limit, below which there may
-    then be others.
+    Call it after each measurement: a pair that is measured again may raise the limit, so that
+    others are below it.
     """
     return next((pair for pair in slow_pairs(bandwidths) if pair not in confirmed), None)
 
 
 def usual_bandwidth(bandwidths: Iterable[float]) -> float:
-    """What the best quarter of pairs reach.
+    """Return the bandwidth that the best quarter of pairs reach.
 
     One slow node slows all of its pairs: with 4 nodes half of all pairs, with 3 nodes two of three,
     so that their median would itself be slow.
@@ -188,26 +190,26 @@ def usual_bandwidth(bandwidths: Iterable[float]) -> float:
 
 
 def common_node(pairs: Iterable[Pair]) -> int | None:
-    """The one node that belongs to all of several pairs; None where there is none."""
-    found = [set(pair) for pair in pairs]
-    if len(found) < 2:  # of a single pair, either could be the cause
+    """Return the node that belongs to all of several pairs; None where there is none."""
+    nodes = [set(pair) for pair in pairs]
+    if len(nodes) < 2:  # of a single pair, either could be the cause
         return None
-    common = set.intersection(*found)
+    common = set.intersection(*nodes)
     return common.pop() if len(common) == 1 else None
 
 
 def summarize(
     collectives: Sequence[Collective], pairs: Sequence[NodePair]
 ) -> AllreduceSummary | None:
-    """Of one rank's events; None where it measured no all-reduce."""
+    """Return the figures of one rank's events; None where it measured no all-reduce."""
     measured = {event.bytes: event for event in collectives if event.bytes and event.iterations}
     if not measured:
         return None
     sizes = [_size_figures(measured[number]) for number in sorted(measured)]
-    found = {
+    by_nodes = {
         event.nodes: _pair_figures(event) for event in pairs
     }  # a later event corrects an earlier
-    slow = slow_pairs({nodes: pair.bus_bytes_per_s for nodes, pair in found.items()})
+    slow = slow_pairs({nodes: pair.bus_bytes_per_s for nodes, pair in by_nodes.items()})
     first = next(iter(measured.values()))
     return AllreduceSummary(
         ranks=first.ranks,
@@ -218,8 +220,8 @@ def summarize(
             p95_time_s=sizes[0].p95_time_s,
         ),
         sizes=sizes,
-        pairs=[found[nodes] for nodes in sorted(found)],
-        slow_pairs=[found[nodes] for nodes in slow],
+        pairs=[by_nodes[nodes] for nodes in sorted(by_nodes)],
+        slow_pairs=[by_nodes[nodes] for nodes in slow],
     )
 
 
@@ -228,17 +230,17 @@ def _size_figures(event: Collective) -> SizeFigures:
 
 
 def allreduce_sentences(summary: AllreduceSummary) -> list[str]:
-    """Latency and bandwidth, then what is slow."""
+    """Return sentences on latency and bandwidth, then on slow pairs."""
     best = max(summary.sizes, key=lambda size: size.bus_bytes_per_s)
     latency = summary.latency
     checked = all(size.checked for size in summary.sizes)
-    told = (
+    sentence = (
         f"all-reduce over {number_of(summary.ranks, 'rank')}: "
         f"{format_time(latency.median_time_s)} with {show_binary(latency.bytes)} "
         f"(p95 {format_time(latency.p95_time_s)}){_bandwidth(best)}; "
         f"{'all sums right' if checked else 'sums not checked'}."
     )
-    return [told, *_pair_sentences(summary)]
+    return [sentence, *_pair_sentences(summary)]
 
 
 def _bandwidth(best: SizeFigures) -> str:
@@ -260,17 +262,17 @@ def _pair_sentences(summary: AllreduceSummary) -> list[str]:
         return [f"No pair of nodes is slow: all of {len(summary.pairs):,} reach {limit}."]
     listed = "; ".join(map(_pair_words, summary.slow_pairs[:_SHOWN_PAIRS]))
     more = len(summary.slow_pairs) - _SHOWN_PAIRS
-    told = (
+    sentence = (
         f"Slow pairs of nodes, below half of the {show_bytes(usual)}/s that the best quarter "
         f"reach: {listed}"
         f"{f'; and {more:,} more' if more > 0 else ''}."
     )
     common = common_node(pair.nodes for pair in summary.slow_pairs)
     if common is None:
-        return [told]
+        return [sentence]
     pair = next(pair for pair in summary.slow_pairs if common in pair.nodes)
     host = shown(pair.hosts[pair.nodes.index(common)])
-    return [told, f"Node {common} ({host}) is in all of them: look at its link first."]
+    return [sentence, f"Node {common} ({host}) is in all of them: look at its link first."]
 
 
 def _pair_words(pair: PairFigures) -> str:

@@ -41,19 +41,19 @@ class Measured:
     num_ranks: int
     num_bytes: int
     total_time_s: float
-    """For all of them, one after the other, on the slowest rank."""
+    """Of all calls together, on the slowest rank."""
     times_s: list[float]
-    """Of each, on the slowest rank."""
+    """Of each call, on the slowest rank."""
     planned: int
-    """As many as there would have been, had no rank been told to leave."""
+    """Number of calls that there would have been, had no rank been asked to leave."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that were planned were measured."""
+        """Whether all planned calls were measured."""
         return len(self.times_s) == self.planned
 
     def to_event(self) -> dict[str, Any]:
-        """The figures as fields of an event."""
+        """Return the figures as fields of an event."""
         mean_s = self.total_time_s / len(self.times_s)
         return {
             "operation": "all_reduce",
@@ -77,12 +77,11 @@ def measure_all_reduce(
     alive: Callable[[], None] = lambda: None,
     is_to_leave: Callable[[], bool] = lambda: False,
 ) -> Measured | None:
-    """All-reduces of a whole buffer, in place, by all ranks of a group (None: of all ranks).
+    """Time all-reduces of a whole buffer, in place, by all ranks of a group (None: all ranks).
 
     All ranks start each measurement together, after a barrier. `alive` is called after each
-    all-reduce that the host has waited for. Where `is_to_leave` says so on one rank, all end with
-    what they have; None where that is nothing. Raises WrongSumError; leaves zeros in the
-    buffer.
+    all-reduce that the host has waited for. Where `is_to_leave` returns True on one rank, all ranks
+    stop and return what they have, or None. Raises WrongSumError; leaves zeros in the buffer.
     """
     num_ranks = dist.get_world_size(group)
     if setting.check:
@@ -129,7 +128,7 @@ def _time_in_chunks(
     estimate_s: float,
     all_stay: Callable[[], bool],
 ) -> tuple[float, list[float]]:
-    """Seconds of all calls together, and of each; what the ranks ask each other is not in it."""
+    """Return seconds of all calls together, and of each, without the questions between ranks."""
     at_once = max(1, int(_CHUNK_S / estimate_s)) if estimate_s > 0 else planned
     total_s = 0.0
     times_s: list[float] = []
@@ -148,7 +147,6 @@ def _iterations(estimate_s: float, setting: Allreduce) -> int:
 def _time_calls(
     call: Callable[[], None], number: int, device: torch.device, alive: Callable[[], None]
 ) -> list[float]:
-    """Seconds of all calls together, then of each."""
     timed = _time_on_gpu if device.type == "cuda" else _time_on_cpu
     return timed(call, number, alive)
 
@@ -168,7 +166,7 @@ def _differences(readings: list[float]) -> list[float]:
 
 
 def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None]) -> list[float]:
-    """The host only queues: events on the stream tell when each was done."""
+    """Time calls by events on the stream, since the host only queues them."""
     make_event: Any = torch.cuda.Event  # has no types
     events = [make_event(enable_timing=True) for _ in range(number + 1)]
     begin_s = time.perf_counter()
@@ -186,11 +184,11 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
 
 
 def _slowest(values: list[float], device: torch.device, group: Any) -> list[float]:
-    """Each value's largest over the ranks."""
+    """Return the largest of each value over the ranks."""
     tensor = torch.tensor(values, dtype=torch.float64, device=device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
-    found: list[float] = tensor.tolist()
-    return found
+    largest: list[float] = tensor.tolist()
+    return largest
 
 
 def _wait_for(device: torch.device) -> None:
@@ -199,7 +197,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
-    """Put what this rank contributes into all of a buffer."""
+    """Fill a buffer with what this rank contributes."""
     place = _places(buffer, num_ranks)
     block = (place % num_ranks == rank) * (1 + place % _VALUES)
     block += ((place + 1) % num_ranks == rank) * 2
@@ -239,13 +237,13 @@ def _wrong_sums(
 
 
 def _places(buffer: Tensor, num_ranks: int) -> Tensor:
-    """Indices of a block that fits the buffer, and after which the contributions repeat."""
+    """Return the indices of a block that fits the buffer; after it the contributions repeat."""
     period = _VALUES * num_ranks
     num_periods = max(1, _BLOCK_NUMBERS // period)
     return torch.arange(min(buffer.numel(), num_periods * period), device=buffer.device)
 
 
 def _parts(buffer: Tensor, length: int) -> Iterator[Tensor]:
-    """Pieces of a buffer: what is compared at once needs memory, too."""
+    """Cut a buffer into pieces, as comparing needs memory, too."""
     for begin in range(0, buffer.numel(), length):
         yield buffer[begin : begin + length]

@@ -14,16 +14,7 @@ from hpcdist.bench.allreduce.figures import (
     pair_bandwidth,
     plan_rounds,
 )
-from hpcdist.bench.ranks import (
-    alive,
-    finish_step,
-    gather,
-    is_asked_to_stop,
-    leave,
-    process_group,
-    should_stop,
-    stop,
-)
+from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.job.check import check_each_once
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, AllreduceJob
@@ -40,8 +31,7 @@ _PAIR_BYTES = 16 << 20
 
 
 class AllreduceWorkload(Workload[AllreduceJob]):
-    """Measures all sizes, then all pairs of nodes; ranks that were asked to stop leave with
-    EXIT_STOPPED."""
+    """Measures all sizes, then all pairs of nodes."""
 
     def check(self) -> None:
         """Raise JobError for sizes that cannot be measured."""
@@ -92,7 +82,7 @@ class AllreduceWorkload(Workload[AllreduceJob]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """What the ranks tell each other of themselves."""
+    """Where a rank is, and how much memory is free there."""
 
     node: int
     host: str
@@ -101,36 +91,33 @@ class _Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
-    """What the ranks of a pair tell all others."""
+class _PairOutcome:
+    """What the ranks of a pair measured."""
 
     figures: dict[str, Any]
-    """Empty where they were told to leave before they had any."""
+    """Fields of its event; empty where a rank had to leave before there were any."""
     is_whole: bool
 
 
-def _told(measured: Measured | None) -> _Told:
+def _pair_outcome(measured: Measured | None) -> _PairOutcome:
     if measured is None:
-        return _Told(figures={}, is_whole=False)
-    return _Told(figures=measured.to_event(), is_whole=measured.is_whole)
+        return _PairOutcome(figures={}, is_whole=False)
+    return _PairOutcome(figures=measured.to_event(), is_whole=measured.is_whole)
 
 
 def _bandwidth(fields: Mapping[str, Any]) -> float:
-    """Of a pair, by the fields of its event."""
     return pair_bandwidth(fields["bytes"], fields["median_time_s"])
 
 
-class _AllreduceRank:
-    """One rank's part."""
-
+class _AllreduceRank(BenchmarkRank):
     def __init__(self, context: RankContext, setting: Allreduce) -> None:
         import torch
 
-        self.context = context
+        super().__init__(context)
         self.setting = setting
         self._device = torch.device(context.device)
         self._dtype = getattr(torch, setting.dtype)
-        self._places: list[_Place] = gather(context, self._place())
+        self._places: list[_Place] = self.gather(self._place())
         self._sizes = self._sizes_that_fit()
         numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
         self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
@@ -138,7 +125,7 @@ class _AllreduceRank:
         self._planned = 0
 
     def run(self) -> None:
-        """All sizes, then all pairs."""
+        """Measure all sizes, then all pairs."""
         if self.context.world_size == 1:
             self.context.note(
                 "one rank sends nothing, and what is measured is the cost of a call: "
@@ -149,42 +136,41 @@ class _AllreduceRank:
         for size in self._sizes:
             self._begin_next()
             self._end(is_whole=self._measure_size(size))
-        found: dict[Pair, dict[str, Any]] = {}
-        for one in rounds:
+        bandwidths: dict[Pair, float] = {}
+        for pairs in rounds:
             self._begin_next()
-            found |= self._measure_round(one)
-        # Pairs at once may have been in each other's way, and chance plays a part: a pair is called
-        # slow only if it is so a second time, alone.
-        bandwidths = {pair: _bandwidth(fields) for pair, fields in found.items()}
+            bandwidths |= self._measure_round(pairs)
+        # Pairs that are measured at once can disturb each other, and chance plays a part: a pair
+        # counts as slow only if it is slow a second time, alone.
         confirmed: set[Pair] = set()
         while (pair := next_to_confirm(bandwidths, confirmed)) is not None:
             self._planned += 1
             self._begin_next()
-            bandwidths[pair] = _bandwidth(self._measure_round([pair])[pair])
+            bandwidths |= self._measure_round([pair])
             confirmed.add(pair)
 
     def _begin_next(self) -> None:
-        if should_stop(self.context):
+        if self.should_stop():
             raise self._stop()
 
     def _end(self, *, is_whole: bool) -> None:
-        """End a measurement; all ranks say the same of it."""
+        """End a measurement; `is_whole` is the same in all ranks."""
         if not is_whole:
-            leave(self.context)
+            self.leave()
             raise self._stop()
         self._done += 1
-        finish_step(self.context, self._done)
+        self.finish_step(self._done)
 
     def _stop(self) -> SystemExit:
-        return stop(self.context, self._done, self._planned, "measurements")
+        return self.stopped(self._done, self._planned)
 
     # Sizes.
 
     def _measure_size(self, size: int) -> bool:
-        """Whether it was measured as often as planned."""
+        """Return whether it was measured as often as planned."""
         measured = self._measure(size)
         if measured is not None and self.context.rank == 0:
-            self._tell(measured)
+            self._report(measured)
         return measured is not None and measured.is_whole
 
     def _measure(self, size: int, group: Any = None) -> Measured | None:
@@ -194,11 +180,11 @@ class _AllreduceRank:
             self._buffer[: size // NUMBER_BYTES[self.setting.dtype]],
             self.setting,
             group=group,
-            alive=lambda: alive(self.context),
-            is_to_leave=lambda: is_asked_to_stop(self.context),
+            alive=self.alive,
+            is_to_leave=self.is_asked_to_stop,
         )
 
-    def _tell(self, measured: Measured) -> None:
+    def _report(self, measured: Measured) -> None:
         fields = measured.to_event()
         self.context.events.write(
             "collective", **fields, dtype=self.setting.dtype, checked=self.setting.check
@@ -226,7 +212,7 @@ class _AllreduceRank:
         )
 
     def _sizes_that_fit(self) -> list[int]:
-        """The same on all ranks: the one with the least room decides."""
+        """Return the sizes that fit into the memory of the rank with the least, in all ranks."""
         rooms = [self._room(place) for place in self._places]
         least = min(range(len(rooms)), key=lambda rank: rooms[rank])
         fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
@@ -253,7 +239,7 @@ class _AllreduceRank:
         )
 
     def _num_sharing(self, place: _Place) -> int:
-        """Ranks that take from the same memory: each GPU has its own."""
+        """Return how many ranks take from the same memory: each GPU has its own."""
         if self._device.type == "cuda":
             return 1
         return sum(other.machine == place.machine for other in self._places)
@@ -266,38 +252,38 @@ class _AllreduceRank:
         return plan_rounds([self._places[rank].machine for rank in self._leaders()])
 
     def _leaders(self) -> list[int]:
-        """The first rank of each node."""
+        """Return the first rank of each node."""
         first: dict[int, int] = {}
         for rank, place in enumerate(self._places):
             first.setdefault(place.node, rank)
         return [first[node] for node in sorted(first)]
 
-    def _measure_round(self, one: list[Pair]) -> dict[Pair, dict[str, Any]]:
-        """Measure pairs of nodes at the same time; all ranks get to know the figures of all."""
+    def _measure_round(self, pairs: list[Pair]) -> dict[Pair, float]:
+        """Measure pairs of nodes at the same time; return their bandwidths, in all ranks."""
         import torch.distributed as dist
 
         leaders = self._leaders()
-        own: dict[Pair, _Told] = {}
-        for pair, group in [(pair, self._group(pair, leaders)) for pair in one]:
+        own: dict[Pair, _PairOutcome] = {}
+        for pair, group in [(pair, self._group(pair, leaders)) for pair in pairs]:
             if self.context.rank in {leaders[node] for node in pair}:
-                own[pair] = _told(self._measure(self._pair_bytes(), group))
+                own[pair] = _pair_outcome(self._measure(self._pair_bytes(), group))
                 dist.destroy_process_group(group)
-        told: dict[Pair, _Told] = {}
-        for others in gather(self.context, own):
-            told |= others
-        found = {
-            pair: self._pair_fields(pair) | {"alone": len(one) == 1} | told[pair].figures
-            for pair in one
-            if told[pair].figures
+        outcomes: dict[Pair, _PairOutcome] = {}
+        for others in self.gather(own):
+            outcomes |= others
+        events = {
+            pair: self._pair_fields(pair) | {"alone": len(pairs) == 1} | outcomes[pair].figures
+            for pair in pairs
+            if outcomes[pair].figures
         }
         if self.context.rank == 0:
-            for fields in found.values():
-                self._tell_pair(fields)
-        self._end(is_whole=all(one.is_whole for one in told.values()))
-        return found
+            for fields in events.values():
+                self._report_pair(fields)
+        self._end(is_whole=all(outcome.is_whole for outcome in outcomes.values()))
+        return {pair: _bandwidth(fields) for pair, fields in events.items()}
 
     def _group(self, pair: Pair, leaders: list[int]) -> Any:
-        """All ranks make all groups, in the same order: so their names in the store are unique."""
+        """Make a group; all ranks make all, in the same order, so that their names are unique."""
         import torch.distributed as dist
 
         return dist.new_group([leaders[node] for node in pair])
@@ -310,7 +296,7 @@ class _AllreduceRank:
         hosts = [self._places[leaders[node]].host for node in pair]
         return {"nodes": list(pair), "hosts": hosts}
 
-    def _tell_pair(self, fields: dict[str, Any]) -> None:
+    def _report_pair(self, fields: dict[str, Any]) -> None:
         self.context.events.write("pair", **fields, dtype=self.setting.dtype)
         a, b = fields["hosts"]
         self.context.say(

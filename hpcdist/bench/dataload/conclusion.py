@@ -26,18 +26,18 @@ from hpcdist.bench.dataload.figures import (
     varied,
 )
 
-_MUCH = 1.2  # times another rate, or time: then it is told
+_MUCH = 1.2  # times another rate or time, from which on it is mentioned
 _NOISY = 0.2  # sd to mean from which on a word of doubt is due
 _WIDTH = 40
 BRIEF = 24
 """Width of texts in lines that have more to say."""
 
-_TELLING_SHARE = 0.25
-"""Of the work per image; of parts below it is not spoken."""
+_NOTABLE_SHARE = 0.25
+"""Share of the work per image below which a part is not mentioned."""
 
 _NAMED_SHARE = 0.005  # what would be 0 % is not listed
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
-_UNTOLD_RATIO = 20  # what stands in the way then is too small to be measured well
+_UNCLEAR_RATIO = 20  # what stands in the way then is too small to be measured well
 _FEW_READS = 8  # at once
 _AXES = ("workers", "transform", "batch_size")
 """Keys that are compared otherwise, or that are no choice."""
@@ -47,15 +47,15 @@ class Conclusion(Struct, frozen=True, kw_only=True):
     """Sentences on loading figures."""
 
     headlines: list[str] = []
-    """How many workers, and which of loading and the model is the bottleneck."""
+    """The best number of workers, and whether loading or the model is the bottleneck."""
     details: list[str] = []
-    """What that goes by, and what would help."""
+    """What the headlines rest on, and what would help."""
 
 
 def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Conclusion:
-    """Of the slowest node where there are several.
+    """Conclude on the slowest node.
 
-    Where passes differ so much that another run could say the opposite, only that is said.
+    Where passes differ so much that another run could show the opposite, say only that.
     """
     if not cells:
         return Conclusion()
@@ -76,7 +76,6 @@ def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Concl
 
 
 def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
-    """Only where nodes differ."""
     others = [cell for cell in cells if cell.node != node]
     if not others:
         return
@@ -92,15 +91,15 @@ def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
 
 
 def _on_best(clear: Mapping[str, Series]) -> Iterator[str]:
-    """By number of workers, so that one is told once."""
+    """Group the transforms by their best number of workers."""
     rates: dict[int, list[str]] = {}
     for name, series in clear.items():
         cell = recommended(series)
         rate = f"{_rate(cell):,.0f} images/s with transform {shortened(name)}"
         rates.setdefault(cell.setting.workers, []).append(rate)
     if rates:
-        told = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
-        yield f"Best {told}." if _is_compared(clear) else f"{capital(told)}."
+        best = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
+        yield f"Best {best}." if _is_compared(clear) else f"{capital(best)}."
 
 
 def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
@@ -109,7 +108,7 @@ def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
     worst = max(spread(cell) for series in unclear.values() for cell in series)
     what = "How many workers are best" if _is_compared(unclear) else "How fast loading is"
     yield (
-        f"{what} cannot be told{_with(unclear, said=named)}: the passes differ by "
+        f"{what} cannot be told{_with(unclear, named=named)}: the passes differ by "
         f"{show_percent(worst)} (sd). Run it again."
     )
 
@@ -124,15 +123,15 @@ def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[ModelStep]) -> I
         most = max(waits.values())
         up_to = "" if len(late) == 1 else "up to "
         yield (
-            f"Loading is the bottleneck{_with(late, said=differ)}: the model waits {up_to}"
+            f"Loading is the bottleneck{_with(late, named=differ)}: the model waits {up_to}"
             f"{show_percent(most)} of the time."
         )
     if ready:
-        yield f"Loading is not the bottleneck{_with(ready, said=differ)}, the model is."
+        yield f"Loading is not the bottleneck{_with(ready, named=differ)}, the model is."
 
 
-def _with(names: Iterable[str], *, said: bool) -> str:
-    return f" with transform {listed(names)}" if said else ""
+def _with(names: Iterable[str], *, named: bool) -> str:
+    return f" with transform {listed(names)}" if named else ""
 
 
 def _details(
@@ -142,13 +141,13 @@ def _details(
     *,
     named: bool,
 ) -> Iterator[str]:
-    """One line each; `named`: what is about one transform begins with its name."""
+    """Yield the lines; `named`: those on one transform begin with its name."""
     if not clear:
         return
     pairs = _with_step(clear, steps)
     for name, series in clear.items():
-        told = [*_on_workers(series), *(_on_step(*pairs[name]) if name in pairs else ())]
-        for text in told:
+        texts = [*_on_workers(series), *(_on_step(*pairs[name]) if name in pairs else ())]
+        for text in texts:
             yield f"{shortened(name, BRIEF)}: {text}" if named else capital(text)
     chosen = {name: recommended(series) for name, series in clear.items()}
     yield from _on_steps_in_time([chosen[name] for name in clear if name not in pairs])
@@ -172,7 +171,7 @@ def _on_workers(series: Series) -> Iterator[str]:
 
 
 def _on_more(cell: DataloadCell, most: DataloadCell, *, whose: str, cpus: float) -> str:
-    """Of more workers: what they gain, or that nobody tried."""
+    """Say what more workers gain, or that they were not tried."""
     workers = cell.setting.workers
     if most is not cell:
         ratio = _rate(most) / _rate(cell)
@@ -206,7 +205,7 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
 
 
 def _on_steps_in_time(cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Where no step is known: which would be long enough."""
+    """Where no step is known, say which would be long enough."""
     if not cells:
         return
     least = "as long as these batches" if len(cells) > 1 else show_time(cells[0].mean_time_s)
@@ -245,7 +244,7 @@ def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
 def _with_step(
     clear: Mapping[str, Series], steps: Sequence[ModelStep]
 ) -> dict[str, tuple[DataloadCell, ModelStep]]:
-    """By transform: the best way of loading, and a step with as many images."""
+    """Return by transform the best way of loading, and a step with as many images."""
     by_size = {step.batch_size: step for step in steps}
     chosen = {name: recommended(series) for name, series in clear.items()}
     return {
@@ -256,7 +255,7 @@ def _with_step(
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:
-    """Share of the time that the model waits."""
+    """Return the share of the time that the model waits."""
     return max(0.0, 1 - step.mean_time_s / cell.mean_time_s)
 
 
@@ -269,9 +268,9 @@ def _rate(cell: DataloadCell) -> float:
 
 
 def advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """On a way of loading, which is the best of a series, beside all others of its node.
+    """Advise on the best way of loading of a series; `cells` are all of its node.
 
-    Of the keys that were compared the figures speak, so that nothing is advised about them.
+    Nothing is advised about keys that were compared, as the figures show what they gain.
     """
     total_s = work_s(cell)
     if total_s:
@@ -279,30 +278,30 @@ def advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) ->
         yield from _on_parts(cell, total_s)
         yield from _on_busy_cpus(cell)
         yield from _on_telling_parts(cell, total_s, compared)
-        if cell.parts_s.get("read", 0.0) >= _TELLING_SHARE * total_s and not _is_busy(cell):
+        if cell.parts_s.get("read", 0.0) >= _NOTABLE_SHARE * total_s and not _is_busy(cell):
             yield from _on_reads(cell, more_workers=series[-1] is cell)
     yield from _on_choices(cell, cells)
 
 
 def work_s(cell: DataloadCell) -> float:
-    """Of an image, in all parts."""
+    """Return the seconds of work per image, in all parts."""
     return sum(cell.parts_s.values())
 
 
 def computing_s(cell: DataloadCell) -> float:
-    """Of an image, in which a CPU is busy."""
+    """Return the seconds per image in which a CPU is busy."""
     return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
 
 
 def _on_parts(cell: DataloadCell, total_s: float) -> Iterator[str]:
     shares = {name: cell.parts_s.get(name, 0.0) / total_s for name in PARTS}
-    told = ", ".join(
+    parts = ", ".join(
         f"{_NAMES[name]} {show_percent(share)}"
         for name, share in shares.items()
         if share >= _NAMED_SHARE
     )
     whose = shortened(cell.setting.transform, BRIEF)
-    yield f"An image takes {show_time(total_s)} of work ({whose}): {told}."
+    yield f"An image takes {show_time(total_s)} of work ({whose}): {parts}."
 
 
 _NAMES = {
@@ -329,7 +328,7 @@ def _on_busy_cpus(cell: DataloadCell) -> Iterator[str]:
 def _on_telling_parts(cell: DataloadCell, total_s: float, compared: Sequence[str]) -> Iterator[str]:
     parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
     for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
-        if part_s >= _TELLING_SHARE * total_s:
+        if part_s >= _NOTABLE_SHARE * total_s:
             advice = _would_help(name, cell.setting, parts, total_s)
             yield from (text for key, text in advice if key not in compared)
 
@@ -341,7 +340,7 @@ def _would_help(
 
     def most(*saved: str) -> str:
         left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
-        if left_s * _UNTOLD_RATIO < total_s:
+        if left_s * _UNCLEAR_RATIO < total_s:
             return "many times as fast"
         return f"at most {total_s / left_s:.1f} times as fast"
 
@@ -374,7 +373,7 @@ _LESS_DECODING = {
 
 
 def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
-    """Of storage that answers late; `more_workers`: it is not known that they gain nothing."""
+    """Advise on slow storage; `more_workers`: more workers may gain something."""
     read_s, setting = cell.parts_s["read"], cell.setting
     at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
     now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
@@ -388,7 +387,7 @@ _OVERLAP = 1.2  # reads at once: a little more than one may be chance
 
 
 def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """What was gained by the keys that were compared, all else being equal."""
+    """Say what the compared keys gained, all else being equal."""
     for key in varied([other.setting for other in cells]):
         same = sorted([cell, *alternatives(cell, cells, key)], key=lambda each: each.images_per_s)
         if key not in _AXES and len(same) > 1:
@@ -396,7 +395,7 @@ def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[s
 
 
 def _on_choice(key: str, same: Sequence[DataloadCell]) -> str:
-    """Of ways that differ in one key, the slowest first."""
+    """Compare ways that differ in one key, the slowest first."""
     slow, fast = same[0], same[-1]
     own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
     if any(map(is_unclear, same)):
@@ -408,7 +407,7 @@ def _on_choice(key: str, same: Sequence[DataloadCell]) -> str:
 
 
 def shortened(text: str, width: int = _WIDTH) -> str:
-    """As much of a list of transforms as a line, or a legend, has room for."""
+    """Cut a list of transforms to what a line or a legend has room for."""
     return text if len(text) <= width else f"{text[:width]}..."
 
 

@@ -20,7 +20,7 @@ from hpcdist.base.statistics import (
 from hpcdist.bench.benchmark import Count, PerSecond, PositiveCount, PositiveSeconds, Seconds
 
 PARTS = ("read", "decode", "transform", "collate", "hand_over")
-"""Where the time goes, in the order in which it does."""
+"""The parts of an image's time, in their order."""
 
 LEAST_DIFFERENCE = 0.03
 """A difference of the means counts where it is more than chance, and from 3 % on: nobody spends a
@@ -98,14 +98,14 @@ class DataloadCell(Struct, frozen=True, kw_only=True):
 
 
 class ModelStep(Struct, frozen=True, kw_only=True):
-    """What a training step takes with a batch that is there already; of the slowest rank."""
+    """Time of a training step with a batch that is loaded already, of the slowest rank."""
 
     batch_size: PositiveCount
     mean_time_s: PositiveSeconds
     sd_time_s: Seconds | None = None
     repeats: PositiveCount = 1
     model: str | None = None
-    """None: the job says what a step takes."""
+    """None: the job gives the time of a step."""
     on_cpus: bool = False
     """The model takes the CPUs that loading needs."""
 
@@ -119,15 +119,15 @@ class DataloadSummary(Struct, frozen=True, kw_only=True):
 
     cells: list[DataloadCell]
     steps: list[ModelStep] = []
-    """What training steps take, by batch size, where that was asked for."""
+    """Training steps by batch size, where the job asks for them."""
     conclusions: list[str]
-    """How many workers, and what the bottleneck is."""
+    """The best number of workers, and the bottleneck."""
     details: list[str]
-    """What that goes by, and what would help."""
+    """What the conclusions rest on, and what would help."""
 
 
 class Passes(Struct, frozen=True, kw_only=True):
-    """What one rank measured of one way of loading; lists grow where it is measured again."""
+    """One rank's measurements of one way of loading; lists grow where it is measured again."""
 
     batches: list[int]
     """In each pass."""
@@ -141,7 +141,7 @@ class Passes(Struct, frozen=True, kw_only=True):
     worker_bytes: int | None = None
 
     def joined(self, later: Passes) -> Passes:
-        """With what was measured of the same later."""
+        """Return these and later measurements of the same."""
         return Passes(
             batches=self.batches + later.batches,
             times_s=self.times_s + later.times_s,
@@ -163,7 +163,7 @@ class Place(Struct, frozen=True, kw_only=True):
 def to_cell(
     setting: Setting, place: Place, ranks: Sequence[Passes], stages_s: dict[str, float]
 ) -> DataloadCell:
-    """The figures of one node, from those of its ranks: all have a batch when the slowest has.
+    """Return the figures of one node: all its ranks have a batch when the slowest has.
 
     `stages_s`: seconds per image in each stage before the hand-over.
     """
@@ -195,8 +195,8 @@ def to_cell(
 def _rest_s(
     setting: Setting, place: Place, num_ranks: int, mean_s: float, stages_s: dict[str, float]
 ) -> float:
-    """What an image takes of the time of those that load at once beyond its stages: of the workers,
-    or of the CPUs where these are fewer."""
+    """Return the time of an image beyond its stages, of the workers that load at once, or of the
+    CPUs where these are fewer."""
     at_once = max(1.0, min(setting.workers, place.cpus / num_ranks))
     return max(0.0, at_once * mean_s / setting.batch_size - sum(stages_s.values()))
 
@@ -222,44 +222,44 @@ def in_job(value: object) -> str:
 
 
 def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
-    """The series in cells of one node; what was measured without workers is in all that it fits."""
+    """Return the series in cells of one node; a cell without workers is in all that it fits."""
     cells = list(cells)
     with_workers = [cell for cell in cells if cell.setting.workers]
     alone = [cell for cell in cells if not cell.setting.workers]
-    found: dict[Setting, list[DataloadCell]] = {}
+    by_setting: dict[Setting, list[DataloadCell]] = {}
     for cell in with_workers:
-        found.setdefault(_but_workers(cell.setting), []).append(cell)
+        by_setting.setdefault(_but_workers(cell.setting), []).append(cell)
     for cell in alone:
-        fitting = [key for key in found if _without_workers(key) == cell.setting]
+        fitting = [key for key in by_setting if _without_workers(key) == cell.setting]
         for key in fitting or [_but_workers(cell.setting)]:
-            found.setdefault(key, []).append(cell)
-    return [sorted(series, key=lambda cell: cell.setting.workers) for series in found.values()]
+            by_setting.setdefault(key, []).append(cell)
+    return [sorted(series, key=lambda cell: cell.setting.workers) for series in by_setting.values()]
 
 
 def recommended(series: Series) -> DataloadCell:
-    """That with the fewest workers of those that none is faster than by more than chance."""
+    """Return the way with the fewest workers that none is faster than by more than chance."""
     fastest = min(series, key=lambda cell: cell.mean_time_s)
     return next(cell for cell in series if not is_faster(fastest, cell))
 
 
-def is_faster(one: DataloadCell, other: DataloadCell) -> bool:
-    """Whether the mean time is smaller by more than chance explains, and by enough to matter."""
-    compared = ratio(one.time_s, other.time_s)
+def is_faster(cell: DataloadCell, other: DataloadCell) -> bool:
+    """Return whether the mean time is smaller by more than chance, and by enough to matter."""
+    compared = ratio(cell.time_s, other.time_s)
     return compared.mean < 1 - LEAST_DIFFERENCE and differs(compared) is not False
 
 
 def is_unclear(cell: DataloadCell) -> bool:
-    """Whether the passes differ so much that their mean tells nothing; more passes may help."""
+    """Return whether the passes differ so much that their mean means nothing."""
     return _standard_error(cell) >= _UNCLEAR * cell.mean_time_s
 
 
 def spread(cell: DataloadCell) -> float:
-    """Of the passes: sd to mean."""
+    """Return sd to mean of the passes."""
     return (cell.sd_time_s or 0.0) / cell.mean_time_s
 
 
 def best_by_transform(cells: Iterable[DataloadCell]) -> dict[str, Series]:
-    """For each transform the series with most images/s, of one node."""
+    """Return for each transform the series of one node with most images/s."""
     best: dict[str, Series] = {}
     for series in by_workers(cells):
         transform = series[0].setting.transform
@@ -271,7 +271,7 @@ def best_by_transform(cells: Iterable[DataloadCell]) -> dict[str, Series]:
 def alternatives(
     cell: DataloadCell, cells: Iterable[DataloadCell], key: str
 ) -> Iterator[DataloadCell]:
-    """What differs from the cell in one key alone, on the same node."""
+    """List the cells that differ in one key alone, on the same node."""
     own = getattr(cell.setting, key)
     for other in cells:
         value = getattr(other.setting, key)
@@ -281,7 +281,7 @@ def alternatives(
 
 
 def slowest_node(cells: Sequence[DataloadCell]) -> int:
-    """The node that loads least in the way in which it loads most."""
+    """Return the node whose best way of loading is the slowest."""
     rates: dict[int, float] = {}
     for cell in cells:
         rates[cell.node] = max(cell.images_per_s, rates.get(cell.node, 0.0))
@@ -297,7 +297,7 @@ def _but_workers(setting: Setting) -> Setting:
 
 
 def _without_workers(setting: Setting) -> Setting:
-    """As it is said where there are no workers."""
+    """Set the keys of workers as they are where there are none."""
     usual = {
         field.name: field.default
         for field in msgspec.structs.fields(Setting)

@@ -20,9 +20,9 @@ from hpcdist.machine.memory import proportional_bytes
 from hpcdist.rank.context import RankContext
 
 LEAST_PASSES = 2
-"""Of one turn, where so many are wanted: one has no spread."""
+"""Passes of a turn at least, where the job wants so many: a single one has no spread."""
 _FIRST_SHARE = 0.3
-"""Of the time of a turn, for its first pass."""
+"""Share of a turn's time for its first pass."""
 
 _STAGE_IMAGES = 256
 
@@ -41,13 +41,13 @@ class Effort:
 
 
 def first_batches(wanted: int, *, distinct: int, batch_time_s: float, time_s: float) -> int:
-    """Batches of a first pass: none twice, and no more than fit into the time."""
+    """Return the batches of a first pass: none twice, and no more than fit into the time."""
     fitting = int(time_s / batch_time_s) if batch_time_s > 0 else wanted
     return max(1, min(wanted, distinct, fitting))
 
 
 def fit(wanted: Effort, *, batch_time_s: float, time_s: float) -> Effort:
-    """What is measured in about so many seconds: fewer passes at first, then shorter ones."""
+    """Return what can be measured in so many seconds: fewer passes, then shorter ones."""
     if batch_time_s <= 0:
         return wanted
     least = min(wanted.passes, LEAST_PASSES)
@@ -93,14 +93,14 @@ class Way:
 
     @property
     def stages_s(self) -> dict[str, float]:
-        """Seconds per image in each stage before the hand-over; neither reading nor decoding where
+        """Seconds per image in each stage before the hand-over, without reading and decoding where
         decoded pictures were kept in the last turn."""
         spared = ("read", "decode") if self._source.is_kept else ()
         return {name: stage_s for name, stage_s in self._stages_s.items() if name not in spared}
 
     def measure(self, effort: Effort, *, time_s: float) -> Passes:
-        """One turn: a first pass, and those that count; about as many as fit into the time, and
-        none where there was a stop before."""
+        """Measure a turn: a first pass, then as many that count as fit into the time, and none
+        after a stop."""
         first_files, number = self._forget_files(effort, time_s)
         self._meet()
         begun_s = time.perf_counter()
@@ -132,7 +132,7 @@ class Way:
         return self._source.stages(self._own_indices(batches), self._each)
 
     def _warm_up(self, batches: int) -> None:
-        """Load what is loaded at the first image: libraries, and pages of memory."""
+        """Load what the first image loads: libraries, and pages of memory."""
         self._source.stages(self._own_indices(batches)[:2], self._each)
 
     def _own_indices(self, batches: int) -> list[int]:
@@ -140,7 +140,7 @@ class Way:
         return [int(index) for share in shares for index in order[share.begin : share.end]]
 
     def _forget_files(self, effort: Effort, time_s: float) -> tuple[Temperature, int]:
-        """Whether the first pass finds its files in memory, and how many batches it has."""
+        """Return whether the first pass finds its files in memory, and its number of batches."""
         number = first_batches(
             effort.batches,
             distinct=self._shape.distinct_batches,
@@ -178,13 +178,12 @@ class Way:
         return timed
 
     def _meet(self) -> None:
-        """Wait for all ranks."""
         self._largest(0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Which samples a rank loads: as in a training, the next piece of a common order."""
+    """The samples that a rank loads: as in a training, the next piece of a common order."""
 
     num_samples: int
     batch_size: int
@@ -198,7 +197,7 @@ class Shape:
         return max(1, self.num_samples // (self.batch_size * self.world_size))
 
     def order(self, num_batches: int, number: int) -> Tensor:
-        """The samples of a pass; the data set in another order where it begins again."""
+        """Return the samples of a pass; where the data set begins again, in another order."""
         needed = num_batches * self.batch_size * self.world_size
         rounds = -(-needed // self.num_samples)
         orders = [
@@ -208,7 +207,7 @@ class Shape:
         return torch.cat(orders)[:needed]
 
     def shares(self, num_batches: int) -> list[Share]:
-        """What this rank loads of the order: its batches."""
+        """Return this rank's batches of the order."""
         step = self.batch_size * self.world_size
         begins = [turn * step + self.rank * self.batch_size for turn in range(num_batches)]
         return [
@@ -264,14 +263,14 @@ def time_pass(
 
 
 def memory_per_worker() -> int | None:
-    """Mean of this process's workers, pages shared with others counted in part; None: it has none.
+    """Return the mean memory of this process's workers, shared pages counted in part; None without.
 
     Workers are the processes that multiprocessing has started, by whatever method.
     """
-    found = [
+    sizes = [
         proportional_bytes(child.pid) for child in multiprocessing.active_children() if child.pid
     ]
-    return round(sum(found) / len(found)) if found else None
+    return round(sum(sizes) / len(sizes)) if sizes else None
 
 
 def time_steps(

@@ -63,12 +63,12 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         if not cells:
             return None
         newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
-        told = conclude(newest, events["model_step"])
+        conclusion = conclude(newest, events["model_step"])
         return DataloadSummary(
             cells=newest,
             steps=list(events["model_step"]),
-            conclusions=told.headlines,
-            details=told.details,
+            conclusions=conclusion.headlines,
+            details=conclusion.details,
         )
 
     def conclusions(self, result: DataloadSummary) -> list[str]:
@@ -118,7 +118,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
 
 
 def _way_in_words(cell: DataloadCell) -> str:
-    """A way of loading: its workers and batches, what else is not the default, and the node."""
+    """Name a way of loading: workers, batch, all that is not the default, and the node."""
     setting = msgspec.to_builtins(cell.setting)
     usual = msgspec.to_builtins(
         Setting(batch_size=cell.setting.batch_size, workers=cell.setting.workers)
@@ -129,7 +129,7 @@ def _way_in_words(cell: DataloadCell) -> str:
 
 
 def _key_columns(cells: Sequence[DataloadCell]) -> list[Column[DataloadCell]]:
-    """The node where there are several, and the keys that vary; always transform and workers."""
+    """Make columns of transform, workers, the keys that vary, and the node if there are several."""
     settings = [cell.setting for cell in cells]
     keys = [key for key in varied(settings) if key not in _ALWAYS]
     columns = [_key_column(key, cells) for key in (*_ALWAYS, *keys)]
@@ -180,7 +180,7 @@ def _mean_time_s(cell: DataloadCell) -> float:
 
 
 def _means_ms(cells: Sequence[DataloadCell]) -> list[str]:
-    """With the sd padded, so that the means stand below each other."""
+    """Format means and sds, padded so that the means stand below each other."""
     decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
     spreads = [
         None if cell.sd_time_s is None else format_number(cell.sd_time_s * 1e3, decimals)
@@ -229,7 +229,7 @@ def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelSt
 
 
 def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:
-    """By what is not workers in the order of measuring, then by workers, then by node."""
+    """Sort by other keys than workers in the order of measuring, then by workers and node."""
     places = {_but_workers(cell.setting): -index for index, cell in enumerate(reversed(cells))}
     return sorted(
         cells,
@@ -252,14 +252,14 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(max(7.0, 3.6 * columns), 3.4 * rows + 1.2)
     all_axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for index, (axes, (heading, found)) in enumerate(
+    for index, (axes, (heading, drawn)) in enumerate(
         zip(all_axes.flat, panels.items(), strict=False)
     ):
         step = _APART * max(cell.setting.workers for cell in cells)
-        for series in found:
+        for series in drawn:
             number = names.index(series[0].setting.transform)
             _draw_series(axes, series, number, shift=step * (number - (len(names) - 1) / 2))
-        _finish(axes, heading, found, is_first=index % columns == 0)
+        _finish(axes, heading, drawn, is_first=index % columns == 0)
     for axes in all_axes.flat[len(panels) :]:
         axes.remove()
     all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
@@ -269,7 +269,7 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
 
 
 def num_panels(cells: Sequence[DataloadCell]) -> int:
-    """How many axes all of it would take; only the first MOST_AXES are drawn."""
+    """Return how many axes all cells would take; only the first MOST_AXES are drawn."""
     return len(_all_panels(cells))
 
 
@@ -281,15 +281,15 @@ def _all_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
     """Series by what they have in common beside the transform."""
     keys = [key for key in varied([cell.setting for cell in cells]) if key not in _ON_AXES]
     nodes = sorted({cell.node for cell in cells})
-    found: dict[str, list[Series]] = {}
+    panels: dict[str, list[Series]] = {}
     for node in nodes:
         for series in by_workers(cell for cell in cells if cell.node == node):
             setting = series[-1].setting  # with workers, whose keys the others lack
             words = [f"{key} {in_job(getattr(setting, key))}" for key in keys]
             if len(nodes) > 1:
                 words.insert(0, f"node {node} ({series[0].host})")
-            found.setdefault(", ".join(words), []).append(series)
-    return found
+            panels.setdefault(", ".join(words), []).append(series)
+    return panels
 
 
 def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> None:
@@ -306,8 +306,8 @@ def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> No
     )
 
 
-def _finish(axes: Axes, heading: str, found: Sequence[Series], *, is_first: bool) -> None:
-    workers = sorted({cell.setting.workers for series in found for cell in series})
+def _finish(axes: Axes, heading: str, drawn: Sequence[Series], *, is_first: bool) -> None:
+    workers = sorted({cell.setting.workers for series in drawn for cell in series})
     axes.set_xticks(workers, [str(number) for number in workers])
     axes.set_xlabel("workers per rank")
     if is_first:

@@ -44,17 +44,17 @@ class Combination:
     """One way of loading."""
 
     data: Data
-    """As a training job would say it."""
+    """The data section of a training job that loads in this way."""
     setting: Setting
-    """The same in words, with what can differ within a job."""
+    """The keys that can differ within a job, with the transform in words."""
 
 
 def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
-    """Every combination once; those that differ only in what has no effect are one."""
+    """Return every combination once; those that differ only in keys without effect are one."""
     from hpcdist.data.images.device_transforms import divide
 
     values = [several(data, key) for key in _KEYS]
-    found: dict[Setting, Combination] = {}
+    combinations: dict[Setting, Combination] = {}
     for point in itertools.product(*values):
         chosen = dict(zip(_KEYS, point, strict=True))
         of_workers = () if chosen["workers"] else OF_WORKERS
@@ -62,12 +62,12 @@ def combine(data: LoadedData, *, in_memory: bool) -> list[Combination]:
         of_transform = () if divide(chosen["transform"]).rest else _OF_TRANSFORM
         without_effect = (*of_workers, *of_files, *of_transform)
         combination = _combination(data, chosen, without_effect)
-        found.setdefault(combination.setting, combination)
-    return list(found.values())
+        combinations.setdefault(combination.setting, combination)
+    return list(combinations.values())
 
 
 def several(data: LoadedData, key: str) -> tuple[Any, ...]:
-    """The values that are compared of a key; one where it is no list."""
+    """Return the values of a key that are compared; a single one where it is no list."""
     value = getattr(data, key)
     if key == "transform":
         return transforms(value)
@@ -75,7 +75,7 @@ def several(data: LoadedData, key: str) -> tuple[Any, ...]:
 
 
 def transforms(value: Any) -> tuple[Any, ...]:
-    """A list of which every item is a list or the name of a preset has several transforms."""
+    """Return the transforms: a list of lists and names of presets has several."""
     from hpcdist.data.images.transforms import PRESETS
 
     def is_whole(item: Any) -> bool:
@@ -87,7 +87,7 @@ def transforms(value: Any) -> tuple[Any, ...]:
 
 
 def in_words(transform: Any) -> str:
-    """A transform as tables and legends show it."""
+    """Write a transform as tables and legends show it."""
     if isinstance(transform, str):
         return transform
     return ", ".join(map(_step_in_words, transform)) or "none"
@@ -122,7 +122,7 @@ def check_dataload(job: DataloadJob) -> None:
         if job.dataload.step_time_s is not None:
             raise JobError(
                 f"model.name is {job.model.name} and dataload.step_time_s is "
-                f"{job.dataload.step_time_s:g}: loading is compared with one of them",
+                f"{job.dataload.step_time_s:g}: loading can be compared with only one of them",
                 hint="leave one of them out",
             )
     for key in _KEYS:
@@ -157,10 +157,10 @@ def _check_transforms(job: DataloadJob) -> None:
 
 
 def combine_job(job: DataloadJob) -> list[Combination]:
-    """The ways of loading that the job measures."""
+    """Return the ways of loading that the job measures."""
     return combine(job.data, in_memory=find_data_set(any_data(job)).images is None)
 
 
 def any_data(job: DataloadJob) -> Data:
-    """What all ways of loading have in common: the data set's name."""
+    """Return the data section with only what all ways of loading share: the data set's name."""
     return Data(name=job.data.name)

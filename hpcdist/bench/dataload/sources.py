@@ -31,7 +31,7 @@ from hpcdist.rank.context import RankContext
 
 _IMAGES = 128
 _MAX_TIME_S = 1.0
-"""Of each stage, about."""
+"""Each stage is measured for about this long."""
 _LEAST_IMAGES = 4
 
 _Given = TypeVar("_Given")
@@ -42,13 +42,13 @@ _MOSTLY = 0.1  # fewer than this share in memory: cold
 
 
 class Batches(Protocol):
-    """What a training takes its batches from."""
+    """Gives a training its batches."""
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
-        """The batches of these shares of an order."""
+        """Load the batches of these shares of an order."""
 
     def bring(self, batch: Samples) -> Samples:
-        """A batch as the model takes it, on its device."""
+        """Return a batch as the model takes it, on its device."""
 
 
 class Source:
@@ -73,13 +73,13 @@ class Source:
         return len(self._samples)
 
     def paths(self, indices: Sequence[int]) -> list[str]:
-        """Of these samples' files; none where the data set is in memory."""
+        """Return the files of these samples; none where the data set is in memory."""
         if isinstance(self._samples, ImageSamples):
             return [self._samples.path(index) for index in indices]
         return []
 
     def stages(self, indices: Sequence[int], alive: Callable[[], None]) -> dict[str, float]:
-        """Seconds per image in each stage before the hand-over."""
+        """Measure the seconds per image in each stage before the hand-over."""
         if isinstance(self._samples, ImageSamples):
             with no_warnings():
                 return _image_stages(self._samples, indices, alive)
@@ -89,7 +89,7 @@ class Source:
 
     @contextmanager
     def open(self, context: RankContext) -> Iterator[Batches]:
-        """Batches as a training takes them; workers are made with the first one.
+        """Yield batches as a training takes them; workers start with the first one.
 
         Decoded pictures are kept as the job says, and forgotten at the end. All ranks open it.
         """
@@ -118,7 +118,7 @@ class Source:
 
 
 class Sources:
-    """What is listed or loaded once for all ways of loading that share it."""
+    """Lists or loads data once for all ways of loading that share them."""
 
     def __init__(self, seed: int, device: str, tell_bad: Callable[[BadFile], None]) -> None:
         """`tell_bad` hears of each file that shows no picture, once."""
@@ -129,15 +129,15 @@ class Sources:
         self._found: dict[Any, Any] = {}
 
     def source(self, data: Data) -> Source:
-        """For one way of loading."""
+        """Return the source for one way of loading."""
         parts = self._once(data.root, lambda: find_images(data))
         on_device = is_on_device(data, self._device)
         if parts is not None:
             samples = ImageSamples(parts.train, data, self._seed, on_device=on_device)
             return Source(data, samples, len(parts.train.classes), self._tell_bad)
         key = (data.root, repr(data.transform), on_device)
-        found = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
-        return Source(data, found.train, found.num_classes, self._tell_bad)
+        data_set = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
+        return Source(data, data_set.train, data_set.num_classes, self._tell_bad)
 
     def _once(self, key: Any, find: Callable[[], Any]) -> Any:
         if key not in self._found:
@@ -177,7 +177,7 @@ def _image_stages(
 
 
 def _pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, float]:
-    """Of a data set in memory whose images are changed: only that."""
+    """Measure a data set in memory whose images are changed: the transform only."""
     chosen = indices[:_IMAGES]
     channels, height, width = samples.filled_shape
     pixels = np.empty((len(chosen), height, width, channels), np.uint8)
@@ -186,7 +186,7 @@ def _pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, fl
 
 
 def _memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]:
-    """Of a data set in memory: only putting a batch together."""
+    """Measure a data set in memory: putting a batch together only."""
     chosen = torch.tensor(indices[:_IMAGES])
     samples.at(chosen)  # the first time takes memory
     batch_s, _ = _timed([chosen], samples.at)
@@ -196,17 +196,17 @@ def _memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]
 def _timed(
     given: Iterable[_Given], stage: Callable[[_Given], _Made]
 ) -> tuple[float, list[tuple[_Given, _Made]]]:
-    """Mean seconds of a stage, and what it made of what."""
+    """Return the mean seconds of a stage, and its inputs with its outputs."""
     spent_s = 0.0
     made: list[tuple[_Given, _Made]] = []
-    for one in given:
+    for item in given:
         begin_s = time.perf_counter()
         try:
-            result: Any = stage(one)
+            result: Any = stage(item)
         except (OSError, UnreadableImageError):
             continue
         spent_s += time.perf_counter() - begin_s
-        made.append((one, result))
+        made.append((item, result))
         if spent_s > _MAX_TIME_S and len(made) >= _LEAST_IMAGES:
             break
     return (spent_s / len(made) if made else 0.0), made
@@ -216,10 +216,10 @@ def forget(paths: Iterable[str]) -> None:
     """Ask the system to drop what it has of these files in memory.
 
     It does not drop what is not written to storage yet, nor what others have mapped, and some file
-    systems know no such thing: `temperature` says what came of it.
+    systems cannot do that: `temperature` returns what came of it.
     """
     for path in paths:
-        with contextlib.suppress(OSError):  # a file that cannot be read is told where it is loaded
+        with contextlib.suppress(OSError):  # loading reports what cannot be read
             file = os.open(path, os.O_RDONLY)
             try:
                 os.fdatasync(file)
@@ -229,7 +229,7 @@ def forget(paths: Iterable[str]) -> None:
 
 
 def temperature(paths: Sequence[str]) -> Temperature:
-    """Whether files are in memory, by the first bytes of some of them; asking reads nothing."""
+    """Return whether files are in memory, by the first bytes of some; this reads no storage."""
     step = max(1, len(paths) // _ASKED)
     answers = [_is_in_memory(path) for path in paths[::step]]
     known = [answer for answer in answers if answer is not None]
@@ -239,7 +239,7 @@ def temperature(paths: Sequence[str]) -> Temperature:
 
 
 def _is_in_memory(path: str) -> bool | None:
-    """None where the file system does not say."""
+    """Return None where the file system does not know."""
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:

@@ -30,15 +30,7 @@ from hpcdist.bench.dataload.settings import (
     combine_job,
     several,
 )
-from hpcdist.bench.ranks import (
-    alive,
-    finish_step,
-    gather,
-    largest,
-    process_group,
-    should_stop,
-    stop,
-)
+from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Data, DataloadJob
@@ -56,8 +48,7 @@ PLOT_NAME = "dataload.png"
 
 
 class DataloadWorkload(Workload[DataloadJob]):
-    """Measures every way of loading, and what follows from it; ranks that were asked to stop leave
-    with EXIT_STOPPED."""
+    """Measures every way of loading."""
 
     def check(self) -> None:
         """Raise JobError for all that can be known to be wrong without importing torch."""
@@ -104,27 +95,25 @@ class DataloadWorkload(Workload[DataloadJob]):
             _DataloadRank(context, self.job).run()
 
 
-class _DataloadRank:
-    """One rank's part."""
-
+class _DataloadRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: DataloadJob) -> None:
         from hpcdist.bench.dataload.sources import Sources
         from hpcdist.training.progress import BadFileNotes
 
-        self.context = context
+        super().__init__(context)
         self._job = job
         self._combinations = combine_job(job)
         self._is_asked_to_stop = False
         self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
-        self._places = _places(context)
+        self._places: list[Place] = self.gather(_place(context))
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
         self._cells: dict[tuple[Setting, int], DataloadCell] = {}
         self._steps: list[ModelStep] = []
 
     def run(self) -> None:
-        """Measure every way of loading in turn, then again backwards, and what follows from it."""
-        self._tell_plan()
+        """Measure every way of loading in turn, then again backwards, and conclude."""
+        self._report_plan()
         self._time_model()
         passes = turns(self._job.data.repeats)
         plan = [
@@ -139,18 +128,16 @@ class _DataloadRank:
             self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
             if not self._is_asked_to_stop:
                 done += 1
-                finish_step(self.context, done)
+                self.finish_step(done)
         self._conclude()
         if done < len(plan):
-            raise stop(self.context, done, len(plan), "measurements")
+            raise self.stopped(done, len(plan))
 
     def _is_stopping(self) -> bool:
-        """Between passes; all ranks ask equally often."""
+        """Called between passes, equally often by all ranks."""
         if not self._is_asked_to_stop:
-            self._is_asked_to_stop = should_stop(self.context)
+            self._is_asked_to_stop = self.should_stop()
         return self._is_asked_to_stop
-
-    # What is measured.
 
     def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
         setting = combination.setting
@@ -158,15 +145,15 @@ class _DataloadRank:
         from hpcdist.bench.dataload.measure import Effort
 
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
-        outcomes = gather(self.context, (way.measure(effort, time_s=time_s), way.stages_s))
+        outcomes = self.gather((way.measure(effort, time_s=time_s), way.stages_s))
         measured = [passes for passes, _ in outcomes]
-        if not measured[0].times_s:  # told to stop before the first that counts
+        if not measured[0].times_s:  # asked to stop before the first that counts
             return
         before = self._passes.get(setting)
         if before is not None:
             measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
         self._passes[setting] = measured
-        self._tell(setting, measured, [stages for _, stages in outcomes])
+        self._report(setting, measured, [stages for _, stages in outcomes])
 
     def _open(self, combination: Combination) -> Way:
         from hpcdist.bench.dataload.measure import Way
@@ -176,28 +163,28 @@ class _DataloadRank:
             self._sources.source(combination.data),
             combination.setting,
             seed=self._job.dataload.seed,
-            each=lambda: alive(self.context),
+            each=self.alive,
             should_stop=self._is_stopping,
-            largest=lambda value: largest(self.context, value),
+            largest=self.largest,
         )
         self._ways[combination.setting] = way
         return way
 
     def _time_model(self) -> None:
-        """A training step for each batch size, or what the job says that one takes."""
+        """Time a training step for each batch size, or take the time that the job names."""
         from hpcdist.data.order import LEAST_BATCH
 
         first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
         for batch_size, data in sorted(first.items()):
             if self._job.dataload.step_time_s is not None:
-                said_s = self._job.dataload.step_time_s
-                self._tell_step(ModelStep(batch_size=batch_size, mean_time_s=said_s))
+                step_time_s = self._job.dataload.step_time_s
+                self._report_step(ModelStep(batch_size=batch_size, mean_time_s=step_time_s))
             elif self._job.model.name is None:
                 return
             elif batch_size >= LEAST_BATCH:
-                self._tell_step(self._time_steps(data, batch_size))
+                self._report_step(self._time_steps(data, batch_size))
             else:
-                self._note(
+                self.note(
                     f"no step is timed with {batch_size} per batch: batch norm cannot train on it"
                 )
 
@@ -212,9 +199,9 @@ class _DataloadRank:
             self._one_batch(source, batch_size),
             source.num_classes,
             device=torch.device(self.context.device),
-            alive=lambda: alive(self.context),
+            alive=self.alive,
         )
-        slowest = max(gather(self.context, times_s), key=statistics.fmean)
+        slowest = max(self.gather(times_s), key=statistics.fmean)
         return ModelStep(
             batch_size=batch_size,
             mean_time_s=statistics.fmean(slowest),
@@ -225,7 +212,7 @@ class _DataloadRank:
         )
 
     def _one_batch(self, source: Source, batch_size: int) -> Samples:
-        """As the model takes it, on its device."""
+        """Load a batch as the model takes it, on its device."""
         import torch
 
         from hpcdist.data.order import Share
@@ -236,27 +223,27 @@ class _DataloadRank:
             (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
             return batch
 
-    # What is told.
-
-    def _tell_plan(self) -> None:
+    def _report_plan(self) -> None:
         number = len(self._combinations)
         most_s = number * self._job.dataload.max_time_s
         repeats = self._job.data.repeats
-        turns_told = "" if repeats == 1 else ", each in two turns"
-        self._say(
+        turns_text = "" if repeats == 1 else ", each in two turns"
+        self.say(
             f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}"
-            f"{turns_told}: {repeats} passes x {self._job.data.batches_to_check} batches; at most "
+            f"{turns_text}: {repeats} passes x {self._job.data.batches_to_check} batches; at most "
             f"about {most_s / 60:.0f} min"
         )
         cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
         most = max(each.setting.workers for each in self._combinations)
         if most > cpus:
-            self._note(
+            self.note(
                 f"data.workers: {most} per rank are more than the {cpus:g} CPU"
                 f"{'' if cpus == 1 else 's'} that each rank has here"
             )
 
-    def _tell(self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]) -> None:
+    def _report(
+        self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]
+    ) -> None:
         if self.context.rank != 0:
             return
         for place in dict.fromkeys(self._places):
@@ -285,7 +272,7 @@ class _DataloadRank:
             f"{cell.images_per_s:,.0f} images/s ({cell.repeats} x {cell.batches})"
         )
 
-    def _tell_step(self, step: ModelStep) -> None:
+    def _report_step(self, step: ModelStep) -> None:
         self._steps.append(step)
         if self.context.rank != 0:
             return
@@ -297,24 +284,16 @@ class _DataloadRank:
             )
 
     def _of_node(self, node: int) -> list[int]:
-        """Its ranks."""
+        """The ranks of a node."""
         return [rank for rank, place in enumerate(self._places) if place.node == node]
 
-    def _say(self, message: str) -> None:
-        if self.context.rank == 0:
-            self.context.say(message)
-
-    def _note(self, message: str) -> None:
-        if self.context.rank == 0:
-            self.context.note(message)
-
     def _conclude(self) -> None:
-        """The plot and the sentences, by the first rank, of what has been measured."""
+        """Print the sentences on what was measured, and draw it, in rank 0."""
         cells = list(self._cells.values())
         if self.context.rank != 0 or not cells:
             return
-        told = conclude(cells, self._steps)
-        for sentence in (*told.headlines, *told.details):
+        conclusion = conclude(cells, self._steps)
+        for sentence in (*conclusion.headlines, *conclusion.details):
             self.context.say(sentence)
         if self.context.is_current():
             from hpcdist.base.plotting import save
@@ -324,7 +303,7 @@ class _DataloadRank:
             files.write_whole(path, save(make_figure(cells, self._title(cells)), "png"))
             left_out = num_panels(cells) - MOST_AXES
             more = f"; {left_out} more would not be readable" if left_out > 0 else ""
-            self._note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
+            self.note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
 
     def _title(self, cells: Sequence[DataloadCell]) -> str:
         sizes = {cell.setting.batch_size for cell in cells}
@@ -341,13 +320,10 @@ def turns(repeats: int) -> list[int]:
     return [first, repeats - first] if repeats > 1 else [repeats]
 
 
-def _places(context: RankContext) -> list[Place]:
-    """Where each rank is; a node's CPUs are those that its ranks have together, or their quota."""
+def _place(context: RankContext) -> Place:
+    """A node has the CPUs that its ranks have together, or their quota."""
     cpus = min(context.num_cpus, cpu_quota() or math.inf)
-    found: list[Place] = gather(
-        context, Place(node=context.node_rank, host=context.host, cpus=cpus)
-    )
-    return found
+    return Place(node=context.node_rank, host=context.host, cpus=cpus)
 
 
 def _mean_sd(timed: DataloadCell | ModelStep) -> str:
@@ -355,6 +331,6 @@ def _mean_sd(timed: DataloadCell | ModelStep) -> str:
 
 
 def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of the stages that all ranks have."""
+    """Average the stages that all ranks have."""
     names = [name for name in stages[0] if all(name in each for each in stages)]
     return {name: statistics.fmean(each[name] for each in stages) for name in names}

@@ -106,17 +106,17 @@ def compare_with_single(cells: Sequence[InferenceCell]) -> list[str]:
 
 def wins_from(comparisons: Iterable[Comparison]) -> int | None:
     """Return the smallest batch size from which on the parallel strategy is always faster."""
-    found = None
+    smallest = None
     for single, parallel in sorted(comparisons, key=_batch_size, reverse=True):
         if not is_faster(parallel, single):
             break
-        found = single.batch_size
-    return found
+        smallest = single.batch_size
+    return smallest
 
 
-def is_faster(one: InferenceCell, other: InferenceCell) -> bool:
+def is_faster(cell: InferenceCell, other: InferenceCell) -> bool:
     """Return whether the mean time is smaller by more than chance explains."""
-    compared = ratio(one.time_s, other.time_s)
+    compared = ratio(cell.time_s, other.time_s)
     return compared.mean < 1 and differs(compared) is not False
 
 

@@ -20,7 +20,7 @@ from hpcdist.training.model.models import Shape
 from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 _MOST_READ = 1024
-"""Of a data set; larger batches repeat them."""
+"""Images that are read from a data set; larger batches repeat them."""
 _LEAST_REPEATS = 3
 _PARTS_REPEATS = 5
 
@@ -40,14 +40,14 @@ class Images:
         return channels, height, width
 
     def batch(self, size: int, memory_format: torch.memory_format, *, pin: bool) -> Tensor:
-        """The first `size` images; begun again from the first where there are fewer."""
+        """Return the first `size` images, repeated where there are fewer."""
         indices = torch.arange(size) % len(self.images)
         batch = self.images[indices].contiguous(memory_format=memory_format)
         return batch.pin_memory() if pin else batch
 
 
 def load_images(job: InferenceJob) -> Images:
-    """The images that the job names, the same in every rank."""
+    """Load the images that the job names, the same in every rank."""
     setting = job.inference
     if setting.image_shape is None:
         data = load_data(job.data)
@@ -79,15 +79,15 @@ class Single:
         return self.uses_all_ranks or self.context.rank == 0
 
     def can_take(self, batch_size: int) -> bool:
-        """Whether a batch of this size can be spread over the devices."""
+        """Return whether a batch of this size can be spread over the devices."""
         return batch_size >= 1
 
     def share(self, images: Tensor) -> Tensor:
-        """What this rank has to do of a batch."""
+        """Return this rank's part of a batch."""
         return images
 
     def call(self, images: Tensor) -> Tensor:
-        """Logits, on the host, of this rank's share, which is there, too."""
+        """Return the logits of this rank's share; images and logits are on the host."""
         logits = self._module(self._to_model(images))
         if not isinstance(logits, Tensor):
             raise HpcdistError(
@@ -100,7 +100,7 @@ class Single:
         return images.to(self._device, non_blocking=True)
 
     def time_parts(self, images: Tensor, repeats: int) -> dict[str, float]:  # noqa: ARG002
-        """Mean seconds of a call in parts that only this strategy has."""
+        """Return the mean seconds of a call in parts that only this strategy has."""
         return {}
 
 
@@ -120,15 +120,15 @@ class DataParallel(Single):
             self._module = nn.DataParallel(self._module)
 
     def can_take(self, batch_size: int) -> bool:
-        """Not where CPUs are asked for on a machine with GPUs: it would take these."""
+        """Return False where CPUs are asked for on a machine with GPUs, which it would take."""
         return batch_size >= 1 and isinstance(self._module, nn.DataParallel)
 
     def _to_model(self, images: Tensor) -> Tensor:
         return images  # it brings each GPU its part itself
 
     def time_parts(self, images: Tensor, repeats: int) -> dict[str, float]:
-        """Seconds in replicate, scatter and gather; waiting for each costs time, so these calls are
-        not those that count."""
+        """Return the seconds in replicate, scatter and gather, of extra calls, as waiting for each
+        part costs time."""
         if self.devices == 1:
             return {}
         clock = _PartClock(self._module)
@@ -153,7 +153,7 @@ class ProcessPerGpu(Single):
         return batch_size >= self.devices
 
     def share(self, images: Tensor) -> Tensor:
-        """The rank's part of the images."""
+        """Return the rank's images."""
         begin, end = share_of(len(images), self.context.rank, self.devices)
         return images[begin:end]
 
@@ -202,47 +202,47 @@ STRATEGIES: dict[str, type[Single]] = {
 def left_out(
     strategies: Sequence[str], batch_sizes: Sequence[int], context: RankContext
 ) -> list[str]:
-    """Sentences on what of a benchmark is not measured, or shows little, on these devices."""
-    told = []
+    """Return notes on strategies that are not measured, or show little, on these devices."""
+    notes = []
     on_gpus = context.device.startswith("cuda")
     if DATA_PARALLEL in strategies:
         if not on_gpus and torch.cuda.is_available():
-            told.append(
+            notes.append(
                 "data_parallel: not measured, as launch.device is cpu, and nn.DataParallel would "
                 "take the GPUs that are here"
             )
         elif not on_gpus:
-            told.append(
+            notes.append(
                 "data_parallel: nn.DataParallel spreads a batch over GPUs only; on CPUs it calls "
                 "the model, and what is measured is the same as single"
             )
         elif context.num_nodes > 1:
-            told.append("data_parallel: one process reaches the GPUs of one node, node 0's")
+            notes.append("data_parallel: one process reaches the GPUs of one node, node 0's")
     small = [size for size in batch_sizes if size < context.world_size]
     if PROCESS_PER_GPU in strategies and small:
         listed = ", ".join(map(str, small))
-        told.append(
+        notes.append(
             f"process_per_gpu: not measured with {listed} per batch, fewer than the "
             f"{context.world_size} ranks"
         )
-    return told
+    return notes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """What one rank measured."""
+    """The calls that one rank timed."""
 
     cold_s: float
     times_s: list[float]
-    """Fewer than planned, or none, where a rank was told to leave."""
+    """Fewer than planned, or none, where a rank was asked to leave."""
     parts_s: dict[str, float]
     is_whole: bool
 
 
 class Meeting:
-    """How the ranks that take part keep together: all of them, or one alone.
+    """Keeps the ranks that take part together: all of them, or one alone.
 
-    `is_to_leave` tells whether this rank is to leave before the measurement is over.
+    `is_to_leave` returns whether this rank is to leave before the measurement is over.
     """
 
     def __init__(self, *, is_alone: bool, is_to_leave: Callable[[], bool] = lambda: False) -> None:
@@ -250,21 +250,21 @@ class Meeting:
         self._is_to_leave = is_to_leave
 
     def goes_on(self) -> bool:
-        """Whether nobody is to leave."""
+        """Return whether no rank is to leave."""
         return not self.largest(float(self._is_to_leave()))
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait for all ranks."""
         if not self._is_alone:
             dist.barrier()
 
     def largest(self, value: float) -> float:
-        """Of what all say."""
+        """Return the largest value of all ranks."""
         if self._is_alone:
             return value
-        told = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return float(told.item())
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor.item())
 
 
 def time_calls(
@@ -275,10 +275,10 @@ def time_calls(
     meeting: Meeting,
     alive: Callable[[], None],
 ) -> Timed | None:
-    """Time calls with this rank's share of a batch; None where some rank has no memory for it.
+    """Time calls with this rank's share of a batch; return None where a rank lacks memory for it.
 
-    Ranks begin each call together, and each times its own. Where one of them is told to leave, all
-    end with what they have.
+    Ranks begin each call together, and each times its own. Where one is asked to leave, all return
+    what they have.
     """
 
     def call() -> float:

@@ -16,16 +16,7 @@ from hpcdist.bench.inference.figures import (
     slowest,
     timed_fields,
 )
-from hpcdist.bench.ranks import (
-    alive,
-    finish_step,
-    gather,
-    is_asked_to_stop,
-    leave,
-    process_group,
-    should_stop,
-    stop,
-)
+from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
 from hpcdist.job.imports import Preload
@@ -43,8 +34,7 @@ PLOT_NAME = "inference.png"
 
 
 class InferenceWorkload(Workload[InferenceJob]):
-    """Measures every strategy with every batch size; ranks that were asked to stop leave with
-    EXIT_STOPPED."""
+    """Measures every strategy with every batch size."""
 
     def check(self) -> None:
         """Raise JobError for all that can be known to be wrong without importing torch."""
@@ -99,15 +89,13 @@ class InferenceWorkload(Workload[InferenceJob]):
             _InferenceRank(context, self.job).run()
 
 
-class _InferenceRank:
-    """One rank's part."""
-
+class _InferenceRank(BenchmarkRank):
     def __init__(self, context: RankContext, job: InferenceJob) -> None:
         import torch
 
         from hpcdist.bench.inference.measure import load_images
 
-        self.context = context
+        super().__init__(context)
         self.setting = job.inference
         self._job = job
         self._device = torch.device(context.device)
@@ -116,17 +104,17 @@ class _InferenceRank:
         self._cells: list[InferenceCell] = []
 
     def run(self) -> None:
-        """Every strategy with every batch size, and what follows from it."""
+        """Measure every strategy with every batch size, and conclude."""
         from hpcdist.bench.inference.measure import STRATEGIES, left_out
 
         setting = self.setting
         for sentence in left_out(setting.strategies, setting.batch_sizes, self.context):
-            self._note(sentence)
+            self.note(sentence)
         forms = {
             strategy: STRATEGIES[strategy](self._model, self.context, setting.precision)
             for strategy in setting.strategies
         }
-        # What is compared is measured one after the other: the speed of a machine drifts.
+        # What is compared is measured in turn, because the speed of a machine drifts.
         plan = [
             (strategy, form, size)
             for size in setting.batch_sizes
@@ -134,14 +122,14 @@ class _InferenceRank:
             if form.can_take(size)
         ]
         for number, (strategy, form, size) in enumerate(plan):
-            if should_stop(self.context) or not self._measure(strategy, form, size):
+            if self.should_stop() or not self._measure(strategy, form, size):
                 self._conclude()
-                raise stop(self.context, number, len(plan), "measurements")
-            finish_step(self.context, number + 1)
+                raise self.stopped(number, len(plan))
+            self.finish_step(number + 1)
         self._conclude()
 
     def _build(self) -> tuple[nn.Module, Any]:
-        """The model in its memory format, ready for inference; the same in all ranks."""
+        """Build the model in its memory format, the same in all ranks."""
         from hpcdist.training.checkpoint.state import seed_weights
         from hpcdist.training.model.models import build_model, pick_memory_format
 
@@ -156,15 +144,15 @@ class _InferenceRank:
         return model.to(self._device).to(memory_format=memory_format), memory_format
 
     def _measure(self, strategy: str, form: Single, size: int) -> bool:
-        """Whether it was measured as often as planned; all ranks know."""
+        """Return whether it was measured as often as planned, in all ranks."""
         timed = self._time(form, size) if form.takes_part else None
-        outcomes: list[Timed | None] = gather(self.context, timed)
+        outcomes: list[Timed | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
-        if self.context.rank == 0 and all(one is None or one.times_s for one in measured):
-            self._tell(_to_cell(strategy, form.devices, size, measured))
-        is_whole = all(one is None or one.is_whole for one in measured)
+        if self.context.rank == 0 and all(each is None or each.times_s for each in measured):
+            self._report(_to_cell(strategy, form.devices, size, measured))
+        is_whole = all(each is None or each.is_whole for each in measured)
         if not is_whole:
-            leave(self.context)
+            self.leave()
         return is_whole
 
     def _time(self, form: Single, size: int) -> Timed | None:
@@ -176,17 +164,15 @@ class _InferenceRank:
             self.setting,
             meeting=Meeting(
                 is_alone=not form.uses_all_ranks,
-                is_to_leave=lambda: is_asked_to_stop(self.context),
+                is_to_leave=self.is_asked_to_stop,
             ),
-            alive=lambda: alive(self.context),
+            alive=self.alive,
         )
 
     def _batch(self, size: int) -> Tensor:
         return self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
 
-    # What is told.
-
-    def _tell(self, cell: InferenceCell) -> None:
+    def _report(self, cell: InferenceCell) -> None:
         self._cells.append(cell)
         self.context.events.write("inference", **msgspec.to_builtins(cell))
         if cell.mean_time_s is None:
@@ -198,12 +184,8 @@ class _InferenceRank:
             f"({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
         )
 
-    def _note(self, message: str) -> None:
-        if self.context.rank == 0:
-            self.context.note(message)
-
     def _conclude(self) -> None:
-        """The plot and the sentences, by the first rank, of what has been measured."""
+        """Print the sentences on what was measured, and draw it, in rank 0."""
         if self.context.rank != 0 or not self._cells:
             return
         for sentence in compare_with_single(self._cells):
@@ -215,11 +197,11 @@ class _InferenceRank:
             title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
             path = self.context.run.path / PLOT_NAME
             files.write_whole(path, save(make_figure(self._cells, title), "png"))
-            self._note(f"plot with error bars: {PLOT_NAME} in the run directory")
+            self.note(f"plot with error bars: {PLOT_NAME} in the run directory")
 
 
 def _to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:
-    """One cell from what the ranks that took part measured."""
+    """Make the cell from what the ranks that took part measured."""
     timed = [outcome for outcome in outcomes if outcome is not None]
     if len(timed) < len(outcomes):
         return InferenceCell(

@@ -248,7 +248,7 @@ def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
         ({"model": {"name": "resnet19"}}, "model.name is 'resnet19'"),
         (
             {"model": {"name": "mlp"}, "dataload": {"step_time_s": 0.1}},
-            "loading is compared with one of them",
+            "loading can be compared with only one of them",
         ),
         (
             {"data": {"workers": list(range(50)), "batch_size": list(range(1, 50))}},
