@@ -237,13 +237,13 @@ def _text(result: Summary, form: str) -> str:
 
         return to_csv(result)
     if form == "csv-benchmarks":
-        from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
+        from hpcdist.summary.report.csv import to_benchmarks_csv
 
         return to_benchmarks_csv(result)
     from hpcdist.summary.report.report import make_report
 
     if form == "markdown":
-        from hpcdist.summary.report.markdown import to_markdown
+        from hpcdist.summary.report.text import to_markdown
 
         return to_markdown(make_report(result))
     from hpcdist.summary.report.page import to_html

@@ -9,9 +9,8 @@ import pytest
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.report.markdown import to_markdown
 from hpcdist.summary.report.report import make_report
-from hpcdist.summary.report.text import make_console
+from hpcdist.summary.report.text import make_console, to_markdown
 
 FAILED = Verdict(kind="signal", state="failed", message="rank 0 was killed", exit_code_of_run=1)
 
@@ -22,7 +21,7 @@ def add_size(make_run, events):
 
     def add(gpus, *, scale=1.0, name="", **options):
         run = make_run(f"on-{gpus}{name}", gpus=gpus, **options)
-        wait_s = 0.01 * (gpus - 1)
+        wait_s = 0.02 * (gpus - 1) / gpus  # as a ring reduces
         phases = {"data_wait": [0.001] * 10, "exposed_communication": [wait_s] * 10}
         for rank in range(gpus):
             windows = [

@@ -12,10 +12,9 @@ import pytest
 from hpcdist.base.errors import UserError
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import summarize, to_json
-from hpcdist.summary.report.benchmarks_csv import to_benchmarks_csv
-from hpcdist.summary.report.csv import to_csv
-from hpcdist.summary.report.markdown import to_markdown
+from hpcdist.summary.report.csv import to_benchmarks_csv, to_csv
 from hpcdist.summary.report.report import make_report
+from hpcdist.summary.report.text import to_markdown
 from hpcdist.summary.writing import write_output
 
 FAILED = Verdict(

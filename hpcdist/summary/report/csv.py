@@ -1,20 +1,25 @@
-"""The summary as CSV: one line per run, for spreadsheets and data frames.
+"""The summary as CSV, for spreadsheets and data frames: a line per run, or per measurement.
 
-A column is called as the key of the JSON is, keys within keys joined by dots, so units stand in the
-headers and the numbers are not rounded.
+Columns are called as the keys of the JSON, with dots between keys within keys: so units stand in
+the headers, and numbers are not rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_origin
+
+import msgspec
+from msgspec import Struct
 
 from hpcdist.base import table
 from hpcdist.base.table import Column, Table
+from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.figures.timing import OTHER
-from hpcdist.summary.values import Summary, to_json
+from hpcdist.summary.values import SCHEMA, RunSummary, Summary, to_json
 
 _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
@@ -46,6 +51,8 @@ _AFTER_PHASES = (
     *("verdict.kind", "verdict.rank", "verdict.host", "verdict.exit_code", "verdict.exception"),
     *("verdict.message", "not_compared_because", "path"),
 )
+_OF_RUN = ("run", "job", "state", "gpus_per_node", "world_size")
+_KINDS = [kind for benchmark in BENCHMARKS for kind in benchmark.measurements.values()]
 
 
 def to_csv(summary: Summary) -> str:
@@ -74,3 +81,42 @@ def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
         return figure
 
     return value
+
+
+def to_benchmarks_csv(summary: Summary) -> str:
+    """Return a header and one line per measurement of a benchmark, run by run; `benchmark` says
+    what was measured, and other columns are empty."""
+    rows = [row for run in summary.runs for row in _measurements(run)]
+    fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind))
+    of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
+    names = ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts]
+    columns = [Column(name, operator.methodcaller("get", name)) for name in names]
+    return table.to_csv(Table("", columns, rows))
+
+
+def _fields(kind: type[Struct], prefix: str = "") -> Iterator[str]:
+    """Yield the names of fields, also in structs within; the keys of a dict are not known before it
+    is."""
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            yield from _fields(field.type, f"{prefix}{field.name}.")
+        elif get_origin(field.type) is not dict:
+            yield f"{prefix}{field.name}"
+
+
+def _measurements(run: RunSummary) -> Iterator[dict[str, Any]]:
+    head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
+    for benchmark, result in run.benchmark_results:
+        for kind, value in benchmark.measured(result):
+            yield {**head, "benchmark": kind, **dict(_flat(msgspec.to_builtins(value)))}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each cell; a pair's two nodes are one cell."""
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _flat(inner, f"{prefix}{key}.")
+        elif isinstance(inner, (list, tuple)):
+            yield f"{prefix}{key}", " ".join(map(str, inner))
+        else:
+            yield f"{prefix}{key}", inner

@@ -1,15 +1,17 @@
-"""The report on a terminal: section by section, the conclusion first."""
+"""The report as text, on a terminal and in Markdown: section by section, the conclusion first."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from hpcdist.base import table
+from hpcdist.base.table import escape_markdown
 from hpcdist.base.text import shown
 from hpcdist.summary.report.report import Report, Section
 
@@ -45,8 +47,8 @@ def _print_section(console: Console, section: Section) -> None:
     say(console, first, style="bold")
     say_each(console, [*section.conclusions[1:], *section.sentences])
     console.print()
-    for table in section.tables:
-        console.print(table)
+    for each in section.tables:
+        console.print(each)
         console.print()
     say_each(console, section.remarks)
     if section.remarks:
@@ -62,3 +64,28 @@ def say_each(console: Console, texts: Iterable[str]) -> None:
     """Print texts, indented, each on lines of its own."""
     for text in texts:
         console.print(Padding(Text(shown(text)), (0, 0, 0, 2), expand=False))
+
+
+def to_markdown(report: Report) -> str:
+    """Return the report as Markdown: a heading for each section, its conclusions and tables, and
+    what was skipped."""
+    lines = ["# Summary of runs"]
+    if not report.sections:
+        lines += ["", "There is no run to summarize."]
+    for section in report.sections:
+        lines += _markdown_section(section)
+    if report.skipped:
+        lines += ["", "## What could not be read", ""]
+        lines += [f"- {escape_markdown(shown(text))}" for text in report.skipped]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_section(section: Section) -> Iterator[str]:
+    yield from ("", f"## {escape_markdown(shown(section.name))}")
+    for text in section.conclusions:
+        yield from ("", f"**{escape_markdown(text)}**")
+    for each in section.tables:
+        yield from ("", *table.to_markdown(each))
+    if section.remarks:
+        yield ""
+        yield from (f"- {escape_markdown(text)}" for text in section.remarks)
