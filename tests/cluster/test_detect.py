@@ -8,7 +8,7 @@ from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, first_file
 from hpcdist.schedulers.lsf import detect as detect_lsf
 from hpcdist.schedulers.lsf.queues import parse_default_queues, parse_hosts_table
-from hpcdist.schedulers.slurm import detect as detect_slurm
+from hpcdist.schedulers.slurm import site as slurm_site
 
 SINFO = """\
 debug*|2|64|256000|(null)|30:00|up
@@ -40,7 +40,7 @@ def read_back(profiles, text):
 
 
 def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
-    debug, gpu, mixed = detect_slurm.parse_sinfo(SINFO)
+    debug, gpu, mixed = slurm_site.parse_sinfo(SINFO)
     assert (debug.name, debug.is_default, debug.gpus, debug.time_limit_min) == (
         "debug",
         True,
@@ -62,7 +62,7 @@ def test_sinfo_tells_the_partitions_that_are_up_and_the_least_of_their_nodes():
 
 def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
     text = "a|1|4|1|(null)|infinite|up\nb|1|4|1|(null)|infinite|up\na|2|8|1|(null)|infinite|up\n"
-    assert [(p.name, p.num_nodes) for p in detect_slurm.parse_sinfo(text)] == [("a", 3), ("b", 1)]
+    assert [(p.name, p.num_nodes) for p in slurm_site.parse_sinfo(text)] == [("a", 3), ("b", 1)]
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_nodes_of_a_partition_that_stand_apart_in_sinfo_are_one_partition():
     ],
 )
 def test_gpus_are_counted_by_type(gres, gpus):
-    assert detect_slurm.parse_gpus(gres) == gpus
+    assert slurm_site.parse_gpus(gres) == gpus
 
 
 def test_a_type_is_not_asked_for_where_some_gpus_have_none():
     text = "gpu|1|8|1|gpu:2|infinite|up\ngpu|1|8|1|gpu:a100:2|infinite|up\n"
-    (gpu,) = detect_slurm.parse_sinfo(text)
+    (gpu,) = slurm_site.parse_sinfo(text)
     assert gpu.gpu_types == ()
 
 
 def test_accounts_are_listed_once():
-    assert detect_slurm.parse_accounts("ann\nproj\nann\n\n") == ("ann", "proj")
+    assert slurm_site.parse_accounts("ann\nproj\nann\n\n") == ("ann", "proj")
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_accounts_are_listed_once():
 )
 def test_only_one_plugin_of_slurm_knows_gpus_per_node(plugin, knows):
     config = f"SelectTypeParameters    = CR_CPU\nSelectType              = {plugin}\nX = y\n"
-    assert detect_slurm.has_gpus_per_node(config) is knows
+    assert slurm_site.has_gpus_per_node(config) is knows
 
 
 def test_the_first_file_has_every_partition_with_gpus_and_the_sites_default(profiles):
-    partitions = detect_slurm.parse_sinfo(SINFO)
+    partitions = slurm_site.parse_sinfo(SINFO)
     default, found = read_back(profiles, first_file(site(*partitions, accounts=("proj",))))
     assert default == "gpu"
     common = {"scheduler": "slurm", "account": "proj"}

@@ -4,7 +4,7 @@ import pytest
 
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.schedulers.slurm.allocation import check_allocation, parse_allocation, step_options
+from hpcdist.schedulers.slurm.steps import check_allocation, parse_allocation, step_options
 
 OLD = (
     "JobId=7 JobName=interactive JobState=RUNNING NumNodes=3 NumCPUs=6 NumTasks=6 "

@@ -9,7 +9,7 @@ import pytest
 from cluster_user import User, job_id
 
 from hpcdist.runs.run import all_runs
-from hpcdist.schedulers.slurm.clusters import parse_cluster
+from hpcdist.schedulers.slurm.site import parse_cluster
 
 STAY = """\
 import os, sys, time

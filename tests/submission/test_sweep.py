@@ -10,8 +10,8 @@ from hpcdist.runs.run import Run
 from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.slurm.limits import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
 from hpcdist.schedulers.slurm.queue import parse_accounting
+from hpcdist.schedulers.slurm.site import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
 from hpcdist.submission.dependencies import parse_after
 from hpcdist.submission.layout import group_points
 from hpcdist.submission.points import (

@@ -1,4 +1,5 @@
-"""What sbatch is asked for: a job, a cluster profile and a target in, options out. Pure.
+"""What sbatch is asked for: the options for a job, how they come about, and the environment that
+sbatch is called with. Pure.
 
 Every option is described at slurm.schedmd.com/sbatch.html; those of 20.11 and newer are used.
 """
@@ -6,7 +7,9 @@ Every option is described at slurm.schedmd.com/sbatch.html; those of 20.11 and n
 from __future__ import annotations
 
 import math
+import re
 import shlex
+from collections.abc import Mapping
 
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
@@ -15,16 +18,49 @@ from hpcdist.schedulers.base import Dependency, Target
 from hpcdist.schedulers.resources import (
     asks_for_gpus,
     cpus_per_node,
+    limit_line,
     mem_gb_per_node,
+    no_gpus_line,
+    no_memory_line,
+    product,
+    ranks_and_cpus,
+    source,
     time_limit_min,
 )
 
 _PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20
+_KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
+_NEVER = frozenset(
+    f"SBATCH_{name}"
+    for name in (
+        *("ARRAY_INX", "REQUEUE", "NO_REQUEUE", "WAIT", "JOB_NAME", "OUTPUT", "ERROR", "INPUT"),
+        *("OPEN_MODE", "SIGNAL", "EXPORT", "GET_USER_ENV", "IGNORE_PBS", "WAIT_ALL_NODES"),
+    )
+)
+"""They would make another job of it than the one that is tracked."""
+_ALTERNATIVES = (
+    frozenset(f"SBATCH_MEM_PER_{what}" for what in ("NODE", "CPU", "GPU")),
+    frozenset(
+        f"SBATCH_{name}"
+        for name in ("GPUS", "GPUS_PER_NODE", "GPUS_PER_SOCKET", "GPUS_PER_TASK", "GRES")
+    ),
+)
+"""Variables that contradict each other: where the script has one, none of the others counts."""
+_DIRECTIVE = re.compile(r"^#SBATCH --([a-z-]+)", re.MULTILINE)
+_VARIABLES = {
+    "array": "SBATCH_ARRAY_INX",
+    "job-name": "SBATCH_JOB_NAME",
+    "mem": "SBATCH_MEM_PER_NODE",
+    "time": "SBATCH_TIMELIMIT",
+    "no-requeue": "SBATCH_NO_REQUEUE",
+}
+"""Options whose variable is not SBATCH_ with their name (slurm.schedmd.com/sbatch.html, INPUT
+ENVIRONMENT VARIABLES)."""
 
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:
-    """The options of sbatch, in a fixed order, each ready to stand behind #SBATCH."""
+    """Return the options of sbatch, in a fixed order, each ready to stand behind #SBATCH."""
     options = {
         "job-name": target.name,
         **_placement(cluster),
@@ -42,7 +78,7 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
 
 
 def log_pattern(target: Target, task: str) -> str:
-    """Where submitit looks for the output of a task; %t stands for its number in srun."""
+    """Return where submitit looks for the output of a task; %t is its number in srun."""
     job = "%j" if target.array_size is None else "%A_%a"
     return f"{target.submitit_folder}/{job}_{task}_log.out"
 
@@ -58,7 +94,7 @@ def check_folder(target: Target) -> None:
 
 
 def slurm_time(minutes: float) -> str:
-    """A duration as sbatch reads it: D-HH:MM:SS, rounded up to seconds."""
+    """Return a duration as sbatch reads it: D-HH:MM:SS, rounded up to seconds."""
     seconds = math.ceil(minutes * 60)
     days, rest = divmod(seconds, 24 * 3600)
     hours, rest = divmod(rest, 3600)
@@ -76,7 +112,7 @@ def _placement(cluster: ClusterProfile) -> dict[str, str | None]:
 
 
 def resource_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
-    """Nodes, CPUs, GPUs and memory."""
+    """Return the options for nodes, CPUs, GPUs and memory."""
     options: dict[str, str | None] = {
         "nodes": str(job.resources.nodes),
         "ntasks-per-node": "1",  # the agent, which forks the ranks
@@ -96,7 +132,7 @@ def resource_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | N
 
 
 def end_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
-    """How long the job may run, when it is warned, and what follows."""
+    """Return the options for how long the job may run, its warning, and what follows."""
     options: dict[str, str | None] = {}
     limit_min = time_limit_min(job, cluster)
     if limit_min is not None:
@@ -107,7 +143,7 @@ def end_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
 
 
 def warning_s(job: JobSpec, limit_min: float | None) -> int:
-    """How long before the limit the agents are warned, in whole seconds.
+    """Return how long before the limit the agents are warned, in whole seconds.
 
     Slurm looks at limits every 30 s or so, and may warn up to 60 s earlier than asked.
     """
@@ -131,3 +167,71 @@ def _dependencies(dependencies: list[Dependency]) -> dict[str, str | None]:
     text = ",".join(":".join([one.kind, *one.job_ids]) for one in dependencies)
     # Without it, a job whose dependency can never come true would wait for ever.
     return {"dependency": text, "kill-on-invalid-dep": "yes"}
+
+
+# The same in lines that people can check by hand.
+
+
+def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
+    """Return CPUs, memory, GPUs and the time limit, and where each number comes from."""
+    resources, end = resource_options(job, cluster), end_options(job, cluster)
+    return [
+        _cpus(job, cluster, resources),
+        _memory(job, cluster, resources),
+        _gpus(job, cluster, resources),
+        limit_line(job, cluster, _asked(end, "time", "signal") if "time" in end else None),
+    ]
+
+
+_Options = dict[str, str | None]
+
+
+def _asked(options: _Options, *names: str) -> str:
+    return " ".join(f"--{name}={options[name]}" for name in names if name in options)
+
+
+def _cpus(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
+    size = product(job.resources.nodes, int(options["cpus-per-task"] or 0), what="CPU")
+    asked = _asked(options, "nodes", "ntasks-per-node", "cpus-per-task")
+    return f"CPUs: {size} ({ranks_and_cpus(job, cluster)}; one agent per node): {asked}"
+
+
+def _memory(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
+    mem_gb = mem_gb_per_node(job, cluster)
+    if mem_gb is None:
+        return no_memory_line()
+    where = source(job.resources.mem_gb, cluster.mem_gb)
+    return (
+        f"memory {mem_gb:g} GB per node (mem_gb, {where}): {_asked(options, 'mem')}, for Slurm's M "
+        f"is 2**20 bytes; {mem_gb * job.resources.nodes:g} GB in all"
+    )
+
+
+def _gpus(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
+    if not asks_for_gpus(job, cluster):
+        return no_gpus_line(job)
+    size = product(job.resources.nodes, job.resources.gpus, what="GPU")
+    asked = _asked(options, "gres", "gpus-per-node")
+    return f"GPUs: {size} (gpu_request: {cluster.gpu_request}): {asked}"
+
+
+# The environment of sbatch.
+
+
+def submission_environment(before: Mapping[str, str], script: str) -> dict[str, str]:
+    """Return the caller's environment, without what would change the job unseen.
+
+    Variables win over directives in sbatch, so those of the script's own directives are left out:
+    what `hpcdist render` shows is what counts. Variables of a job that this shell is part of would
+    be taken for the new job's.
+    """
+    named = {
+        _VARIABLES.get(name, f"SBATCH_{name.upper().replace('-', '_')}")
+        for name in _DIRECTIVE.findall(script)
+    }
+    left_out = _NEVER.union(named, *(group for group in _ALTERNATIVES if group & named))
+    return {
+        name: value
+        for name, value in before.items()
+        if name not in left_out and (name in _KEPT or not name.startswith("SLURM_"))
+    }

@@ -12,7 +12,7 @@ from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, warned
-from hpcdist.schedulers.slurm.environment import submission_environment
+from hpcdist.schedulers.slurm.directives import submission_environment
 
 _TIMEOUT_S = 30.0
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")

@@ -1,4 +1,5 @@
-"""What squeue and sacct say about jobs: one call of each for any number of runs."""
+"""Jobs as squeue and sacct tell of them: one call of each for any number of runs; and why a job
+waits, in plain words (the codes: slurm.schedmd.com/job_reason_codes.html)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,6 @@ import msgspec
 from hpcdist.machine.command import run_command
 from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Condition
-from hpcdist.schedulers.slurm.reasons import ENDED_REASONS, plain_reason
 
 TIMEOUT_S = 30.0
 
@@ -48,6 +48,52 @@ _SACCT_FIELDS = "JobID,State,Reason,JobName"
 _LONGEST_ARGUMENT = 100_000  # Linux refuses one of 128 KiB
 _CLOCKS_DIFFER_S = 3600.0  # between the login node and the database, at most
 
+_HELD = "it is held; release it with: scontrol release JOBID"
+
+_REASONS = {
+    "AssocGrpCpuLimit": "your account uses all CPUs that it may have at one time",
+    "AssocGrpGRES": "your account uses all GPUs that it may have at one time",
+    "AssocGrpNodeLimit": "your account uses all nodes that it may have at one time",
+    "AssocMaxJobsLimit": "your account runs as many jobs as it may at one time",
+    "AssocMaxNodePerJobLimit": "it asks for more nodes than your account allows a job",
+    "AssocMaxWallDurationPerJobLimit": "its time limit is longer than your account allows",
+    "BeginTime": "its start time has not come; a requeued job is held for about two minutes",
+    "Cleaning": "it was requeued, and its former processes are still being ended",
+    "Dependency": "it waits for the end of another job",
+    "DependencyNeverSatisfied": "the job that it waits for failed: it will never start",
+    "JobArrayTaskLimit": "as many runs of the sweep as --max-parallel allows are under way",
+    "JobHeldAdmin": "an administrator holds it",
+    "JobHeldUser": _HELD,
+    "Licenses": "it waits for licenses",
+    "MaxMemPerLimit": "it asks for more memory than the partition allows",
+    "NodeDown": "a node that it needs is down",
+    "None": "the scheduler has not looked at it yet",
+    "PartitionConfig": "it asks for more than the nodes of the partition have",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition takes no jobs at present",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has",
+    "PartitionTimeLimit": "its time limit is longer than the partition allows",
+    "Priority": "other jobs come before it",
+    "Prolog": "its nodes are being prepared",
+    "QOSMaxCpuPerUserLimit": "you use all CPUs that the QOS allows you",
+    "QOSMaxGRESPerUser": "you use all GPUs that the QOS allows you",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as the QOS allows you",
+    "QOSMaxNodePerUserLimit": "you use all nodes that the QOS allows you",
+    "QOSMaxWallDurationPerJobLimit": "its time limit is longer than the QOS allows",
+    "ReqNodeNotAvail": "nodes that it needs are reserved or down, perhaps for maintenance",
+    "Reservation": "its reservation has not begun",
+    "Resources": "it waits for nodes to become free",
+    "launch failed requeued held": "its start failed on a node, and it is held; release it with: "
+    "scontrol release JOBID",
+}
+
+
+_ENDED_REASONS = {
+    "DependencyNeverSatisfied": "what it was to follow did not end as --after asks, so Slurm "
+    "removed it (DependencyNeverSatisfied)",
+}
+"""Reason of a job that has ended -> in plain words, where it tells more than the state."""
+
 
 class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
     """One line of squeue or sacct."""
@@ -63,11 +109,11 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task(self) -> str:
-        """Number of its run in the array; empty where there is none."""
+        """Return the number of its run in the array; empty where there is none."""
         return self.job_id.partition("_")[2]
 
     def condition(self) -> Condition:
-        """What it means for a run."""
+        """Return what it means for a run."""
         state = _STATES.get(self.state, "running")
         if state == "pending":
             return Condition(
@@ -75,12 +121,12 @@ class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
             )
         if state == "running":
             return Condition(state=state)
-        why = ENDED_REASONS.get(self.reason)
+        why = _ENDED_REASONS.get(self.reason)
         return Condition(state=state, reason=why or f"Slurm says {self.state}")
 
 
 def ask_queue() -> list[QueuedJob]:
-    """All jobs of this user that squeue knows: those that wait and run, and some that ended lately.
+    """Return all jobs of this user that squeue knows: those that wait and run, and some that ended.
 
     Raises SchedulerError.
     """
@@ -91,7 +137,7 @@ def ask_queue() -> list[QueuedJob]:
 
 
 def parse_queue(text: str) -> list[QueuedJob]:
-    """The lines of `squeue --format=%i|%T|%r|%S|%j`."""
+    """Return the lines of `squeue --format=%i|%T|%r|%S|%j`."""
     rows = (line.split("|", 4) for line in text.splitlines())
     return [
         QueuedJob(
@@ -112,7 +158,7 @@ def scancel(job_ids: Sequence[str]) -> None:
 
 
 def ask_accounting(job_ids: Iterable[str], *, since_s: float) -> list[QueuedJob]:
-    """What accounting knows of these jobs; several lines where ids were used again.
+    """Return what accounting knows of these jobs; several lines where ids were used again.
 
     `since_s` is the Unix time of the oldest job's submission. Raises SchedulerError.
     """
@@ -122,7 +168,7 @@ def ask_accounting(job_ids: Iterable[str], *, since_s: float) -> list[QueuedJob]
 
 
 def accounting_choice(job_ids: Iterable[str], since_s: float) -> list[str]:
-    """How one sacct is asked for any number of jobs: by id, an array by its one; else by time."""
+    """Return how sacct is asked for any number of jobs: by id, an array by its one, or by time."""
     wanted = sorted({job_id.partition("_")[0] for job_id in job_ids})
     by_id = f"--jobs={','.join(wanted)}"
     if len(by_id) <= _LONGEST_ARGUMENT:
@@ -133,7 +179,7 @@ def accounting_choice(job_ids: Iterable[str], since_s: float) -> list[str]:
 
 
 def parse_accounting(text: str) -> list[QueuedJob]:
-    """The lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first."""
+    """Return the lines of `sacct --parsable2 --format=JobID,State,Reason,JobName`, oldest first."""
     rows = (line.split("|", 3) for line in text.splitlines())
     return [
         QueuedJob(
@@ -148,14 +194,24 @@ def parse_accounting(text: str) -> list[QueuedJob]:
 
 
 def _accounted_reason(state: str, reason: str) -> str:
-    """A user's cancellation says by whom; Slurm's own, of what could never start, does not."""
+    """Return the reason; a cancellation says by whom, but Slurm's own, of what could never start,
+    does not."""
     removed = state == "CANCELLED" and reason == "Dependency"
     return "DependencyNeverSatisfied" if removed else reason
 
 
 def unix_time(text: str) -> float | None:
-    """2026-11-21T13:36:39 in this machine's time zone, as Slurm prints it; N/A where not known."""
+    """Return the time of 2026-11-21T13:36:39 in this machine's time zone; None for N/A."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return None
+
+
+def plain_reason(code: str) -> str:
+    """Return a sentence for a reason as squeue gives it, with the code; or an unknown one as is."""
+    name = code.strip("()").partition(",")[0].strip()
+    words = _REASONS.get(name)
+    if words is None:
+        return f"Slurm gives the reason {name or 'None'}"
+    return words if name == "None" else f"{words} ({name})"

@@ -41,25 +41,34 @@ from hpcdist.schedulers.jobs import (
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import cpus_per_node, lay_out
 from hpcdist.schedulers.script import comment, render
-from hpcdist.schedulers.slurm import detect, doctor, requeue
-from hpcdist.schedulers.slurm.allocation import (
-    SlurmAllocation,
-    check_allocation,
-    find_allocation,
-    step_options,
+from hpcdist.schedulers.slurm import doctor, requeue
+from hpcdist.schedulers.slurm.accounting import ask_usage
+from hpcdist.schedulers.slurm.directives import (
+    check_folder,
+    directives,
+    explanation,
+    log_pattern,
 )
-from hpcdist.schedulers.slurm.capacity import ask_capacity, check_capacity
-from hpcdist.schedulers.slurm.clusters import (
+from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
+from hpcdist.schedulers.slurm.site import (
     ClusterQuestion,
+    ask_config,
+    ask_nodes,
+    check_capacity,
     conditions_elsewhere,
+    detect_slurm,
+    parse_max_array_size,
     refuse_elsewhere,
 )
-from hpcdist.schedulers.slurm.directives import check_folder, directives, log_pattern
-from hpcdist.schedulers.slurm.explanation import explanation
-from hpcdist.schedulers.slurm.limits import ask_max_array_size
-from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
-from hpcdist.schedulers.slurm.steps import cancel_step, is_step, step_conditions
-from hpcdist.schedulers.slurm.usage import ask_usage
+from hpcdist.schedulers.slurm.steps import (
+    SlurmAllocation,
+    cancel_step,
+    check_allocation,
+    find_allocation,
+    is_step,
+    step_conditions,
+    step_options,
+)
 
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import Sbatch
@@ -92,7 +101,7 @@ class SlurmScheduler(Scheduler):
 
         Raises JobError where sinfo tells that the partition can never run the job.
         """
-        check_capacity(job, cluster, ask_capacity())
+        check_capacity(job, cluster, ask_nodes())
         return Plan(launch=lay_out(job, cluster, warning_signals=_WARNINGS), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
@@ -158,7 +167,7 @@ class SlurmScheduler(Scheduler):
 
     def max_array_size(self) -> int:
         """Return MaxArraySize, the number of indices from 0 on; Slurm's default if unknown."""
-        return ask_max_array_size()
+        return parse_max_array_size(ask_config())
 
     def dependency_id(self, job_id: str) -> str:
         """Return 123 for 123_4."""
@@ -278,7 +287,7 @@ class SlurmScheduler(Scheduler):
 
     def detect_site(self) -> Site:
         """Ask sinfo, scontrol and sacctmgr."""
-        return detect.detect_slurm(getpass.getuser())
+        return detect_slurm(getpass.getuser())
 
     def examine(self) -> Iterator[Finding]:
         """Look at the commands, their version, the controller and accounting."""

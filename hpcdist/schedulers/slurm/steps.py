@@ -1,35 +1,221 @@
-"""Runs that are steps of an allocation: what state they are in, and ending them.
+"""Runs that are steps of an allocation: what the allocation of a shell (salloc) has, what a step in
+it asks for, what state it is in, and ending it.
 
 The allocation is the user's, and stays whatever becomes of the run.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hpcdist.base.errors import SchedulerError
+from hpcdist.base.errors import JobError, SchedulerError, UserError
+from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.machine.process import ProcessId, is_alive
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.schedulers.base import Condition
+from hpcdist.schedulers.base import Allocation, Condition
+from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
+from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
 from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
 
+_TRES = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
+_REQUESTED = re.compile(r"\bTresPer(Node|Job)=(\S+)")
+_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
 _KILL_AFTER_S = 10.0
 
 
+class SlurmAllocation(Allocation, frozen=True, kw_only=True):
+    """Nodes that Slurm has given already."""
+
+    cpus: list[int]
+    """CPUs of it by node."""
+    gpus_per_node: int = 0
+    mem_mib_per_node: float | None = None
+    """None where the site does not account for memory."""
+
+
+def find_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
+    """Return the allocation of the shell with this environment; None: it is in none.
+
+    Raises UserError where it has ended, SchedulerError where Slurm does not answer.
+    """
+    job_id = environment.get("SLURM_JOB_ID")
+    if not job_id:
+        return None
+    try:
+        argv = ["scontrol", "--oneliner", "show", "job", job_id]
+        said = run_command(argv, timeout_s=TIMEOUT_S).stdout
+    except CommandFailedError as error:
+        raise _ended(job_id, error.said) from None
+    state = re.search(r"\bJobState=(\S+)", said)
+    if state is None or state[1] not in {"RUNNING", "SUSPENDED"}:
+        raise _ended(job_id, f"its state is {state[1] if state else 'unknown'}")
+    return parse_allocation(job_id, said, environment)
+
+
+def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> SlurmAllocation:
+    """Read `scontrol --oneliner show job`, and what salloc and srun set for their commands."""
+    nodes = re.search(r"\bNumNodes=(\d+)", said)
+    tres = _TRES.search(said)
+    found = dict(pair.split("=", 1) for pair in tres[1].split(",") if "=" in pair) if tres else {}
+    num_nodes = int(nodes[1]) if nodes else 1
+    cpus = [
+        int(number)
+        for number, times in re.findall(
+            r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "")
+        )
+        for _ in range(int(times or 1))
+    ]
+    mem_mib = _mib(found.get("mem", ""))
+    return SlurmAllocation(
+        job_id=job_id,
+        num_nodes=num_nodes,
+        cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
+        gpus_per_node=(
+            int(found.get("gres/gpu", 0)) // num_nodes
+            or _requested_gpus(said, num_nodes)
+            or _gpus_of_shell(environment)
+        ),
+        mem_mib_per_node=None if mem_mib is None else mem_mib / num_nodes,
+    )
+
+
+def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> None:
+    """Raise JobError for what the allocation does not have: srun would wait for it, or fail."""
+    resources = job.resources
+    where = f"allocation {allocation.job_id}"
+    if resources.nodes > allocation.num_nodes:
+        raise JobError(
+            f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
+            hint=f"ask for --nodes {allocation.num_nodes} or fewer, or get more with salloc",
+        )
+    _check_memory(job, allocation)
+    cpus = cpus_per_node(job, cluster)
+    fitting = sum(number >= cpus for number in allocation.cpus)
+    if fitting < resources.nodes:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, which takes {cpus} CPUs on each node, but "
+            f"{where} has {', '.join(map(str, sorted(set(allocation.cpus))))} per node",
+            hint="ask for fewer with --gpus, or get more: salloc --cpus-per-task=N",
+        )
+    gpus = allocation.gpus_per_node
+    if job.launch.device == "cuda" and gpus == 0:
+        raise JobError(
+            f"launch.device is cuda, but {where} has no GPU",
+            hint="get GPUs with salloc --gpus-per-node=N, or use --set launch.device=cpu",
+        )
+    if job.launch.device != "cpu" and 0 < gpus < resources.gpus:
+        raise JobError(
+            f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
+            hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
+        )
+
+
+def _check_memory(job: JobSpec, allocation: SlurmAllocation) -> None:
+    wanted_gb, has_mib = job.resources.mem_gb, allocation.mem_mib_per_node
+    if wanted_gb is None or not has_mib or _mib_of_gb(wanted_gb) <= has_mib:
+        return
+    raise JobError(
+        f"resources.mem_gb is {wanted_gb:g}, but allocation {allocation.job_id} has "
+        f"{has_mib / MIB_PER_GB:.3g} GB per node",
+        hint="ask for less, or get more: salloc --mem=N",
+    )
+
+
+def step_options(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> list[str]:
+    """Return what srun is told beyond what it is told in a batch job.
+
+    A step that names no memory or GPUs takes all of the allocation's, and no other step can start
+    beside it.
+    """
+    options = ["--exact"]
+    mem_mib = _step_memory(job, cluster, allocation)
+    if mem_mib is not None:
+        options.append(f"--mem={mem_mib}M")
+    if allocation.gpus_per_node:
+        wants = job.launch.device != "cpu"
+        options.append(f"--gres=gpu:{job.resources.gpus}" if wants else "--gres=none")
+    limit_min = time_limit_min(job, cluster)
+    if limit_min is not None:  # a longer one than the allocation's ends with the allocation
+        options.append(f"--time={slurm_time(limit_min)}")
+    return options
+
+
+def _step_memory(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> int | None:
+    """Return MiB per node: as the job says, or its profile, else the share of its CPUs.
+
+    A profile is written for whole jobs, and may say more than this allocation has: srun would wait
+    for ever.
+    """
+    has_mib = allocation.mem_mib_per_node
+    if job.resources.mem_gb is not None:
+        return _mib_of_gb(job.resources.mem_gb)
+    if cluster.mem_gb is not None:
+        wanted_mib = _mib_of_gb(cluster.mem_gb)
+        return min(wanted_mib, math.floor(has_mib)) if has_mib else wanted_mib
+    if not has_mib:
+        return None
+    share = cpus_per_node(job, cluster) / min(allocation.cpus)
+    return math.floor(has_mib * min(share, 1.0)) or None
+
+
+def _mib_of_gb(gigabytes: float) -> int:
+    return math.ceil(gigabytes * MIB_PER_GB)
+
+
+def _requested_gpus(said: str, num_nodes: int) -> int:
+    """Return GPUs per node as they were asked for: not every site accounts for what was given."""
+    found = {kind: _count_gpus(words) for kind, words in _REQUESTED.findall(said)}
+    return found.get("Node", 0) or found.get("Job", 0) // num_nodes
+
+
+def _count_gpus(words: str) -> int:
+    """Count gres:gpu:a100:2,gres:gpu as Slurm 22 says it, or gres/gpu:a100:2,gres/gpu:1 as 24."""
+    parts = [re.split("[:/=]", word.removeprefix("gres")) for word in words.split(",")]
+    numbers = [one[-1] for one in parts if one[:2] == ["", "gpu"]]
+    return sum(int(number) if number.isdecimal() else 1 for number in numbers)
+
+
+def _gpus_of_shell(environment: Mapping[str, str]) -> int:
+    """Return GPUs per node as salloc and srun tell their commands (man salloc, OUTPUT ENVIRONMENT
+    VARIABLES): a number, or one by type such as a100:2, and the indices of this node's."""
+    words = environment.get("SLURM_GPUS_PER_NODE") or environment.get("SLURM_GPUS_ON_NODE") or ""
+    if words:
+        return sum(int(number) for number in re.findall(r"(\d+)(?=,|$|\()", words))
+    return len([index for index in environment.get("SLURM_JOB_GPUS", "").split(",") if index])
+
+
+def _mib(text: str) -> float | None:
+    found = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
+    return float(found[1]) * _MIB[found[2] or "M"] if found else None
+
+
+def _ended(job_id: str, why: str) -> UserError:
+    return UserError(
+        f"allocation {job_id}, which SLURM_JOB_ID names, cannot be used: {why}",
+        hint="leave its shell with exit, and get another with salloc",
+    )
+
+
+# Runs in an allocation.
+
+
 def is_step(run: Run) -> bool:
-    """Whether the run is a step in an allocation, and no job of its own."""
+    """Return whether the run is a step in an allocation, and no job of its own."""
     return (run.read_submission() or Submission()).step
 
 
 def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
-    """Condition by run id, from the process that runs srun; of other hosts' from squeue.
+    """Return the condition by run id, from the process that runs srun; on other hosts from squeue.
 
     Raises SchedulerError where squeue is needed and does not answer.
     """
@@ -76,18 +262,18 @@ def _condition(run: Run, lives: bool) -> Condition:  # noqa: FBT001 - one of two
 
 
 def _is_alive(run: Run) -> bool | None:
-    """Of the process that runs srun; None where it is on another host."""
+    """Return whether the process that runs srun lives; None where it is on another host."""
     process = _process(run)
     return False if process is None else is_alive(process)
 
 
 def _process(run: Run) -> ProcessId | None:
-    """The one that runs srun."""
+    """Return the process that runs srun."""
     return (run.read_submission() or Submission()).process
 
 
 def _steps() -> dict[str, str]:
-    """The running steps of this user: id by name, which for runs is theirs."""
+    """Return the running steps of this user: id by name, which for runs is theirs."""
     argv = ["squeue", "--steps", "--me", "--noheader", "--format=%i|%j"]
     rows = (
         line.strip().split("|", 1)

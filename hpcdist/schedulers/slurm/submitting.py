@@ -18,7 +18,7 @@ from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run
 from hpcdist.machine.process import ProcessId, identify
 from hpcdist.schedulers.base import Target, Task
 from hpcdist.schedulers.jobs import find_by_name
-from hpcdist.schedulers.slurm.environment import submission_environment
+from hpcdist.schedulers.slurm.directives import submission_environment
 from hpcdist.schedulers.slurm.queue import ask_queue, scancel
 from hpcdist.schedulers.submitting import ScriptExecutor
 

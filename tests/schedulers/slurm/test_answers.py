@@ -12,19 +12,19 @@ from hpcdist.machine.command import CommandFailedError, CommandTimeoutError, run
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.jobs import JobIndex
-from hpcdist.schedulers.slurm.capacity import (
-    check_capacity,
-    parse_capacity,
-    parse_gpus,
-)
-from hpcdist.schedulers.slurm.clusters import parse_cluster
-from hpcdist.schedulers.slurm.environment import submission_environment
+from hpcdist.schedulers.slurm.directives import submission_environment
 from hpcdist.schedulers.slurm.queue import (
     accounting_choice,
     parse_accounting,
     parse_queue,
+    plain_reason,
 )
-from hpcdist.schedulers.slurm.reasons import plain_reason
+from hpcdist.schedulers.slurm.site import (
+    check_capacity,
+    parse_cluster,
+    parse_gpus,
+    parse_nodes,
+)
 
 QUEUE = """\
 101|RUNNING|None|2026-11-21T13:36:39|ddp-20261121-133600-abcd
@@ -127,15 +127,15 @@ def test_gpus_are_counted_by_type(gres, gpus):
     ],
 )
 def test_limits_are_read_as_slurm_prints_them(text, minutes):
-    (group,) = parse_capacity(f"main*|4|8|(null)|{text}\n")
+    (group,) = parse_nodes(f"main*|4|8|1000|(null)|{text}|up\n")
     assert group.limit_min == minutes
 
 
 NODES = """\
-main*|4|8|gpu:2|infinite
-short|2|8|(null)|1:00:00
-mixed|3|32+|gpu:a100:4(S:0-1)|1-00:00:00
-mixed|1|64|gpu:v100:8|1-00:00:00
+main*|4|8|1000|gpu:2|infinite|up
+short|2|8|1000|(null)|1:00:00|up
+mixed|3|32+|1000|gpu:a100:4(S:0-1)|1-00:00:00|up
+mixed|1|64|1000|gpu:v100:8|1-00:00:00|up
 """
 
 
@@ -146,7 +146,7 @@ def capacity(*, device="auto", cluster=None, **resources):
         resources=Resources(**resources),
         launch=Launch(device=device),
     )
-    check_capacity(job, ClusterProfile(**(cluster or {})), parse_capacity(NODES))
+    check_capacity(job, ClusterProfile(**(cluster or {})), parse_nodes(NODES))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ import time
 
 import pytest
 
-from hpcdist.schedulers.slurm.node_list import expand_nodes
-from hpcdist.schedulers.slurm.usage import parse_cpu_time, parse_size, parse_usage
+from hpcdist.schedulers.slurm.accounting import (
+    expand_nodes,
+    parse_cpu_time,
+    parse_size,
+    parse_usage,
+)
 
 
 def stamp(second):

@@ -5,6 +5,7 @@ A job that was started again has a record for each of its lives, each followed b
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,6 @@ import msgspec
 
 from hpcdist.machine.command import run_command
 from hpcdist.schedulers.base import Accounting
-from hpcdist.schedulers.slurm.node_list import expand_nodes
 from hpcdist.schedulers.slurm.queue import accounting_choice, unix_time
 
 _TIMEOUT_S = 20.0
@@ -27,6 +27,10 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)")
 _CPU_TIME = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _NO_VALUE = 0xFFFF_FFFE
 """NO_VAL of slurm.h; as many or more stand for not known, as 0 does where nothing measures."""
+_MOST = 100_000
+"""Nodes; a larger list is damaged."""
+_PART = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
+_PIECE = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +56,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_usage(job_ids: Iterable[str], *, since_s: float) -> dict[tuple[str, str], Accounting]:
-    """What accounting has on jobs, by their ids and names; ids alone may be used again.
+    """Return what accounting has on jobs, by their ids and names; ids alone may be used again.
 
     `since_s` is the Unix time of the oldest one's submission. Raises SchedulerError.
     """
@@ -64,7 +68,7 @@ def ask_usage(job_ids: Iterable[str], *, since_s: float) -> dict[tuple[str, str]
 
 
 def parse_usage(text: str) -> dict[tuple[str, str], Accounting]:
-    """The lines of sacct in the form that `ask_usage` asks for."""
+    """Return what the lines of sacct say, in the form that `ask_usage` asks for."""
     jobs: dict[tuple[str, str], list[list[Record]]] = {}
     lives: dict[str, list[Record]] = {}
     for record in _records(text):
@@ -77,7 +81,7 @@ def parse_usage(text: str) -> dict[tuple[str, str], Accounting]:
 
 
 def _accounting(lives: Sequence[Sequence[Record]]) -> Accounting:
-    """`lives` are the records of each life, that of the job first; the oldest life first."""
+    """Sum up lives: the records of each, that of the job first; the oldest life first."""
     jobs = [life[0] for life in lives]
     records = [record for life in lives for record in life]
     code, _, signal = jobs[-1].exit_code.partition(":")
@@ -99,7 +103,7 @@ def _accounting(lives: Sequence[Sequence[Record]]) -> Accounting:
 
 
 def _wait_s(job: Record) -> float | None:
-    """Slurm counts from when the job was eligible: no job that it depends on went on, nothing held
+    """Return the wait since the job was eligible: no job that it depends on went on, nothing held
     it."""
     since_s = job.submit_s if job.eligible_s is None else job.eligible_s
     if since_s is None or job.start_s is None:
@@ -108,7 +112,7 @@ def _wait_s(job: Record) -> float | None:
 
 
 def _energy_j(life: Sequence[Record]) -> float | None:
-    """The job's record has the sum; of older versions only the steps' have values."""
+    """Return the energy; in older versions only the steps' records have values."""
     return life[0].energy_j or _sum(record.energy_j for record in life[1:])
 
 
@@ -143,13 +147,13 @@ def _records(text: str) -> Iterator[Record]:
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of `1234K`; None where sacct says nothing."""
+    """Return the bytes of `1234K`; None where sacct says nothing."""
     found = _SIZE.fullmatch(text)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
 def parse_cpu_time(text: str) -> float | None:
-    """Seconds of `1-02:03:04` or `00:01.250`."""
+    """Return the seconds of `1-02:03:04` or `00:01.250`."""
     found = _CPU_TIME.fullmatch(text)
     if found is None:
         return None
@@ -160,3 +164,29 @@ def parse_cpu_time(text: str) -> float | None:
 def _known(text: str) -> float | None:
     value = int(text) if text.isdecimal() else 0
     return float(value) if 0 < value < _NO_VALUE else None
+
+
+def expand_nodes(text: str) -> list[str]:
+    """`n[01-03,7],m1` -> n01, n02, n03, n7, m1; what is no list of nodes gives none."""
+    if text.strip() in {"", "None assigned", "(null)", "Unknown"}:
+        return []
+    names = (name for part in _PART.findall(text.strip()) for name in _expand_part(part))
+    return list(itertools.islice(names, _MOST))
+
+
+def _expand_part(part: str) -> Iterator[str]:
+    pieces = [
+        list(_expand_ranges(ranges)) if ranges else [plain]
+        for ranges, plain in _PIECE.findall(part)
+    ]
+    return map("".join, itertools.product(*pieces))
+
+
+def _expand_ranges(text: str) -> Iterator[str]:
+    for one in text.split(","):
+        first, _, last = one.partition("-")
+        if first.isdecimal() and last.isdecimal() and int(last) - int(first) < _MOST:
+            for number in range(int(first), int(last) + 1):
+                yield f"{number:0{len(first)}d}"
+        else:
+            yield one
