@@ -1,1 +1,1 @@
-"""What runs on the nodes: the agent, the ranks it forks, and the verdict on how they ended."""
+"""The programs on the nodes: the agent, the ranks that it forks, and the verdict on their end."""

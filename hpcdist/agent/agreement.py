@@ -1,4 +1,4 @@
-"""What the nodes and ranks of a run must agree on before the ranks meet.
+"""The agreement that nodes and ranks of a run must reach before the ranks meet.
 
 A run whose nodes disagree (one sees no GPU, one belongs to another allocation, two ranks would
 share a GPU) would otherwise hang until a time-out of half an hour, and say nothing of the reason.
@@ -20,7 +20,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one agent found; goes to node 0 as it joins."""
+    """The facts that an agent found out about its node, and tells node 0 as it joins."""
 
     node: int
     host: str
@@ -39,7 +39,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all ranks of a run."""
+    """The values that hold for all ranks of a run."""
 
     master_addr: str
     device: str
@@ -51,7 +51,7 @@ class DisagreementError(Exception):
 
 
 class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """How one rank sees its place."""
+    """The place of a rank, as the rank sees it."""
 
     rank: int
     """As its agent ordered it."""
@@ -63,7 +63,7 @@ class RankCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
-    """What holds for all nodes; `backend` is auto, gloo or nccl.
+    """Return the values that hold for all nodes; `backend` is auto, gloo or nccl.
 
     Raises DisagreementError.
     """
@@ -86,7 +86,7 @@ def agree(facts: Mapping[int, NodeFacts], backend: str) -> Agreement:
 
 
 def check_rank(*, rank: int, host: str, gpu: str | None) -> RankCheck:
-    """How the calling rank sees its place."""
+    """Return the place of the calling rank, as it sees it."""
     seen = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     return RankCheck(rank=rank, host=host, environment=seen, gpu=gpu)
 
@@ -101,7 +101,8 @@ class RankChecks:
         self._first: RankCheck | None = None
 
     def add(self, check: RankCheck) -> str | None:
-        """Take a rank's check; what is wrong with its place, by itself or beside the others'."""
+        """Take a rank's check; return what is wrong with its place, or how it contradicts
+        another."""
         wrong = self._wrong_numbers(check) or self._clash(check)
         self._by_rank.setdefault(check.rank, check)
         if check.gpu is not None:

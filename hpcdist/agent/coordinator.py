@@ -41,19 +41,19 @@ _RESUME_S = 5.0
 """After a suspension, how long the others may take to hear that nobody is to blame for it."""
 
 _DUMP_S = 2.0
-"""How long agents have to collect stacks from ranks that hang."""
+"""Time that agents have to collect stacks from ranks that hang."""
 
 STOP_TOGETHER_S = 60.0
 """Once a rank has stopped in good order, how long the others have to do so."""
 
 CANCEL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a user, a terminal or a scheduler sends to end a run."""
+"""Signals that a user, a terminal or a scheduler sends to end a run."""
 
 _CANCEL_SIGNAL_NAMES = frozenset(number.name for number in CANCEL_SIGNALS)
 
 
 class Stage(enum.Enum):
-    """Where an attempt is."""
+    """The stages of an attempt."""
 
     JOINING = "joining"
     STARTING = "starting"
@@ -69,7 +69,7 @@ _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 @dataclass
 class Coordinator:
-    """See the module."""
+    """The state of a run, from which its next stage and its verdict are decided."""
 
     num_nodes: int
     ranks_per_node: int
@@ -84,12 +84,12 @@ class Coordinator:
     """Ask for a fresh store; `on_store` is the answer."""
     claim_attempt: Callable[[], int]
     is_overtaken: Callable[[], bool]
-    """Whether an attempt newer than this run's own has begun elsewhere."""
+    """Return True where a newer attempt has begun elsewhere."""
     note_restart: Callable[[Verdict], None]
-    """Told why an attempt failed before the next one starts."""
+    """Take why an attempt failed, before the next one starts."""
     finish: Callable[[Verdict], None]
     now: Callable[[], float]
-    """Monotonic seconds."""
+    """Return monotonic seconds."""
     unix_now: Callable[[], float]
     saves: bool = False
     """Ranks that stop have saved a checkpoint; of a script that is not known."""
@@ -119,7 +119,7 @@ class Coordinator:
         self._deadline = self.now() + self.join_timeout_s
 
     def next_deadline(self) -> float | None:
-        """When `on_time` must be called next; None: only messages matter."""
+        """Return the time at which `on_time` must be called next; None: only messages matter."""
         return self._deadline
 
     def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
@@ -151,7 +151,8 @@ class Coordinator:
                 self._on_reached(node, message.boundary)
 
     def on_store(self, port: int | None, error: str | None) -> None:
-        """The store of the next attempt listens, or could not."""
+        """Start the ranks at the store of the attempt, which listens; or end the run for the
+        error."""
         if self.stage is not Stage.STARTING:
             return
         assert self._agreement is not None
@@ -171,7 +172,7 @@ class Coordinator:
         self._broadcast(messages.Start(meeting=meeting))
 
     def on_lost(self, node: int, reason: str) -> None:
-        """A node's agent is gone; one that has not joined may come again."""
+        """Note that a node's agent is gone; one that has not joined may come again."""
         if self.stage is Stage.FINISHED or node in self._lost or node not in self._facts:
             return
         self._lost.add(node)
@@ -186,20 +187,21 @@ class Coordinator:
         self._check_gone()
 
     def on_unreachable(self, node: int, host: str, sentence: str) -> None:
-        """A node on which no agent will start; of one that was there, its connection tells."""
+        """End the run for a node on which no agent will start. Of an agent that was there, its
+        connection tells."""
         if self.stage is Stage.JOINING and node not in self._facts and self._decided is None:
             text = f"node {node} (host {host}): {sentence}"
             self._decide_and_end(self._verdict_without_rank("launch", text, node))
 
     def on_time(self) -> None:
-        """The deadline has passed."""
+        """Act on a deadline that has passed."""
         if self._deadline is None or self.now() < self._deadline:
             return
         self._deadline = None
         if self.stage is Stage.JOINING:
             missing = [node for node in range(self.num_nodes) if node not in self._facts]
             sentence = (
-                f"the agents of {listed(missing).replace('rank', 'node')} did not join "
+                f"the agents of {listed(missing, 'node')} did not join "
                 f"within {self.join_timeout_s:g} s"
             )
             self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
@@ -254,7 +256,7 @@ class Coordinator:
             self._check_gone()
 
     def on_standstill(self) -> None:
-        """Node 0 was suspended for a while, and the others' ranks had to wait for its own."""
+        """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
         self._resumed_s = self.now()
         self._broadcast(messages.Forgive())
 
@@ -290,7 +292,7 @@ class Coordinator:
         self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
 
     def _on_warned(self, signal_name: str | None) -> None:
-        """The job will be ended soon: stop the ranks at the next step, and start none any more."""
+        """Stop the ranks at the next step, and start none any more: the job will be ended soon."""
         if self._notice is not None:
             self._heed_again(self._notice, signal_name)
             return
@@ -353,7 +355,7 @@ class Coordinator:
         self.open_store()
 
     def _end_ranks(self) -> None:
-        """Have every agent end what it has; `gone` is the answer."""
+        """Have every agent end its ranks; Gone is the answer."""
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
@@ -375,7 +377,7 @@ class Coordinator:
 
     def _hang_without_reports(self) -> Verdict:
         mute = sorted(self._members() - self._dumped or self._members())
-        nodes = listed(mute).replace("rank", "node")
+        nodes = listed(mute, "node")
         sentence = f"the run hangs, and the agents of {nodes} did not say where"
         return self._verdict_without_rank("hang", sentence, mute[0])
 
@@ -426,7 +428,8 @@ class Coordinator:
         return [end for end in self._ends.values() if failure.is_failure(end)]
 
     def _is_awaited(self, end: RankEnd) -> bool:
-        """After a notice: the rank stopped, or lost one that did. The others need not be ended."""
+        """Return True where, after a notice, the rank stopped, or lost one that did: the others
+        need not be ended."""
         return self._notice is not None and (
             failure.is_stop(end, self._notice)
             or (failure.is_failure(end) and failure.is_victim(end))
@@ -443,7 +446,7 @@ class Coordinator:
         )
 
     def _is_explained(self) -> bool:
-        """How the ranks ended so far is a reason of its own for the end of the attempt."""
+        """Return True where the ends of ranks so far explain the end of the attempt."""
         failures = self._failures()
         if not failures:
             return len(self._ends) == self._world_size()
@@ -489,8 +492,9 @@ class Coordinator:
 
 
 def hang_verdict(reports: list[HangReport], *, attempt: int, restarts: int) -> Verdict:
-    """Which rank makes the others wait: one that does not answer or is not waiting itself comes
-    before one that is; then the one with the fewest steps; then the one that was silent longest."""
+    """Return the verdict on the rank that makes the others wait: one that does not answer or is not
+    waiting itself comes before one that is; then the one with the fewest steps; then the one that
+    was silent longest."""
     first, *others = sorted(
         reports,
         key=lambda report: (

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hpcdist.agent.node import Meeting, RankOrder, node_environment, rank_orders
+from hpcdist.agent.node import (
+    AgentFile,
+    CannotLaunchError,
+    Meeting,
+    OwnNode,
+    RankOrder,
+    rank_orders,
+)
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.ends import rank_end
 from hpcdist.agent.rank_process import make_context, run_workload
@@ -17,14 +24,12 @@ from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.schedulers import LOCAL
 from hpcdist.job.spec import JobSpec
-from hpcdist.machine.gpus import claim
 from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.lightning_defaults import fill_in_defaults
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
-from hpcdist.runs.spec import LaunchPlan
 from hpcdist.runs.verdict import RankEnd, Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
@@ -46,12 +51,14 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
     Raises OSError where the run directory cannot be written, and JobError where another run took
     the GPU or the ports in the meantime.
     """
-    launch = plan.launch
-    assert launch.num_threads is not None
-    claims = _claim(launch.nodes[0].gpus or [])
-    _announce(run)
-    order = _order(run, job, launch, launch.num_threads)
-    os.environ.update(node_environment(launch, 0, launch.num_threads, os.environ))
+    node = OwnNode(job, plan.launch, JobPlace(node_rank=0, host=socket.gethostname()))
+    try:
+        claims = node.claim_gpus()
+    except CannotLaunchError as error:
+        raise JobError(str(error)) from None
+    _announce(run, node)
+    order = _order(run, node)
+    os.environ.update(node.environment(os.environ))
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
@@ -94,55 +101,44 @@ def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
     )
 
 
-def _claim(gpus: list[str]) -> list[socket.socket]:
-    try:
-        return claim(gpus)
-    except OSError:
-        raise JobError(
-            "another run took the GPU that was chosen at the same moment", hint="submit again"
-        ) from None
-
-
-def _announce(run: Run) -> None:
+def _announce(run: Run, node: OwnNode) -> None:
     """Let `hpcdist status` and `cancel` find this process, as if it were an agent."""
-    process = msgspec.to_builtins(identify(os.getpid()))
-    host = socket.gethostname()
-    files.write_json(
-        run.agent_file(0), {"node": 0, "host": host, "address": _ADDRESS, "process": process}
-    )
+    process = identify(os.getpid())
+    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
+    files.write_json(run.agent_file(0), msgspec.to_builtins(own))
     files.write_json(
         run.submission_file,
         {
             "scheduler": LOCAL,
             "job_id": str(os.getpid()),
             "submitted_s": time.time(),
-            "process": process,
+            "process": msgspec.to_builtins(process),
         },
     )
 
 
-def _order(run: Run, job: JobSpec, launch: LaunchPlan, num_threads: int) -> RankOrder:
+def _order(run: Run, node: OwnNode) -> RankOrder:
     # Rank 0 of 1 serves its own store, so the port is only found here, not held.
     try:
-        with listen(_ADDRESS, job.launch.port_range) as listener:
+        with listen(_ADDRESS, node.job.launch.port_range) as listener:
             port = listener.getsockname()[1]
     except NoFreePortError as error:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
     (order,) = rank_orders(
         run,
-        job,
-        launch,
-        JobPlace(node_rank=0, host=socket.gethostname()),
-        num_threads=num_threads,
-        interface=launch.interface,
-        gpus=launch.nodes[0].gpus or [],
+        node.job,
+        node.plan,
+        node.place,
+        num_threads=node.num_threads(),
+        interface=node.plan.interface,
+        gpus=node.plan_of_node.gpus or [],
         meeting=Meeting(
             attempt=run.claim_attempt(),
             restart_count=0,
             master_addr=_ADDRESS,
             master_port=port,
-            device=launch.device,
-            backend=launch.backend,
+            device=node.plan.device,
+            backend=node.plan.backend,
         ),
     )
     order.environment["TORCHELASTIC_MAX_RESTARTS"] = "0"

@@ -46,7 +46,7 @@ from hpcdist.machine.process import (
 from hpcdist.rank.board import ProgressBoard
 
 _STRAYS_GRACE_S = 0.3
-"""How long what a rank left behind has to end by itself."""
+"""Time that processes which a rank left behind have to end by themselves."""
 
 _AGENT_IS_GONE = signal.SIGUSR1
 _IDLE_S = 3600.0
@@ -56,7 +56,7 @@ _BUSY_S = 0.01
 def start_forkserver(
     job: JobSpec, board: ProgressBoard, preload: Callable[[], Preload]
 ) -> tuple[int, Channel[FromForkserver]]:
-    """Fork the forkserver from the calling agent; returns its pid and the agent's end."""
+    """Fork the forkserver from the calling agent; return its pid and the agent's end."""
     agent_end, server_end = socket.socketpair()
     agent_pid = os.getpid()
     pid = os.fork()
@@ -83,9 +83,9 @@ class Leaving(NamedTuple):
     """A rank whose workload is over, and which is on its way out."""
 
     code: int
-    """The exit code that it goes for."""
+    """Exit code with which its workload ended."""
     deadline_s: float
-    """When it is taken for hung, by the monotonic clock."""
+    """From then on it counts as hung, by the monotonic clock."""
 
 
 class Forkserver:
@@ -169,7 +169,7 @@ class Forkserver:
         return _IDLE_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
 
     def _hear_ranks(self) -> None:
-        """A rank writes its line with one call, shorter than what a pipe takes at once."""
+        """Read what ranks wrote: each line in one call, shorter than what a pipe takes at once."""
         try:
             said = os.read(self._reading, 1 << 16)
         except BlockingIOError:
@@ -311,15 +311,15 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
 
 
 def _end_of_workload(status: int, leaving: Leaving | None) -> tuple[int, str | None]:
-    """The status, in the form of waitpid, with which a rank's workload ended, and the signal that
-    ended the rank after that, while it took down what the workload had left."""
+    """Return the status, in the form of waitpid, with which a rank's workload ended, and the signal
+    that ended the rank after that, while it took down what the workload had left."""
     if leaving is None or not os.WIFSIGNALED(status):
         return status, None
     return leaving.code << 8, signal.Signals(os.WTERMSIG(status)).name
 
 
 def _wake_on_child() -> int:
-    """A descriptor that becomes readable when a child ends."""
+    """Return a descriptor that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     os.set_blocking(reading, False)
@@ -329,14 +329,14 @@ def _wake_on_child() -> int:
 
 
 def _ignore_signals() -> None:
-    """The agent decides; a Ctrl-C or a scheduler's signal to all processes must not end the ranks
-    before it does."""
+    """Leave the decision to the agent: a Ctrl-C or a scheduler's signal to all processes must not
+    end the ranks before it does."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
 
 
 def _outlive_agent_briefly(agent_pid: int) -> None:
-    """When the agent dies, take along what the ranks left behind: nobody else would know of it.
+    """Kill what the ranks left behind when the agent dies: nobody else would know of it.
 
     The end of the channel tells of that too, but is not looked at during an import.
     """

@@ -59,7 +59,7 @@ class LocalRanks:
         `on_store` is told the port of a store that was asked for, or why there is none.
         """
         self.clock_offset_s = 0.0
-        """Takes this host's clock to node 0's."""
+        """Seconds to add to this host's clock for node 0's."""
         self._run = run
         self._job = job
         self._tell = tell
@@ -120,7 +120,7 @@ class LocalRanks:
                 self._was_silent = False
 
     def next_deadline(self) -> float:
-        """When `on_time` must be called next, by the monotonic clock."""
+        """Return the time by the monotonic clock at which `on_time` must be called next."""
         return min(self._dumped_at, self._paused_at)
 
     def on_time(self) -> None:
@@ -147,7 +147,7 @@ class LocalRanks:
             self._tell(messages.Silent(attempt=self._attempt, rank=silent))
 
     def living(self) -> dict[int, int]:
-        """Pids of the ranks that live, by local rank; may be asked by another thread."""
+        """Return the pids of the living ranks, by local rank; another thread may call this."""
         return dict(self._watch.pids)
 
     def _end(self, order: messages.End) -> None:
@@ -224,7 +224,7 @@ class LocalRanks:
         self._tell(messages.Failed(sentence=sentence))
 
     def _close_rank(self, exited: messages.Exited) -> None:
-        """Put together how a rank ended, complete what it recorded, and tell."""
+        """Complete what a rank recorded, and tell how it ended."""
         order = self._watch.remove(exited.local_rank)
         if order is None:
             return
@@ -248,7 +248,7 @@ class LocalRanks:
         self._tell(messages.Ended(attempt=order.attempt, end=end))
 
     def _drop_forkserver(self) -> str:
-        """End the forkserver, and with it its ranks; returns how it ended."""
+        """End the forkserver, and with it its ranks; return how it ended."""
         if self._channel is None:
             return "it had ended"
         if self._selector is not None:

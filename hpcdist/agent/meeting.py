@@ -49,18 +49,18 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 class MeetingPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where node 0's agent listens, as it stands in launch/meeting.json."""
+    """The place of the meeting, as it stands in launch/meeting.json."""
 
     addresses: list[str]
     """By which the others may reach its host, best first."""
     network: str
-    """Tells hosts apart where addresses are loopback."""
+    """Key of the host's network, for addresses that are loopback."""
     port: int
     token: str
 
 
 class HostedMeeting:
-    """Node 0's side: accepts the agents, and passes on what they say."""
+    """The connections of node 0's agent with the others: accepts them, and passes on messages."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Leader:
         self._messages.append(message)
 
     def has_messages(self) -> bool:
-        """Some have not been delivered."""
+        """Return True where a message has not been delivered."""
         return bool(self._messages)
 
     def deliver_next(self) -> bool:
@@ -269,7 +269,7 @@ class Joined(NamedTuple):
 
     channel: Channel[ToAgent]
     clock_offset_s: float
-    """Takes this host's clock to node 0's."""
+    """Seconds to add to this host's clock for node 0's."""
     address: str
     """The address of node 0 that answered."""
     source: str
@@ -288,7 +288,7 @@ def join_meeting(
     timeout_s: float,
     give_up: Callable[[], bool],
 ) -> Joined | None:
-    """Connect to node 0's agent; the caller's first message is `join`.
+    """Connect to node 0's agent; the caller's first message is Join.
 
     None where `give_up` says that the run is over, or where nobody answered in time. An old file,
     of an agent that is gone, is read again until it names one that answers. Raises
@@ -314,7 +314,7 @@ def _read_place(run: Run) -> MeetingPlace | None:
 
 
 def usable_addresses(place: MeetingPlace) -> list[str]:
-    """Addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
+    """Return the addresses of node 0 that mean node 0 here too: not loopback, but on the same host.
 
     Raises CannotJoinError where none is left.
     """

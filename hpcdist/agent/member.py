@@ -21,7 +21,14 @@ from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.local_ranks import LocalRanks
 from hpcdist.agent.meeting import CannotJoinError, Follower, Leader, join_meeting
 from hpcdist.agent.messages import Cancelled, LimitReached, ToAgent, ToCoordinator, Warned
-from hpcdist.agent.node import CannotLaunchError, Meeting, OwnNode, RankOrder, rank_orders
+from hpcdist.agent.node import (
+    AgentFile,
+    CannotLaunchError,
+    Meeting,
+    OwnNode,
+    RankOrder,
+    rank_orders,
+)
 from hpcdist.agent.notices import Notices
 from hpcdist.agent.outcome import failure
 from hpcdist.agent.outcome.lives import Attempts
@@ -31,30 +38,12 @@ from hpcdist.base import files
 from hpcdist.machine.cpus import cpu_quota
 from hpcdist.machine.network import interface_of
 from hpcdist.machine.ports import NoFreePortError
-from hpcdist.machine.process import ProcessId, identify
+from hpcdist.machine.process import identify
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.notes import Notes
 
 _TICK_S = 0.5
-
-
-class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent's file in the run directory: where its process is, and how far it has come."""
-
-    node: int
-    host: str
-    process: ProcessId | None
-    device: str = ""
-    gpus: list[str] = []
-    """UUIDs of those that its ranks drive."""
-    offers: list[str] = []
-    """Addresses that node 0 offers to the others."""
-    address: str = ""
-    """Its own, on the way to node 0."""
-    master_addr: str = ""
-    """By which it reaches node 0."""
-    interface: str | None = None
 
 
 class Member:
@@ -264,7 +253,7 @@ class Member:
             self._heed(notice)
 
     def _read_notes(self, leader: Leader) -> None:
-        """What started the agents may know more than reaches this one."""
+        """Heed what started the agents: it may know more than reaches this one."""
         for note in self._notes.new():
             if "signal" not in note:
                 sentence = f"no agent could be started there: {note['said']}"

@@ -31,7 +31,8 @@ _Next = TypeVar("_Next")
 _SEND_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 1 << 24
-"""Of one message: the largest bring a rank's traceback, or the environments of a node's ranks."""
+"""Limit of one message: the largest bring a rank's traceback, or the environments of a node's
+ranks."""
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
@@ -44,7 +45,7 @@ _KEEP_ALIVE = (
 
 
 class HangReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent saw of one rank when the run hung."""
+    """One rank of a run that hangs, as its agent sees it."""
 
     end: RankEnd
     silent_s: float
@@ -73,7 +74,7 @@ class Hello(Message, tag="hello", forbid_unknown_fields=False):
     node: int
     token: str
     version: str
-    """Of the agent's hpcdist."""
+    """Version of the agent's hpcdist."""
 
 
 class Welcome(Message, tag="welcome"):
@@ -128,7 +129,7 @@ class Silent(Message, tag="silent"):
 
 
 class Stacks(Message, tag="stacks"):
-    """Where a node's ranks hang: an agent's answer to Dump; with the last node's the verdict is
+    """An agent's answer to Dump says where its ranks hang; with the last node's the verdict is
     made, and End follows."""
 
     attempt: int
@@ -151,7 +152,7 @@ class Warned(Message, tag="warn"):
     """The job will be ended soon; Pause follows, and no other attempt."""
 
     signal: str | None
-    """By which the scheduler said so; None: by the clock of node 0's agent."""
+    """Sent by the scheduler; None: the clock of node 0's agent says so."""
 
 
 class Reached(Message, tag="reached"):
@@ -184,7 +185,7 @@ class Start(Message, tag="start"):
 
 
 class End(Message, tag="end"):
-    """What is left of an attempt is to end; Gone is the answer. Its agent passes it on to the
+    """The rest of an attempt is to end; Gone is the answer. Its agent passes it on to the
     forkserver, which sends SIGTERM, and after the grace SIGKILL."""
 
     attempt: int
@@ -243,9 +244,9 @@ class Ready(Message, tag="ready"):
     """The forkserver has imported what the ranks need, and can fork."""
 
     threads: int
-    """Those of the forkserver, its main thread included."""
+    """Number of the forkserver's threads, its main thread included."""
     not_imported: list[str]
-    """What was left to the ranks to import, and why."""
+    """Modules that are left to the ranks to import, with the reason."""
 
 
 class StoreOpened(Message, tag="store_opened"):

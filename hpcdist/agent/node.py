@@ -15,6 +15,7 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import claim, visible_uuids
 from hpcdist.machine.network import NoSuchInterfaceError, offered_addresses, require_interface
+from hpcdist.machine.process import ProcessId
 from hpcdist.rank.context import RankPlace
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import LaunchPlan, NodePlan
@@ -138,8 +139,26 @@ class OwnNode:
             raise self.cannot_launch(str(error)) from None
 
 
+class AgentFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent's file in the run directory: where its process is, and how far it has come."""
+
+    node: int
+    host: str
+    process: ProcessId | None
+    device: str = ""
+    gpus: list[str] = []
+    """UUIDs of those that its ranks drive."""
+    offers: list[str] = []
+    """Addresses that node 0 offers to the others."""
+    address: str = ""
+    """Its own, on the way to node 0."""
+    master_addr: str = ""
+    """By which it reaches node 0."""
+    interface: str | None = None
+
+
 class RankOrder(RankPlace, frozen=True, kw_only=True):
-    """What an agent asks its forkserver to start: one rank."""
+    """One rank, as an agent orders it from its forkserver."""
 
     run_path: str
     gpu: str | None = None
@@ -148,7 +167,7 @@ class RankOrder(RankPlace, frozen=True, kw_only=True):
 
 
 class Meeting(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the ranks of one attempt meet."""
+    """The meeting point of the ranks of one attempt."""
 
     attempt: int
     restart_count: int
@@ -220,7 +239,7 @@ def rank_orders(
 def _shares(
     cpus: list[int], num_ranks: int, cpus_per_rank: int | None, cpus_of_job: int | None
 ) -> list[list[int]]:
-    """CPUs of each rank; none to be bound to where the job is not bound to its own.
+    """Return the CPUs of each rank; none where the job is not bound to its own.
 
     Where a site lets a job of 4 CPUs roam over all 64, ranks of every job would choose the same 4.
     """

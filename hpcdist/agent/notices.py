@@ -16,7 +16,7 @@ from hpcdist.runs.spec import LaunchPlan
 
 
 class Notices:
-    """What an agent hears of the end of its job, as messages for the coordinator."""
+    """The signals and the time limit of a job, as messages for the coordinator."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Notices:
         return None
 
     def wait_for_sigterm(self, seconds: float) -> bool:
-        """Wait so long at most; returns whether SIGTERM came."""
+        """Wait so long at most; return True as soon as SIGTERM comes."""
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0:
             readable, _, _ = select.select([self._reading], [], [], left_s)

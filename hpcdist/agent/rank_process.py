@@ -54,7 +54,7 @@ MOST_TRACEBACK_LETTERS = 100_000
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank leaves about the exception that ends it, or about sys.exit with a text.
+    """The report that a rank leaves on the exception that ends it, or on sys.exit with a text.
 
     `message` has the form that torchelastic gives the file TORCHELASTIC_ERROR_FILE, so that tools
     that read one read the other.
@@ -74,7 +74,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
 def become_rank(
     order: RankOrder, slot: ProgressSlot, parent_pid: int, job: JobSpec, *, say_to: int
 ) -> NoReturn:
-    """Turn the calling process, just forked, into the rank; never returns.
+    """Turn the calling process, just forked, into the rank.
 
     `say_to` is a pipe to the forkserver that takes a line about the rank's place, and one when the
     rank leaves.
@@ -122,7 +122,7 @@ def _give_whole_stack() -> None:
 
 
 def _be_no_rank(context: RankContext) -> None:
-    """In a process that the rank's code has forked: what it does is not the rank's doing."""
+    """Make a process that the rank's code has forked record nothing in the rank's name."""
     rank.set_current(None)
     own_loop.forget()
     context.events.close()
@@ -160,7 +160,7 @@ def make_context(
 
 
 def run_workload(context: RankContext, error_file: Path) -> int:
-    """Run the workload between its first and its last event; returns the exit code.
+    """Run the workload between its first and its last event; return the exit code.
 
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
@@ -197,7 +197,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
 
 
 def exit_code(leaving: SystemExit) -> int:
-    """The exit code that Python gives a process for this SystemExit; its text goes to stderr."""
+    """Return the exit code that Python gives for this SystemExit; its text goes to stderr."""
     if leaving.code is None:
         return 0
     if isinstance(leaving.code, int):
@@ -207,7 +207,7 @@ def exit_code(leaving: SystemExit) -> int:
 
 
 def _last_words(leaving: SystemExit) -> ErrorReport | None:
-    """The report on sys.exit with a text, which says why; None for a code, which does not."""
+    """Return the report on sys.exit with a text; None for a code, which gives no reason."""
     if leaving.code is None or isinstance(leaving.code, int):
         return None
     text = clean(str(leaving.code), MOST_MESSAGE_LETTERS)
@@ -217,7 +217,8 @@ def _last_words(leaving: SystemExit) -> ErrorReport | None:
 
 
 def exception_name(error: BaseException) -> str:
-    """Type of an exception, with its module where it is not a builtin or the script's own."""
+    """Return the type of an exception, with its module where it is not a builtin or the script's
+    own."""
     kind = type(error)
     if kind.__module__ in {"builtins", "__main__"}:
         return kind.__qualname__
@@ -231,7 +232,7 @@ def _write_start(context: RankContext) -> None:
 
 
 def describe(error: BaseException) -> ErrorReport:
-    """The report on an exception; texts are cut where they are endless, and are always UTF-8."""
+    """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
     name = exception_name(error)
     trace = _own_frames(error.__traceback__)
@@ -261,7 +262,7 @@ def _text(error: BaseException) -> str:
 
 
 def _free_bytes(error: BaseException) -> int | None:
-    """Memory that is left on the host, where an exception tells that it is too little."""
+    """Return the memory that is left on the host, where an exception is about a lack of it."""
     try:
         text = str(error)
         if "CUDA" in text or not tells_of_shortage(exception_name(error), text):
@@ -274,7 +275,8 @@ def _free_bytes(error: BaseException) -> int | None:
 
 
 def clean(text: str, most_letters: int) -> str:
-    """Without halves of surrogate pairs, which names of files bring in; the middle left out."""
+    """Return a text as valid UTF-8 (names of files may bring in halves of surrogate pairs), without
+    its middle where it is too long."""
     if len(text) > most_letters:
         half = most_letters // 2
         text = f"{text[:half]}\n[... {len(text) - 2 * half} letters left out ...]\n{text[-half:]}"
@@ -328,7 +330,7 @@ def _write_report(report: ErrorReport, error_file: Path) -> None:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without hpcdist's frames at its top: the user's begin where theirs end."""
+    """Return the traceback without hpcdist's frames at its top."""
     launcher = (str(Path(__file__)), str(Path(workloads.__file__).parent))
     while trace is not None and trace.tb_next is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(launcher):
@@ -338,7 +340,8 @@ def _own_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _reset_signals(job: JobSpec) -> None:
-    """As a fresh process has them, but for those of a scheduler: the forkserver ignores these.
+    """Reset signals to those of a fresh process, but for a scheduler's: the forkserver ignores
+    these.
 
     A trainer learns from its agent that it is to stop. What a script makes of SIGTERM is not known;
     SIGUSR2 is what its agent sends, and would end one that does not know of it.
@@ -378,8 +381,8 @@ def _empty_input() -> Any:
 
 
 def _unbuffered(descriptor: int, name: str) -> Any:
-    """As `python -u` makes it, which is how torchrun starts its workers: what was printed last is
-    in the log whatever ends the rank."""
+    """Return an output stream as of `python -u`, which is how torchrun starts its workers: what was
+    printed last is in the log whatever ends the rank."""
     file: Any = io.FileIO(descriptor, "w", closefd=False)
     file.name = name
     stream: Any = io.TextIOWrapper(

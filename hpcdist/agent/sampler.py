@@ -51,14 +51,14 @@ them: a GPU at its cap does what it was bought for."""
 
 
 class NodeShare(NamedTuple):
-    """What the ranks of a node have there."""
+    """The part of a node that its ranks have."""
 
     ranks: Callable[[], Mapping[int, int]]
     """Pids of those that live, by local rank."""
     cpus: Sequence[int] | None
-    """That they are bound to; None where they are bound to none."""
+    """CPUs that they are bound to; None where they are bound to none."""
     num_cpus: float
-    """That they may use, a quota counted in part."""
+    """CPUs that they may use; a quota counts in part."""
     gpus: Sequence[str]
     """UUIDs of those that they drive."""
 
@@ -78,7 +78,7 @@ class UsageSampler:
         self._thread: threading.Thread | None = None
 
     def begin(self, attempt: int, share: NodeShare) -> None:
-        """An attempt's ranks are being started."""
+        """Sample an attempt, whose ranks are being started."""
         if not self._every_s:
             return
         self._stop.set()  # of an attempt that is over
@@ -94,7 +94,7 @@ class UsageSampler:
             self._log(f"what the ranks use is not sampled: {error}")
 
     def end(self) -> None:
-        """No rank is left: have the last window written, unless that takes long."""
+        """Have the last window written, unless that takes long: no rank is left."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_END_LIMIT_S)
@@ -120,7 +120,8 @@ class UsageSampler:
             self._log(f"what the ranks use is not sampled any more: {error!r}")
 
     def _is_time(self, stop: threading.Event, share: NodeShare) -> bool:
-        """Wait for the ranks, and until they have had their start to themselves."""
+        """Wait for the ranks to start, and then for `_FIRST_S`; False where the attempt is over
+        first."""
         while not share.ranks():  # a node may take long to import what they need
             if stop.wait(_LOOK_S):
                 return False
@@ -130,7 +131,7 @@ class UsageSampler:
 def _sample(
     stop: threading.Event, events: EventWriter, begin: NodeBegin, share: NodeShare, every_s: float
 ) -> None:
-    """Until the attempt is over, or none of its ranks is left."""
+    """Sample until the attempt is over, or none of its ranks is left."""
     own, node, gpus = RankProcesses(), NodeProcesses(), GpuReader(share.gpus)
     if gpus.facts:
         events.write("node", **to_fields(msgspec.structs.replace(begin, gpus=gpus.facts)))
@@ -201,7 +202,7 @@ class RankProcesses:
         return found
 
     def _look_at(self, pids: Iterable[int]) -> None:
-        """Know the processes that are there, and no others."""
+        """Keep the processes that are there, and no others."""
         kept: dict[int, _Seen] = {}
         for pid in pids:
             try:
@@ -213,7 +214,7 @@ class RankProcesses:
         self._seen = kept
 
     def _cpu_time_s(self, pid: int) -> float:
-        """With that of its children which it has waited for."""
+        """Return the CPU time of a process, with that of the children which it has waited for."""
         seen = self._seen.get(pid)
         try:
             return sum(seen.process.cpu_times()[:4]) if seen else 0.0
@@ -262,7 +263,7 @@ class NodeProcesses:
 
 
 def _busy_s(times: Mapping[str, float]) -> float:
-    """Of all CPUs together; `guest` is in `user`, `guest_nice` in `nice`."""
+    """Return the busy time of all CPUs; `guest` is in `user`, `guest_nice` in `nice`."""
     return sum(times.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
 
 
@@ -283,7 +284,8 @@ class GpuReader:
             self._open(uuids)
 
     def sample(self, length_s: float) -> list[dict[str, float]]:
-        """What each GPU tells; its `energy_j` is that of the time `length_s` since the last."""
+        """Return what each GPU tells; `energy_j` is for the time `length_s` since the last
+        sample."""
         return [gpu.sample(length_s) for gpu in self._gpus]
 
     def close(self) -> None:
@@ -328,7 +330,7 @@ class _Gpu:
         )
 
     def sample(self, length_s: float) -> dict[str, float]:
-        """Each quantity that it tells."""
+        """Return each quantity that the GPU tells."""
         found = {
             "utilization": self._ask("utilization", self._utilization),
             "memory_bytes": self._ask("memory_bytes", lambda handle: self._memory(handle).used),
@@ -341,7 +343,7 @@ class _Gpu:
         return known if energy_j is None else {**known, ENERGY: energy_j}
 
     def _ask(self, quantity: str, read: Callable[[Any], Any]) -> Any:
-        """None for what it did not tell before: to ask again costs time."""
+        """Return None for what the GPU did not tell before: to ask again costs time."""
         if quantity in self._silent:
             return None
         try:
@@ -372,7 +374,8 @@ class _Gpu:
         return float(bool(reasons & _SLOWED))
 
     def _energy_j(self, power_w: float | None, length_s: float) -> float | None:
-        """By the GPU's own meter (from Volta on), else its power over the time."""
+        """Return the energy by the GPU's own meter (from Volta on), else its power over the
+        time."""
         before_mj = self._energy_mj
         self._energy_mj = self._ask(ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
         if self._energy_mj is not None and before_mj is not None:

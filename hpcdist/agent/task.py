@@ -1,4 +1,4 @@
-"""What submitit runs on every node: a callable that holds a path, and nothing else."""
+"""The entry on every node: a callable for submitit that starts the agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AgentTask:
         self.scheduler = scheduler
 
     def __call__(self) -> int:
-        """Returns the exit code of the run."""
+        """Return the exit code of the run."""
         from hpcdist.agent.agent import run_agent
         from hpcdist.schedulers import load_scheduler
 
@@ -29,13 +29,13 @@ class AgentTask:
 
 
 def leave_with(code: int) -> None:
-    """The exit code of this process once submitit has stored the task's result."""
+    """Set the exit code of this process, for after submitit has stored the task's result."""
     global _exit_code  # noqa: PLW0603 - submitit ends every task that returns with 0
     _exit_code = code
 
 
 def main() -> None:
-    """What the scheduler's script starts: submitit's main, and then the run's exit code.
+    """Run submitit's main, and end with the run's exit code; the scheduler's script calls this.
 
     The scheduler must see a failed run as a failed job: dependencies count on it.
     """

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, to_builtins
 _WINDOW_SHARE = 0.01
 _FASTEST_S = 0.5
 _GROWTH = 0.1
-"""Of the time so far: samples begin close to each other, so that short runs have some."""
+"""Share of the time so far: samples begin close to each other, so that short runs have some."""
 ENERGY = "energy_j"
 """The quantity of a GPU that is added up: it is that of the whole time since the last sample."""
 
@@ -36,7 +36,7 @@ class GpuFacts(Struct, frozen=True, kw_only=True):
     uuid: str
     name: str | None = None
     memory_bytes: Count | None = None
-    """That it has."""
+    """Its memory."""
     power_limit_w: Amount | None = None
 
 
@@ -50,11 +50,11 @@ class NodeBegin(Struct, frozen=True, kw_only=True, tag_field="event", tag="node"
     node: Count | None = None
     host: str | None = None
     cpus: list[int] | None = None
-    """That the ranks are bound to; None where they are bound to none."""
+    """CPUs that the ranks are bound to; None where they are bound to none."""
     num_cpus: Amount | None = None
-    """As many as the ranks may use, a quota counted in part."""
+    """CPUs that the ranks may use; a quota counts in part."""
     memory_bytes: Count | None = None
-    """That the node has, other jobs' included."""
+    """Memory of the node, other jobs' included."""
     gpus: list[GpuFacts] = []
 
 
@@ -72,7 +72,7 @@ class GpuWindow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usage"):
-    """What a node's ranks, with all processes below them, and the whole node used in a window."""
+    """The use of a node in a window: by its ranks, with all processes below them, and by all."""
 
     time_s: Amount
     wall_s: Amount
@@ -80,7 +80,7 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
     cpus_busy: Spread | None = None
     """CPUs' worth of time that the ranks used: 3.2 is three busy CPUs and a fifth of one."""
     memory_bytes: Spread | None = None
-    """Of the ranks, what they share counted once."""
+    """Memory of the ranks; what they share counts once."""
     node_cpus_busy: Spread | None = None
     """The same of all processes on the node, whoever's they are."""
     node_memory_bytes: Spread | None = None
@@ -89,10 +89,10 @@ class UsageWindow(Struct, frozen=True, kw_only=True, tag_field="event", tag="usa
 
 
 class Sample(NamedTuple):
-    """What was found at one moment, by quantity; the names are those of the events' fields."""
+    """The measurements of one moment, by quantity; the names are those of the events' fields."""
 
     length_s: float
-    """Since the last one, for which it stands."""
+    """Time since the last sample, for which this one stands."""
     node: Mapping[str, float]
     gpus: Sequence[Mapping[str, float]]
 
@@ -107,11 +107,11 @@ class Windows:
         self._samples: list[Sample] = []
 
     def next_in_s(self) -> float:
-        """Until the next sample is due."""
+        """Return the seconds until the next sample is due."""
         return min(self._every_s, max(_FASTEST_S, _GROWTH * self._passed_s))
 
     def add(self, sample: Sample, *, time_s: float) -> UsageWindow | None:
-        """Take a sample of the Unix time `time_s`; returns the window that it fills."""
+        """Take a sample of the Unix time `time_s`; return the window that it fills, if it does."""
         self._samples.append(sample)
         self._length_s += sample.length_s
         self._passed_s += sample.length_s
@@ -120,7 +120,7 @@ class Windows:
         return self.close(time_s=time_s)
 
     def close(self, *, time_s: float) -> UsageWindow | None:
-        """The window as far as it is; None where it has no sample."""
+        """Return the window as far as it is; None where it has no sample."""
         samples, length_s = self._samples, self._length_s
         if not samples or not length_s:
             return None
@@ -147,7 +147,7 @@ def _without_energy(found: Mapping[str, float]) -> Mapping[str, float]:
 
 
 def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Spread]:
-    """Of every quantity that some sample has."""
+    """Return the spread of every quantity that some sample has."""
     names = dict.fromkeys(name for _, values in found for name in values)
     return {
         name: _spread([(length_s, values[name]) for length_s, values in found if name in values])
@@ -169,6 +169,6 @@ def _short(value: float) -> float:
 
 
 def to_fields(event: Struct) -> dict[str, object]:
-    """The fields of an event as EventWriter takes them."""
+    """Return the fields of an event, as EventWriter takes them."""
     fields: dict[str, object] = to_builtins(event)
     return {name: value for name, value in fields.items() if name not in ("event", "time_s")}

@@ -41,28 +41,28 @@ class RankWatch:
     job: JobSpec
     board: ProgressBoard
     orders: dict[int, RankOrder] = field(default_factory=dict)
-    """Of the living, by local rank."""
+    """Orders of the living ranks, by local rank."""
     pids: dict[int, int] = field(default_factory=dict)
-    """Of those that have been forked, by local rank."""
+    """Pids of the ranks that have been forked, by local rank."""
     _over_memory: dict[int, str] = field(default_factory=dict)
     _kernel_kills: int = field(default_factory=memory.kernel_kills)
     _looked_s: float = field(default_factory=time.monotonic)
     _resumed_s: float = 0.0
 
     def begin(self, orders: list[RankOrder]) -> None:
-        """A new attempt starts."""
+        """Watch the ranks of a new attempt."""
         self.board.clear()
         self.orders = {order.local_rank: order for order in orders}
         self.pids.clear()
         self._over_memory.clear()
 
     def remove(self, local_rank: int) -> RankOrder | None:
-        """A rank has ended; returns what it was, None where it is not known."""
+        """Watch a rank no more that has ended; return its order, None where it has none."""
         self.pids.pop(local_rank, None)
         return self.orders.pop(local_rank, None)
 
     def most_silent(self) -> int | None:
-        """A rank that has given no sign of life for too long; None where none has."""
+        """Return the rank that gave no sign of life for longest, if that is too long."""
         self._note_standstill()
         timeout_s = self._hang_timeout_s()
         if not timeout_s or not self.pids:
@@ -72,7 +72,7 @@ class RankWatch:
         return self.orders[longest].rank if silent[longest] >= timeout_s else None
 
     def hang_reports(self) -> list[HangReport]:
-        """Where every living rank is, after STACKS_SIGNAL was sent to all."""
+        """Return where every living rank is, after STACKS_SIGNAL was sent to all."""
         return [self._hang_report(local_rank, pid) for local_rank, pid in self.pids.items()]
 
     def keep_memory_limit(self) -> None:
@@ -87,7 +87,7 @@ class RankWatch:
             send_signal(self.pids[local_rank], signal.SIGKILL)
 
     def out_of_memory(self, local_rank: int, status: int) -> str | None:
-        """Why a rank that ended with waitpid's `status` was killed, if for its memory."""
+        """Return the reason where a rank with waitpid's `status` was killed for its memory."""
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             return None
         if local_rank in self._over_memory:
@@ -99,7 +99,7 @@ class RankWatch:
         return "the kernel killed it: the memory limit of its cgroup was reached"
 
     def forgive(self) -> None:
-        """Nobody could go on until now."""
+        """Count the silence of ranks from now on: until now none could go on."""
         self._resumed_s = time.monotonic()
 
     def _note_standstill(self) -> None:
@@ -148,7 +148,7 @@ class RankWatch:
 
 
 class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the main thread of a rank is."""
+    """The place in the code of a rank's main thread."""
 
     where: str
     """Innermost line outside installed libraries, or the innermost of all."""
@@ -169,7 +169,7 @@ def whereabouts(text: str) -> Whereabouts | None:
 
 
 def _is_waiting(frames: list[tuple[str, str, str]]) -> bool:
-    """Only installed libraries' frames stand between the innermost one and a waiting one."""
+    """Return True where only installed libraries' frames are below one that waits for others."""
     for file, _, _ in frames:
         if any(part in file for part in _WAITING):
             return True
@@ -179,8 +179,8 @@ def _is_waiting(frames: list[tuple[str, str, str]]) -> bool:
 
 
 def _main_thread_frames(text: str) -> list[tuple[str, str, str]]:
-    """Frames of the last thread of the dump, innermost first: faulthandler writes the newest
-    thread first and the main thread last."""
+    """Return the frames of the last thread of the dump, innermost first: faulthandler writes the
+    newest thread first and the main thread last."""
     frames: list[tuple[str, str, str]] = []
     for line in text.splitlines():
         if _THREAD.match(line):

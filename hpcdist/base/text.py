@@ -27,12 +27,13 @@ def as_utf8(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def listed(ranks: Sequence[int]) -> str:
-    """Return ranks for a sentence: `rank 1`, `ranks 0, 2 and 3`; four in a row are a range."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    parts = _ranges(sorted(ranks), at_least=4)
-    return "ranks " + (", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0])
+def listed(numbers: Sequence[int], noun: str = "rank") -> str:
+    """Return numbers for a sentence: `rank 1`, `ranks 0, 2 and 3`; four in a row are a range."""
+    if len(numbers) == 1:
+        return f"{noun} {numbers[0]}"
+    parts = _ranges(sorted(numbers), at_least=4)
+    whole = ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
+    return f"{noun}s {whole}"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

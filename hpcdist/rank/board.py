@@ -33,7 +33,7 @@ _PAUSE_POLL_S = 0.0005
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """What the board says about one rank."""
+    """The progress of one rank, as the board has it."""
 
     alive_s: float
     """Monotonic clock of the last step, or of the start; 0.0 before the start."""
@@ -61,7 +61,7 @@ class ProgressBoard:
         self._memory[:] = bytes(len(self._memory))
 
     def slot(self, local_rank: int) -> ProgressSlot:
-        """The writing end of one rank."""
+        """Return the writing end of one rank."""
         return ProgressSlot(self._memory, self._words, local_rank, order=self._order)
 
     def pause(self) -> None:
@@ -74,12 +74,12 @@ class ProgressBoard:
         self._words[self._order] = boundary
 
     def last_boundary(self) -> int:
-        """The last boundary that any rank has reached; some time after `pause`, none goes beyond
-        the one after it."""
+        """Return the last boundary that any rank has reached; some time after `pause`, none goes
+        beyond the one after it."""
         return max(self.read(local_rank).boundary for local_rank in range(self.num_ranks))
 
     def read(self, local_rank: int) -> RankProgress:
-        """What one rank last stored."""
+        """Return what one rank last stored."""
         alive_s, step, flags = _SLOT.unpack_from(self._memory, local_rank * _SLOT_BYTES)
         return RankProgress(
             alive_s=alive_s,
@@ -91,7 +91,7 @@ class ProgressBoard:
 
 
 class ProgressSlot:
-    """Where one rank stores its progress, and learns that it is to stop."""
+    """The part of the board where one rank stores its progress, and learns that it is to stop."""
 
     def __init__(
         self, memory: mmap.mmap, words: memoryview[int], local_rank: int, *, order: int
@@ -111,29 +111,29 @@ class ProgressSlot:
         return self._step - 1 if self._step else None
 
     def start(self) -> None:
-        """The rank is alive and has not finished a step."""
+        """Store that the rank is alive and has not finished a step."""
         self._store(0)
 
     def alive(self) -> None:
-        """Something other than a step goes on, such as an evaluation."""
+        """Store that the rank is alive outside of steps, such as in an evaluation."""
         self._store(self._step)
 
     def step(self, step: int) -> None:
-        """`step` steps are finished."""
+        """Store that `step` steps are finished."""
         self._store(step + 1)
 
     def finish(self) -> None:
-        """The workload returned by itself."""
+        """Store that the workload returned by itself."""
         self._flags |= _FINISHED
         self._store(self._step)
 
     def ignore_sigterm(self) -> None:
-        """Tell that SIGTERM would not end the rank: who wants that sends SIGKILL at once."""
+        """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
         self._flags |= _IGNORES_SIGTERM
         self._store(self._step)
 
     def should_stop(self) -> bool:
-        """Whether to stop here, at the next boundary between steps.
+        """Count a boundary between steps; return True where the rank must stop here.
 
         Every rank calls this equally often, and all get the same answers. While the ranks agree
         where to stop, it waits.
@@ -147,7 +147,7 @@ class ProgressSlot:
         return order != _GO_ON and self._boundary >= order
 
     def is_asked_to_stop(self) -> bool:
-        """Whether the ranks are to stop at some boundary, perhaps not the next.
+        """Return True where the ranks are to stop at some boundary, perhaps not the next.
 
         It counts no boundary: ranks may ask whenever they like, and get different answers.
         """

@@ -1,4 +1,4 @@
-"""What one rank knows about itself: its place in the job, its run, and where it records."""
+"""The context of a rank: its place in the job, its run, and where it records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RankPlace(Struct, frozen=True, kw_only=True):
     attempt: int
     """Counts the starts of the run's ranks, from 0; a fencing token for what is written."""
     restart_count: int
-    """How often the ranks were started again by this launch."""
+    """Number of the ranks' restarts by this launch."""
     cpus: tuple[int, ...]
     """CPUs that this rank is bound to; none where the job is not bound to its own."""
     num_cpus: int
@@ -52,7 +52,7 @@ def _print(line: str) -> None:
 
 
 class RankContext(RankPlace, frozen=True, kw_only=True):
-    """What one rank knows about itself: given to the workload that it runs."""
+    """The knowledge of a rank about itself, given to the workload that it runs."""
 
     run: Run
     job: JobSpec
@@ -64,7 +64,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     """Print a line into the rank's log."""
 
     def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:
-        """A step recorder as the job's `record` section says."""
+        """Return a step recorder, as the job's `record` section says."""
         return StepRecorder(
             self.events,
             self.progress,
@@ -80,7 +80,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
         self.say(f"note: {message}")
 
     def is_current(self) -> bool:
-        """False once a newer attempt of the run has begun: then nothing shared may be written."""
+        """Return False once a newer attempt has begun: then nothing shared may be written."""
         return self.run.newest_attempt() <= self.attempt
 
 
@@ -88,11 +88,11 @@ _current: RankContext | None = None
 
 
 def set_current(context: RankContext | None) -> None:
-    """Called once in each rank, before its workload runs; with None in what a rank forks."""
+    """Set the rank that this process is: once, before its workload runs; None in what it forks."""
     global _current  # noqa: PLW0603 - a process is one rank, or none
     _current = context
 
 
 def current() -> RankContext | None:
-    """The rank that this process is; None outside a run."""
+    """Return the rank that this process is; None outside a run."""
     return _current

@@ -36,19 +36,20 @@ from typing import NoReturn
 from hpcdist.base.errors import EXIT_STOPPED
 
 WARNING_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
-"""What schedulers send before they end a job; LSF begins with SIGINT."""
+"""Signals that schedulers send before they end a job; LSF begins with SIGINT."""
 
 RANK_VARIABLE = "HPCDIST_RANK_PID"
 """Tells the children of a rank, whatever they execute, that they belong to one."""
 
 TEARDOWN_LIMIT_S = 30.0
-"""For destroying a program's objects, once its threads and exit handlers are done."""
+"""Limit for destroying a program's objects, once its threads and exit handlers are done."""
 STOPPED_LIMIT_S = 60.0
-"""For all of the end of a rank that stops: the scheduler ends the job soon after."""
+"""Limit for the whole end of a rank that stops: the scheduler ends the job soon after."""
 FAILED_LIMIT_S = 5.0
-"""For all of the end of a rank that failed: its threads may wait for ranks that wait for it."""
+"""Limit for the whole end of a rank that failed: its threads may wait for ranks that wait for
+it."""
 _CLOSING_LIMIT_S = 2.0
-"""For the files of a failed rank whose threads have used up its time."""
+"""Limit for closing the files of a failed rank whose threads have used up its time."""
 _EXIT_UNFLUSHED = 120
 """Python's own exit code where stdout or stderr cannot be flushed."""
 
@@ -224,7 +225,7 @@ def _flush_streams() -> bool:
 
 
 def _flush_and_exit(code: int) -> NoReturn:
-    """`os._exit` writes nothing that C libraries hold back."""
+    """Exit with the buffers of C libraries written, which `os._exit` leaves."""
     with contextlib.suppress(Exception):
         ctypes.CDLL(None).fflush(None)
     os._exit(code)

@@ -58,7 +58,7 @@ def _renew_random_states() -> None:
 
 
 def _renew_process_state() -> None:
-    """What Python's own modules hold of their process."""
+    """Renew what Python's own modules hold of their process."""
     main_thread: Any = threading.main_thread()
     with suppress(AttributeError):  # another release; those from 3.13 on do it by themselves
         main_thread._set_native_id()  # noqa: SLF001
@@ -81,7 +81,7 @@ def _renew_ranks() -> None:
 
 
 def _renew_compile_threads() -> None:
-    """torch.compile has a thread per CPU that the process may use: the rank's, not the node's."""
+    """Give torch.compile a thread per CPU that the rank may use, not the node."""
     config: Any = sys.modules.get("torch._inductor.config")
     if config is None:
         return

@@ -1,4 +1,4 @@
-"""What Lightning's Trainer() and Fabric() mean in a rank where their caller leaves it open.
+"""Defaults of Lightning's Trainer() and Fabric() in a rank.
 
 Without arguments both mean one node, and on CPUs one process: under torchrun each rank would then
 train for itself, or fail. Here they mean the run's ranks. What the caller says stays as it is, and
@@ -60,8 +60,8 @@ def added_arguments(
 
 
 def _uses_ranks(strategy: object) -> bool:
-    """Whether a strategy, or the name of one, runs on the ranks: others run on one device, or start
-    processes by themselves."""
+    """Return True where a strategy, or the name of one, runs on the ranks: others run on one
+    device, or start processes by themselves."""
     if isinstance(strategy, str):
         name = strategy.lower()
         return name != "dp" and not any(word in name for word in _OWN_PROCESSES)
@@ -70,7 +70,8 @@ def _uses_ranks(strategy: object) -> bool:
 
 
 def _count(devices: object) -> int | None:
-    """How many devices an argument names: a number, a list or a text; None for anything else."""
+    """Return the number of devices that an argument names: a number, a list or a text; else
+    None."""
     if isinstance(devices, str):
         if "," in devices:
             return len([index for index in devices.split(",") if index.strip()])
@@ -102,7 +103,7 @@ class _Finder(MetaPathFinder):
 
 
 def _wrap_after_import(loader: Any) -> None:
-    """Only this loader's method is replaced: its type is what tools look at."""
+    """Wrap the class once it is imported, and keep the loader's type, which tools look at."""
     exec_module = loader.exec_module
 
     def exec_and_wrap(module: ModuleType) -> None:
@@ -131,8 +132,8 @@ _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _complete_trainer(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-    """A Trainer's arguments: it takes them by position, too, and what is missing from PL_TRAINER_*
-    (of a subclass: by its name)."""
+    """Return a Trainer's arguments: it takes them by position, too, and what is missing from
+    PL_TRAINER_* (of a subclass: by its name)."""
     given = dict(zip(inspect.signature(kind).parameters, args, strict=False)) | kwargs
     named = {name: os.environ.get(f"PL_{kind.__name__}_{name}".upper()) for name in _ARGUMENTS}
     of_user = {name: value for name, value in named.items() if value}
@@ -140,7 +141,7 @@ def _complete_trainer(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _complete_fabric(_: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
-    """A Fabric's arguments: LT_* come before them."""
+    """Return a Fabric's arguments: LT_* come before them."""
     named = {name: os.environ.get(f"LT_{name}".upper()) for name in _ARGUMENTS}
     of_user = {name: value for name, value in named.items() if value is not None}
     added = _added(kwargs | of_user)
@@ -148,7 +149,7 @@ def _complete_fabric(_: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _added(given: Mapping[str, Any]) -> dict[str, int]:
-    """Nothing where a script has taken its process out of the run."""
+    """Return nothing where a script has taken its process out of the run."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return {}
     sizes = [os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]

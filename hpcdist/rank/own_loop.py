@@ -1,4 +1,4 @@
-"""Recording from a loop that is not hpcdist's own: what stands behind hpcdist.record."""
+"""Recording from a loop that is not hpcdist's own: the functions of hpcdist.record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Batch = TypeVar("_Batch")
 
 
 class _Timer(Protocol):
-    """What the loop's calls go to."""
+    """The timer that the loop's calls go to."""
 
     def begin(self) -> None:
         """The next step begins now."""
@@ -39,7 +39,7 @@ class _Timer(Protocol):
 
 
 class _PlainTimer:
-    """Knows of a step what the loop itself says, and the host's clock."""
+    """Times by the host's clock what the loop itself marks."""
 
     def __init__(self, recorder: StepRecorder) -> None:
         self.begin = recorder.resume_clock
@@ -48,7 +48,7 @@ class _PlainTimer:
         self.finish = recorder.flush
 
     def wait(self) -> None:
-        """See _Timer."""
+        """Do nothing: all marks are told at once."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ _is_deaf = False
 
 
 def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
-    """The first step begins now, or goes on after `first_step` steps of a checkpoint.
+    """Begin the first step now, or the one after `first_step` steps of a checkpoint.
 
     With `model`, a torch model that computes on this rank's device, the phases forward_backward,
     exposed_communication (with several ranks) and optimizer are seen by hooks: leave out `mark` for
@@ -92,7 +92,7 @@ def _make_timer(context: RankContext, first_step: int, model: nn.Module | None) 
 
 
 def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
-    """The batches of a loader; the wait for each is the phase data_wait of its step.
+    """Yield the batches of a loader; the wait for each is the phase data_wait of its step.
 
     The first step begins here unless `start` was called; a pause before, such as an evaluation,
     belongs to no step.
@@ -104,7 +104,7 @@ def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
 
 
 def mark(phase: str) -> None:
-    """The time since the last mark, or since the step began, was spent in `phase`.
+    """Note that the time since the last mark, or since the step began, was spent in `phase`.
 
     Phases are data_wait, host_to_device, forward_backward, exposed_communication, optimizer and
     checkpoint. Raises ValueError for another.
@@ -116,7 +116,7 @@ def mark(phase: str) -> None:
 
 
 def step(*, samples: int, loss: Any = None) -> None:
-    """One step with `samples` samples on this rank is finished.
+    """Finish a step with `samples` samples on this rank.
 
     `loss` is anything that float() takes; it is read about once in a hundred steps or less.
     """
@@ -130,7 +130,7 @@ def step(*, samples: int, loss: Any = None) -> None:
 
 
 def should_stop() -> bool:
-    """Whether to save a checkpoint now and to leave with `sys.exit(record.EXIT_STOPPED)`.
+    """Return True where a checkpoint must be saved now, before `sys.exit(record.EXIT_STOPPED)`.
 
     Call it once after every step, on every rank: all ranks get True at the same step. From the
     first call on, SIGTERM and SIGINT no longer end the process, unless it has handlers of its own.
@@ -152,7 +152,7 @@ def should_stop() -> bool:
 
 
 def shield_worker(_worker: int = 0) -> None:
-    """For DataLoader's `worker_init_fn`: keep a scheduler's signals from ending the worker.
+    """Keep a scheduler's signals from ending a worker, as DataLoader's `worker_init_fn`.
 
     Where the script was not started by hpcdist, nothing changes.
     """
@@ -162,7 +162,7 @@ def shield_worker(_worker: int = 0) -> None:
 def evaluate(
     *, loss: float | None = None, accuracy: float | None = None, samples: int | None = None
 ) -> None:
-    """An evaluation is done; `accuracy` is a share from 0 to 1, `samples` are over all ranks."""
+    """Record an evaluation; `accuracy` is a share from 0 to 1, `samples` are over all ranks."""
     context = rank.current()
     if context is None:
         return
@@ -180,7 +180,7 @@ def evaluate(
 
 
 def _as_share(context: RankContext, accuracy: float) -> float | None:
-    """None for a percentage, which the user is told: a training must not end for that."""
+    """Return None for a percentage, and tell the user: a training must not end for that."""
     if 0 <= accuracy <= 1:
         return accuracy
     print(f"warning: record.evaluate: accuracy is {accuracy:g}", file=sys.stderr)

@@ -76,18 +76,18 @@ class StepRecorder:
         self._last_s = self._step_start_s = now
 
     def mark(self, phase: str) -> None:
-        """The time since the last mark was spent in `phase`."""
+        """Note that the time since the last mark was spent in `phase`."""
         now = self._clock()
         self._current[_PHASE_INDEX[phase]] += now - self._last_s
         self._last_s = now
 
     def skip(self) -> None:
-        """The time since the last mark belongs to the step, but to no phase."""
+        """Note that the time since the last mark belongs to the step, but to no phase."""
         self._last_s = self._clock()
 
     def mark_split(self, phase: str, tail_phase: str, split_s: float) -> None:
-        """The time since the last mark was spent in `phase` until the clock showed `split_s`, then
-        in `tail_phase`."""
+        """Note that the time since the last mark was spent in `phase` until the clock showed
+        `split_s`, then in `tail_phase`."""
         now = self._clock()
         split_s = min(max(split_s, self._last_s), now)
         self._current[_PHASE_INDEX[phase]] += split_s - self._last_s
@@ -95,7 +95,7 @@ class StepRecorder:
         self._last_s = now
 
     def step(self, *, samples: int, loss: Any = None) -> None:
-        """One optimizer step with `samples` samples on this rank is finished.
+        """Finish an optimizer step with `samples` samples on this rank.
 
         `loss` is anything that float() takes, and `samples` that int() takes; they are read only
         when a window is written. Reading one on a GPU waits for all that is queued there: once per
@@ -162,12 +162,12 @@ def _statistics(times: Sequence[float]) -> dict[str, float]:
 
 
 def _to_ns(time_s: float) -> float:
-    """Without the digits below a nanosecond, which clocks do not tell, and lines are longer by."""
+    """Round to nanoseconds: clocks tell no more, and lines stay shorter."""
     return round(time_s, 9)
 
 
 def _histogram(times: Sequence[float]) -> dict[str, list[int]]:
-    """Bucket -> the counts of it and of those that follow it."""
+    """Return bucket -> the counts of it and of those that follow it."""
     counts: dict[int, int] = {}
     for time_s in times:
         bucket = round(math.log(max(time_s, 1e-9)) / _LOG_RATIO)

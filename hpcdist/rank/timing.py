@@ -35,19 +35,19 @@ _MS = 1e-3
 
 
 class GpuEvent(Protocol):
-    """What is used of torch.cuda.Event."""
+    """The part of torch.cuda.Event that is used."""
 
     def record(self) -> None:
         """Put the event into the current stream."""
 
     def query(self) -> bool:
-        """Whether the stream has passed the event."""
+        """Return True where the stream has passed the event."""
 
     def synchronize(self) -> None:
         """Wait until the stream has passed the event."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to a later one."""
+        """Return the milliseconds from this event to a later one."""
 
 
 class HostTimer:
@@ -64,18 +64,18 @@ class HostTimer:
         self.finish = recorder.flush
 
     def wait(self) -> None:
-        """All that was marked is done and told."""
+        """Do nothing: all marks are told at once."""
 
     def set_epoch(self, epoch: int) -> None:
-        """Windows from now on belong to this epoch."""
+        """Set the epoch of the windows from now on."""
         self._recorder.epoch = epoch
 
     def note_last_gradient(self, _parameter: Any = None) -> None:
-        """The last own gradient is ready: called from within the backward pass."""
+        """Note that the last own gradient is ready, from within the backward pass."""
         self._last_gradient_s = self._clock()
 
     def mark_backward(self) -> None:
-        """The backward pass is over; what came after the last gradient was communication."""
+        """Note the end of the backward pass; the time after the last gradient was communication."""
         self._recorder.mark_split(
             "forward_backward", "exposed_communication", self._last_gradient_s
         )
@@ -97,27 +97,27 @@ class GpuTimer:
         self._waiting: deque[tuple[GpuEvent, Callable[[], None]]] = deque()
 
     def begin(self) -> None:
-        """The next step starts now."""
+        """Start the next step."""
         self._put(self._recorder.resume_clock)
 
     def set_epoch(self, epoch: int) -> None:
-        """Windows from now on belong to this epoch; `wait` has told the steps before it."""
+        """Set the epoch of the windows from now on; `wait` has told the steps before it."""
         self._recorder.epoch = epoch
 
     def mark(self, phase: str) -> None:
-        """The time since the last mark was spent in `phase`."""
+        """Note that the time since the last mark was spent in `phase`."""
         self._put(lambda: self._recorder.mark(phase))
 
     def skip(self) -> None:
-        """The time since the last mark belongs to the step, but to no phase."""
+        """Note that the time since the last mark belongs to the step, but to no phase."""
         self._put(self._recorder.skip)
 
     def note_last_gradient(self, _parameter: Any = None) -> None:
-        """The last own gradient is ready: called from within the backward pass."""
+        """Note that the last own gradient is ready, from within the backward pass."""
         self._last_gradient = self._event()
 
     def mark_backward(self) -> None:
-        """The backward pass is over; what came after the last gradient was communication."""
+        """Note the end of the backward pass; the time after the last gradient was communication."""
         if self._last_gradient is not None:
             self._waiting.append(
                 (self._last_gradient, lambda: self._recorder.mark("forward_backward"))
@@ -126,7 +126,7 @@ class GpuTimer:
         self._put(lambda: self._recorder.mark("exposed_communication"))
 
     def step(self, *, samples: int, loss: Any = None) -> None:
-        """One optimizer step is queued."""
+        """Note that an optimizer step is queued."""
         self._put(lambda: self._recorder.step(samples=samples, loss=loss))
         while self._waiting and self._waiting[0][0].query():
             self._play_next()
@@ -162,7 +162,7 @@ class GpuTimer:
 
 
 def make_timer(context: RankContext, *, first_step: int) -> HostTimer | GpuTimer:
-    """The timer for the context's device."""
+    """Return the timer for the context's device."""
     if context.device.startswith("cuda"):
         return GpuTimer(
             lambda clock: context.recorder(first_step=first_step, clock=clock),
@@ -191,7 +191,7 @@ class WatchedTimer:
         self.finish = self._timer.finish
 
     def _note_order(self, parameters: Iterable[nn.Parameter]) -> list[Any]:
-        """Hooks for the first backward pass: they find the parameter whose gradient comes last."""
+        """Return hooks for the first backward pass, which note the order of the gradients."""
         return [
             call_when_ready(parameter, self._order.append)
             for parameter in parameters

@@ -1,4 +1,4 @@
-"""A workload: what every rank of a job runs, and what is checked and done before they start."""
+"""A workload: the work of every rank of a job, and the checks and preparations before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JobT = TypeVar("JobT", bound=JobSpec)
 
 
 class Workload(Generic[JobT]):
-    """What the ranks of one job run. A workload overrides `run`, and of the rest what it needs.
+    """The work of one job's ranks. A workload overrides `run`, and of the rest what it needs.
 
     All methods but `run` are called outside of the ranks, and import no torch.
     """

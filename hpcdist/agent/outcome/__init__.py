@@ -1,1 +1,1 @@
-"""How an attempt ended: which rank failed first, and what follows from it."""
+"""The outcome of an attempt: which rank failed first, and what follows from it."""

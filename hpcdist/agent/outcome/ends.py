@@ -1,4 +1,4 @@
-"""How one rank ended, put together from what its process left: status, report, progress, log."""
+"""The end of one rank, from what its process left: status, report, progress, log."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM"})
 
 
 class _Frames(msgspec.Struct, frozen=True, kw_only=True):
-    """What torchelastic adds to an error's message."""
-
     py_callstack: str | None = None
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What torchelastic says of an error."""
+    """An error as torchelastic records it."""
 
     message: str
     """Type and text of the exception."""
@@ -72,7 +70,7 @@ def rank_end(
     out_of_memory: str | None,
     teardown: str | None = None,
 ) -> RankEnd:
-    """How a rank ended.
+    """Return how a rank ended.
 
     `status` is waitpid's; `time_s` when it was reaped; `clock_offset_s` takes this host's clock to
     node 0's; `stopped_s` is when the ranks were asked to end; `out_of_memory` is the sentence of
@@ -108,7 +106,7 @@ def rank_end(
 
 
 def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str | None:
-    """What would help, by what the rank recorded of its memory; None where it got to nothing."""
+    """Return what would help, by what the rank recorded of its memory, if it did."""
     try:
         events = read_events(run.event_file(order.rank, order.attempt)).events
     except OSError:
@@ -141,7 +139,7 @@ def _advice_on_model(
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
-    """A rank that has not ended, in the form of one that has: for the report on a hang."""
+    """Return a rank that has not ended, in the form of one that has."""
     return RankEnd(
         rank=order.rank,
         local_rank=order.local_rank,
@@ -196,8 +194,8 @@ def remove_if_empty(path: Path) -> None:
 
 
 def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
-    """What a rank, or `@record` in it, left about the exception that ended it at `ended_s`; None
-    where there was none."""
+    """Return what a rank, or `@record` in it, left about the exception that ended it at
+    `ended_s`."""
     value: Any = files.read_json(path)
     try:
         return msgspec.convert(value, ErrorReport)
@@ -211,8 +209,8 @@ def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
 
 
 def _recorded_report(said: _Message | str, ended_s: float) -> ErrorReport:
-    """The report on a recorded error. It was raised within whole seconds of what `@record` noted:
-    too coarse for an order among ranks, and the program may have gone on for some time."""
+    """Return the report on a recorded error. It was raised within whole seconds of what `@record`
+    noted: too coarse for an order among ranks, and the program may have gone on for some time."""
     if isinstance(said, str):
         text = clean(said, MOST_MESSAGE_LETTERS)
         return ErrorReport(exception=None, text=text, traceback=None, time_s=ended_s)
@@ -227,7 +225,7 @@ def _recorded_report(said: _Message | str, ended_s: float) -> ErrorReport:
 
 
 def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
-    """Type and text of `ValueError: text`; the traceback has the type with its module."""
+    """Return type and text of `ValueError: text`; the traceback has the type with its module."""
     name, _, text = message.partition(":")
     if not name.isidentifier():
         return None, message
@@ -236,7 +234,8 @@ def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
 
 
 def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:
-    """What the log of a killed rank ends with, and what faulthandler wrote into it at a crash."""
+    """Return the last lines of a killed rank's log, and what faulthandler wrote there at a
+    crash."""
     text = "\n".join(end_of_log(run.log_file(order.rank, order.attempt), _CRASH_LINES))
     start = text.rfind(_CRASH_MARK)
     crash_report = text[start:] if start >= 0 else None

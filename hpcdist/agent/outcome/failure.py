@@ -25,7 +25,7 @@ _PEER_IS_GONE = re.compile(
     r"|recvvalue failed|sendbytes failed|failed to recv",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and the store say where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
+"""Messages of gloo, NCCL and the store where a peer is gone (ProcessGroupGloo, ProcessGroupNCCL and
 TCPStore of torch 2.6 to 2.15)."""
 
 _OWN_ERRORS = f"{HpcdistError.__module__}."
@@ -35,10 +35,10 @@ _TORCH_NETWORK_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """That the job will be ended soon."""
+    """The notice that the job will be ended soon."""
 
     signal: str | None = None
-    """By which the scheduler told it; None: the agents keep the time limit themselves."""
+    """Signal by which the scheduler gave it; None: the agents keep the time limit themselves."""
     is_over: bool = False
     """SIGTERM came after an earlier warning: there is no time left."""
 
@@ -54,12 +54,13 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_failure(end: RankEnd) -> bool:
-    """Whether this end, by itself, means that the run cannot go on."""
+    """Return True where this end, by itself, means that the run cannot go on."""
     return end.exit_code != 0 or not end.finished
 
 
 def is_stop(end: RankEnd, notice: Notice) -> bool:
-    """Whether a rank ended because of the notice: in good order, or by a signal that gave it.
+    """Return True where a rank ended because of the notice: in good order, or by a signal that gave
+    it.
 
     After another warning, SIGTERM is the scheduler's last: it may reach ranks before their agent.
     """
@@ -75,7 +76,7 @@ def is_stop(end: RankEnd, notice: Notice) -> bool:
 
 
 def is_victim(end: RankEnd) -> bool:
-    """Whether a rank ended only because others did."""
+    """Return True where a rank ended only because others did."""
     if is_out_of_memory(end):
         return False
     if end.stopped:
@@ -91,13 +92,13 @@ def is_victim(end: RankEnd) -> bool:
 
 
 def is_own_error(exception: str | None) -> bool:
-    """Whether this type of exception says in words what is wrong, so that no frames are needed."""
+    """Return True for a type of hpcdist's exceptions: its words say enough without a traceback."""
     return exception is not None and exception.startswith(_OWN_ERRORS)
 
 
 def is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
-    """Whether ranks were ended because they had not stopped in time after the notice: none stopped
-    in good order, and none failed by itself."""
+    """Return True where ranks were ended because they had not stopped in time after the notice:
+    none stopped in good order, and none failed by itself."""
     if notice.signal in {None, "SIGTERM"}:
         return False
     failures = [end for end in ends if is_failure(end)]
@@ -118,7 +119,7 @@ def decide(
     notice: Notice | None = None,
     saves: bool = False,
 ) -> Verdict:
-    """The verdict on an attempt from how all its ranks ended.
+    """Return the verdict on an attempt from how all its ranks ended.
 
     `notice` had been given before; `saves`: a rank that stops has saved a checkpoint.
     """
@@ -162,7 +163,7 @@ def verdict_on(
     attempt: int,
     restarts: int,
 ) -> Verdict:
-    """A failed run's verdict that names one rank."""
+    """Return the verdict on a failed run that names one rank."""
     return Verdict(
         kind=kind,
         state="failed",
@@ -188,7 +189,7 @@ def verdict_on(
 
 
 def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = None) -> Verdict:
-    """The verdict on a run whose ranks all ended well."""
+    """Return the verdict on a run whose ranks all ended well."""
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return Verdict(
         kind="done",
@@ -206,7 +207,7 @@ def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = Non
 def stopped(
     ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, saves: bool
 ) -> Verdict:
-    """The verdict on ranks that stopped before their end, as they were asked to."""
+    """Return the verdict on ranks that stopped before their end, as they were asked to."""
     in_order = [end for end in ends if end.exit_code == EXIT_STOPPED]
     steps = [end.step for end in ends if end.step is not None]
     if not in_order:
@@ -240,7 +241,7 @@ def stopped_without_ranks(
     exit_code: int | None = None,
     step: int | None = None,
 ) -> Verdict:
-    """The verdict on a run that was stopped and can go on: `sentence` says how it was stopped."""
+    """Return the verdict on a run that was stopped, as `sentence` says, and can go on."""
     return Verdict(
         kind=notice.kind,
         state="preempted",
@@ -258,7 +259,7 @@ def stopped_without_ranks(
 def cut_short(
     ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, time_s: float
 ) -> Verdict:
-    """The verdict on ranks that did not stop although they were warned, until SIGTERM came."""
+    """Return the verdict on ranks that were warned and did not stop, until SIGTERM came."""
     return Verdict(
         kind=notice.kind,
         state="failed",
@@ -275,7 +276,7 @@ def cut_short(
 
 
 def cancelled(signal_name: str, *, attempt: int, restarts: int, time_s: float) -> Verdict:
-    """The verdict on a run that its user ended."""
+    """Return the verdict on a run that its user ended."""
     return Verdict(
         kind="cancelled",
         state="cancelled",
@@ -297,7 +298,8 @@ def without_rank(
     restarts: int = 0,
     **where: object,
 ) -> Verdict:
-    """A failed run's verdict where no rank is to blame: `where` may give node, host, traceback."""
+    """Return the verdict on a failed run where no rank is to blame; `where` may give node, host and
+    traceback."""
     return Verdict(
         kind=kind,
         state="failed",
@@ -311,29 +313,29 @@ def without_rank(
 
 
 def place(end: RankEnd) -> str:
-    """A rank and where it ran, for a sentence."""
+    """Return a rank and its place, for a sentence."""
     return f"rank {end.rank} (node {end.node}, host {end.host})"
 
 
 def at_step(end: RankEnd) -> str:
-    """Where the rank was in its training, for a sentence."""
+    """Return the progress of the rank, for a sentence."""
     return "" if end.step is None else f" after step {end.step}"
 
 
 def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
-    """Some ranks stopped, and no other failed by itself."""
+    """Return True where some ranks stopped, and no other failed by itself."""
     stops = [end for end in failures if is_stop(end, notice)]
     return bool(stops) and all(is_victim(end) for end in failures if end not in stops)
 
 
 def _early_leaver(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """The first of those that others miss, although they left with 0."""
+    """Return the first of the ranks that left with 0 before others could do without them."""
     leavers = [end for end in ends if end.left_early and not end.stopped]
     return min(leavers, key=lambda end: end.time_s, default=None)
 
 
 def _teardown_remark(ends: Sequence[RankEnd]) -> str | None:
-    """What happened to ranks after their workload had ended well."""
+    """Return what happened to ranks after their workload had ended well."""
     hung = sorted(end.rank for end in ends if end.teardown == "SIGKILL")
     crashed = [end for end in ends if end.teardown not in {None, "SIGKILL"}]
     remarks = []
@@ -346,7 +348,7 @@ def _teardown_remark(ends: Sequence[RankEnd]) -> str | None:
 
 
 def is_out_of_memory(end: RankEnd) -> bool:
-    """Whether a rank ended for want of memory, on the host or on the GPU."""
+    """Return True where a rank ended for a lack of memory, on the host or on the GPU."""
     return end.out_of_memory or _looks_out_of_memory(end)
 
 
@@ -400,7 +402,7 @@ def _one_line(message: str) -> str:
 
 
 def _without_frames(message: str) -> str:
-    """A message that has the traceback of another process or thread in it (of a DataLoader's
+    """Return a message that has the traceback of another process or thread in it (of a DataLoader's
     worker, of torch.multiprocessing), with that traceback's last words in its place."""
     before, mark, trace = message.partition(_TRACEBACK)
     if not mark:
@@ -427,7 +429,7 @@ def _advice(end: RankEnd) -> str:
 def _sigkill(end: RankEnd) -> str:
     if end.out_of_memory:
         return f"out of memory: {end.message or 'killed by the kernel'}{_advice(end)}"
-    return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for want of memory)"
+    return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
 
 
 def _others(victims: Sequence[int], also_failed: Sequence[int]) -> str:

@@ -45,12 +45,12 @@ _T = TypeVar("_T")
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt began, as it stands in attempts/NNNNN/begin.json."""
+    """The beginning of an attempt, as it stands in attempts/NNNNN/begin.json."""
 
     life: int
-    """How often the scheduler had started the job before."""
+    """Number of the scheduler's starts of the job before."""
     progress: int
-    """What the run had to show then."""
+    """Progress of the run until then."""
     time_s: float
 
 
@@ -63,7 +63,7 @@ class Attempts:
         self.number = 0
         """The attempt that the agent takes part in."""
         self.has_begun = False
-        """It takes part in one."""
+        """The agent takes part in an attempt."""
         self._run = run
         self._job = job
         self._requeuer = requeuer
@@ -82,11 +82,12 @@ class Attempts:
         self.has_begun = True
 
     def is_overtaken(self) -> bool:
-        """A newer attempt has begun elsewhere."""
+        """Return True where a newer attempt has begun elsewhere."""
         return self._run.newest_attempt() > self._newest
 
     def has_a_say(self) -> bool:
-        """No newer attempt has begun elsewhere; the agent's log is told of one."""
+        """Return False, and write that to the agent's log, where a newer attempt has begun
+        elsewhere."""
         newest = self._run.newest_attempt()
         if newest > self._newest:
             self._log(f"attempt {newest} has begun elsewhere: this one has no say any more")
@@ -102,7 +103,7 @@ def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
 
 
 def beginnings(run: Run) -> dict[int, Beginning]:
-    """How each attempt began, by attempt; those whose file is missing or damaged are left out."""
+    """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
     found: dict[int, Beginning] = {}
     for attempt in run.attempts():
         try:
@@ -113,7 +114,7 @@ def beginnings(run: Run) -> dict[int, Beginning]:
 
 
 def progress(run: Run, job: JobSpec) -> int:
-    """What the run has to show now."""
+    """Return how far the run has come, as a number."""
     if isinstance(job, OwnCodeJob):
         stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in run.attempts())
         return _last_recorded_step(run) + stops
@@ -122,8 +123,8 @@ def progress(run: Run, job: JobSpec) -> int:
 
 
 def has_saved(run: Run, job: JobSpec) -> bool:
-    """Whether there is a checkpoint newer than the begin of this life. Of a script that did not
-    stop when it was told to, that is taken to be no: nothing says that it could go on."""
+    """Return True where a checkpoint is newer than the begin of this life. A script that did not
+    stop when it was told to counts as one without: nothing says that it could go on."""
     begun = beginnings(run)
     if isinstance(job, OwnCodeJob) or not begun:
         return False
@@ -133,12 +134,12 @@ def has_saved(run: Run, job: JobSpec) -> bool:
 
 
 def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
-    """The final verdict where another life would be in vain; None where it may begin."""
+    """Return the final verdict where another life would be in vain; None where it may begin."""
     return _verdict_if_stalled(job, beginnings(run), progress(run, job), reason="")
 
 
 def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
-    """The final verdict at the end of a life, where another would be in vain."""
+    """Return the final verdict at the end of a life, where another would be in vain."""
     now = progress(run, job)
     if isinstance(job, OwnCodeJob):
         now += _stopped_well(verdict)
@@ -146,7 +147,8 @@ def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
 
 
 def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
-    """The newest lives, first attempt of each, that brought the run no further; oldest first."""
+    """Return the newest lives that brought the run no further: the first attempt of each, oldest
+    first."""
     first: dict[int, int] = {}
     for attempt in sorted(begun):
         first.setdefault(begun[attempt].life, attempt)
@@ -220,7 +222,8 @@ class Patience:
         self._deadline = now() + (_TERMINATED_S if is_terminated else _WARNED_S)
 
     def retry(self, ask: Callable[[], _T], *, at_once: bool = True) -> _T:
-        """The answer, once there is one; raises the last SchedulerError or OSError after the time.
+        """Return the answer, once there is one; raise the last SchedulerError or OSError after the
+        time.
 
         Not `at_once`: a first try has just failed.
         """
@@ -287,8 +290,9 @@ def conclude(
 
 
 def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -> None:
-    """The scheduler could not be asked. An agent that has lost the others may be the one that is
-    cut off, while they go on: it leaves the run to them, and to the scheduler."""
+    """Conclude without the scheduler, which could not be asked. An agent that has lost the others
+    may be the one that is cut off, while they go on: it leaves the run to them, and the
+    scheduler."""
     if not job.launch.requeue:
         run.write_verdict(verdict)
     elif verdict.kind == "agent_lost":
@@ -321,7 +325,7 @@ def _requeue_with_patience(
 
 
 def _requeue_again(run: Run, verdict: Verdict, requeuer: Scheduler) -> None:
-    """What was asked without an answer may have been heard: to ask twice would be refused."""
+    """Requeue, unless a request that got no answer was heard: a second one would be refused."""
     sequel = requeuer.decide(verdict).sequel
     if sequel == "requeue":
         requeuer.requeue(run)
@@ -349,7 +353,7 @@ def _verdict_if_stalled(
     shows_nothing = isinstance(job, OwnCodeJob) and now == 0
     if len(in_vain) < (_MOST_UNKNOWN if shows_nothing else _MOST_STALLED):
         return None
-    attempts = listed(in_vain).replace("rank", "attempt")
+    attempts = listed(in_vain, "attempt")
     last = f" (the last: {reason})" if reason else ""
     return Verdict(
         kind="no_progress",
@@ -366,7 +370,6 @@ def _verdict_if_stalled(
 
 
 def _missing(job: JobSpec, now: int) -> str:
-    """What a start in vain did not bring."""
     if not isinstance(job, OwnCodeJob):
         return f"a checkpoint newer than step {now}"
     return "a newly recorded step or a stop with exit code 75"
@@ -386,7 +389,7 @@ def _stopped_well(verdict: Verdict | None) -> bool:
 
 
 def _last_recorded_step(run: Run) -> int:
-    """Of rank 0, in any attempt; files that cannot be read say nothing."""
+    """Return the last step of rank 0 in any attempt; files that cannot be read count as empty."""
     steps = [0]
     for attempt in run.attempts():
         try:

@@ -1,4 +1,4 @@
-"""What torch and numpy say when there is no memory, as figures: the forms of torch 2.6 to 2.15.
+"""Messages of torch and numpy about a lack of memory, as figures: those of torch 2.6 to 2.15.
 
 CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
 1.03 GiB is free. [...] Of the allocated memory 75.20 GiB is allocated by PyTorch, and [...]
@@ -36,19 +36,19 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
     asked_bytes: int
     gpu: int | None = None
-    """As the process counts its GPUs; None: memory of the host."""
+    """Index, as the process counts its GPUs; None: memory of the host."""
     total_bytes: int | None = None
     free_bytes: int | None = None
     allowed_bytes: int | None = None
-    """Where the process is allowed a part of the GPU only."""
+    """Limit of a process that is allowed a part of the GPU only."""
     used_bytes: int | None = None
-    """By tensors of this process."""
+    """Held by tensors of this process."""
     reserved_bytes: int | None = None
     """Held for later tensors, in pieces too small for this one."""
 
 
 def tells_of_shortage(exception: str, message: str) -> bool:
-    """Whether an exception of this type, with its module, and message is a want of memory."""
+    """Return True where an exception of this type, with its module, is about a lack of memory."""
     name = exception.rpartition(".")[2]
     if name in {"MemoryError", "_ArrayMemoryError", "OutOfMemoryError"}:
         return True
@@ -59,7 +59,7 @@ def tells_of_shortage(exception: str, message: str) -> bool:
 
 
 def parse_shortage(message: str) -> Shortage | None:
-    """The figures in an exception's message; None where it holds none."""
+    """Return the figures in an exception's message; None where it holds none."""
     asked = _bytes(_ASKED, message)
     if asked is None:
         return None
@@ -76,7 +76,7 @@ def parse_shortage(message: str) -> Shortage | None:
 
 
 def shortage_sentence(shortage: Shortage) -> str:
-    """`2.15 GB were asked for, 1.11 GB of GPU 0's 84.99 GB were free`."""
+    """Return a sentence: `2.15 GB were asked for, 1.11 GB of GPU 0's 84.99 GB were free`."""
     parts = [f"{_gb(shortage.asked_bytes)} were asked for"]
     if shortage.free_bytes is not None and shortage.total_bytes is not None:
         whose = "" if shortage.gpu is None else f"GPU {shortage.gpu}'s "
