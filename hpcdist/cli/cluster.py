@@ -127,7 +127,9 @@ def copy(*, name: str | None, write: bool, out: str | None, force: bool) -> None
     if name is None:
         if write or out is not None:
             raise click.UsageError(f"name what to write: {', '.join(shipped_names())}")
-        print_columns(("NAME", "FOR"), [(one, description(one)) for one in shipped_names()])
+        print_columns(
+            ("NAME", "FOR"), [(shipped, description(shipped)) for shipped in shipped_names()]
+        )
         return
     text = shipped_file(name)
     _give(text, _place(write=write, out=out, force=force))
@@ -167,7 +169,7 @@ def _refuse_existing(path: Path, *, force: bool) -> None:
 
     if os.path.lexists(path) and not force:
         raise UserError(
-            f"{path} is there already, and was left as it is",
+            f"{path} exists already, and was not changed",
             hint="without --write and --out the profiles are printed, to copy from; "
             "--force overwrites the file",
         )

@@ -100,7 +100,9 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
     if folder is None:
         if chosen:
             names = ", ".join(f"--{name}" for name in chosen)
-            raise UserError(f"{names} without --make", hint="say where they are made: --make DIR")
+            raise UserError(
+                f"{names} without --make", hint="name the folder for the images: --make DIR"
+            )
         print(_stand_in())
         return
     plan = Plan(**chosen)
@@ -130,7 +132,7 @@ def _make_faces(folder: Path, plan: Any) -> None:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(
-                f"{folder} is there already, and not an empty folder", hint="name a new one"
+                f"{folder} exists already, and is not an empty folder", hint="name a new one"
             )
         folder.parent.mkdir(parents=True, exist_ok=True)
         make_whole(folder.absolute(), lambda aside: make_faces(aside, plan))
@@ -212,7 +214,7 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
         note(NO_CLASS_IN_BOTH)
     if report.problems:
         note(
-            f"{len(report.problems):,} files are no images; jobs leave them out, or end where "
+            f"{len(report.problems):,} files are no images; jobs skip them, or end where "
             "data.bad_files is refuse"
         )
 

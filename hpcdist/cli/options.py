@@ -58,9 +58,9 @@ class JobOptions:
     there."""
 
     job_name: str
-    is_module: bool
-    is_program: bool
-    script_args: tuple[str, ...]
+    is_module: bool = False
+    is_program: bool = False
+    script_args: tuple[str, ...] = ()
     nodes: str | None
     gpus: str | None
     local: bool
@@ -71,15 +71,15 @@ class JobOptions:
     qos: str | None
     time_limit: str | None
     overrides: tuple[str, ...]
-    max_restarts: str | None
-    requeue: bool | None
-    sweeps: tuple[str, ...]
-    repeat: int | None
-    max_parallel: int | None
-    after: tuple[str, ...]
-    summary_after: bool
-    snapshot: bool | None
-    snapshot_limit: float | None
+    max_restarts: str | None = None
+    requeue: bool | None = None
+    sweeps: tuple[str, ...] = ()
+    repeat: int | None = None
+    max_parallel: int | None = None
+    after: tuple[str, ...] = ()
+    summary_after: bool = False
+    snapshot: bool | None = None
+    snapshot_limit: float | None = None
     runs: Path
 
     @property
@@ -200,18 +200,6 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
         "--summary-after", is_flag=True, help="Write the summary when all is done, by a small job."
     ),
 )
-_NO_RUN_OPTIONS: dict[str, Any] = {
-    "max_restarts": None,
-    "requeue": None,
-    "snapshot": None,
-    "snapshot_limit": None,
-    "sweeps": (),
-    "repeat": None,
-    "max_parallel": None,
-    "after": (),
-    "summary_after": False,
-}
-"""What `_RUN_OPTIONS` are where a verb does not have them."""
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,20 +211,19 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
-    plain = {"is_module": False, "is_program": False, "script_args": ()}
-    fixed = {"job_name": job_name, **plain, **_NO_RUN_OPTIONS}
-    return lambda function: _with_options(function, (*_PLACE_OPTIONS, runs_option), fixed)
+    options: Sequence[_Decorator] = (*_PLACE_OPTIONS, runs_option)
+    return lambda function: _with_options(function, options, {"job_name": job_name})
 
 
 def _with_options(
     function: Callable[..., Any], options: Sequence[_Decorator], fixed: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    names = [field.name for field in fields(JobOptions) if field.name not in fixed]
+    names = [field.name for field in fields(JobOptions)]
 
     @wraps(function)
     def with_options(**values: Any) -> Any:
-        given = JobOptions(**fixed, **{name: values.pop(name) for name in names})
-        return function(options=given, **values)
+        given = {name: values.pop(name) for name in names if name in values}
+        return function(options=JobOptions(**fixed, **given), **values)
 
     wrapped: Callable[..., Any] = with_options
     for option in reversed(options):
@@ -291,7 +278,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
 def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
     if not comparison.axes:
         raise click.UsageError(
-            f"{comparison.name} compares jobs already; leave --sweep away, or sweep one of them"
+            f"{comparison.name} compares jobs already: submit it without --sweep, or sweep one of them"
         )
     for axis in axes:
         if axis.beside:

@@ -154,7 +154,7 @@ def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]
         return []
     from hpcdist.submission.dependencies import find_afters, settle
 
-    return settle(find_afters(options.runs, options.after), scheduler, told=note)
+    return settle(find_afters(options.runs, options.after), scheduler, note=note)
 
 
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:

@@ -90,6 +90,12 @@ class Run:
     events_folder = _Within("events")
     errors_folder = _Within("errors")
     checkpoints_folder = _Within("checkpoints")
+    function_file = _Within("function.pkl")
+    """The function that was submitted, and its arguments, pickled; private, as all of a run."""
+    meeting_file = _Within("launch/meeting.json")
+    """The file in which the first node's agent says how to reach it."""
+    cancel_file = _Within("launch/cancel")
+    """The file that says that the user cancelled: agents cannot tell it from other signals."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,11 +143,6 @@ class Run:
         """Return the file in which a rank describes the exception that ends it."""
         return self.errors_folder / f"rank-{rank:05d}{_attempt_part(attempt)}.json"
 
-    @property
-    def function_file(self) -> Path:
-        """The function that was submitted, and its arguments, pickled; private, as all of a run."""
-        return self.path / "function.pkl"
-
     def outcome_file(self, rank: int, attempt: int = 0) -> Path:
         """Return the file of what a submitted function returned or raised in one rank, pickled."""
         return self.path / "results" / f"rank-{rank:05d}{_attempt_part(attempt)}.pkl"
@@ -175,16 +176,6 @@ class Run:
         found = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
         own = [path for path in found if not path.name.endswith(_REPORT)]
         return own if any(path.stat().st_size for path in own) else found
-
-    @property
-    def meeting_file(self) -> Path:
-        """The file in which the first node's agent says how to reach it."""
-        return self.launch_folder / "meeting.json"
-
-    @property
-    def cancel_file(self) -> Path:
-        """The file that says that the user cancelled: agents cannot tell it from signals."""
-        return self.launch_folder / "cancel"
 
     def ask_to_cancel(self) -> None:
         """Tell the agents, before they are sent a signal, that the user wants the end."""
@@ -278,7 +269,8 @@ class Run:
 
     def read_beginning(self, attempt: int) -> dict[str, Any] | None:
         """Return how an attempt began; None where that is not known."""
-        return _object(files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json"))
+        value = files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json")
+        return value if isinstance(value, dict) else None
 
     def claim_end_of_life(self, life: int) -> bool:
         """Take it on to have the job started again after one of its lives; True for one caller."""
@@ -450,10 +442,6 @@ def _read_verdict(path: Path) -> Verdict | None:
 
 def _attempt_part(attempt: int) -> str:
     return f".attempt-{attempt}" if attempt else ""
-
-
-def _object(value: Any) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:

@@ -329,7 +329,7 @@ def find_work_tree(cwd: str) -> WorkTree:
     if not root:
         raise NoWorkTreeError(
             f"{cwd} is in no git work tree{_said_of_other_faults(done)}",
-            hint="make one with git init, or leave the snapshot out with --no-snapshot",
+            hint="make one with git init, or submit without a snapshot: --no-snapshot",
         )
     return WorkTree(root=root, commit=head if _COMMIT.fullmatch(head) else None)
 
@@ -375,7 +375,7 @@ def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
     if done.returncode:
         raise HpcdistError(
             f"git cannot list the files of {folder}: {_said(done)}",
-            hint="see git status there, or leave the snapshot out with --no-snapshot",
+            hint="see git status there, or submit without a snapshot: --no-snapshot",
         )
     return [os.fsdecode(entry) for entry in done.stdout.split(b"\0") if entry]
 
@@ -393,7 +393,7 @@ def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[b
     except FileNotFoundError:
         raise NoWorkTreeError(
             "git is not installed, and says what a snapshot consists of",
-            hint="install git, or leave the snapshot out with --no-snapshot",
+            hint="install git, or submit without a snapshot: --no-snapshot",
         ) from None
     except subprocess.TimeoutExpired:
         raise HpcdistError(

@@ -6,11 +6,10 @@ locally for the command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
-
-import msgspec
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.text import nearest
@@ -33,15 +32,15 @@ _WORDS: dict[Kind, Literal["afterok", "afterany", "afternotok"]] = {
 }
 
 
-class After(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class After:
     """One --after: runs that must have ended."""
 
     kind: Kind
     """ok: done; any: in whatever way; notok: in another way than done."""
     name: str
     """As the user named them."""
-    runs: list[str]
-    """Paths of the runs."""
+    runs: list[Run]
 
 
 def parse_after(text: str) -> tuple[Kind, str]:
@@ -62,51 +61,51 @@ def parse_after(text: str) -> tuple[Kind, str]:
 def find_afters(runs: Path, texts: Sequence[str]) -> list[After]:
     """Return the runs that --after names; UserError where there are none by a name."""
     parsed = [parse_after(text) for text in texts]
-    return [
-        After(kind=kind, name=name, runs=[str(run.path) for run in find_runs(runs, name)])
-        for kind, name in parsed
-    ]
+    return [After(kind=kind, name=name, runs=find_runs(runs, name)) for kind, name in parsed]
 
 
-def open_runs(afters: Sequence[After], scheduler: str) -> list[tuple[After, list[Run]]]:
-    """Return the runs that have to be waited for.
+def settle(
+    afters: Sequence[After],
+    scheduler: Scheduler,
+    *,
+    note: Callable[[str], None] = lambda _: None,
+) -> list[Dependency]:
+    """Return what the scheduler has to wait for; where it cannot, wait here and `note` for what.
 
-    Raises UserError where one ended so that the new run can never start, or is elsewhere.
+    Raises UserError where the new run can never start, or a run is elsewhere.
     """
-    runs = {path: Run(Path(path)) for after in afters for path in after.runs}
-    states = run_states(list(runs.values()))
+    waiting = _still_open(afters, scheduler.name)
+    if scheduler.has_queue:
+        return [
+            Dependency(kind=_WORDS[after.kind], job_ids=_job_ids(after, scheduler))
+            for after in waiting
+            if after.runs
+        ]
+    for after in waiting:
+        for run in after.runs:
+            note(f"waiting for the end of run {run.id} (--after {after.kind}:{after.name})")
+            EndWatch([run]).wait(interval_s=_POLL_S)
+    _still_open(waiting, scheduler.name)
+    return []
+
+
+def _still_open(afters: Sequence[After], scheduler: str) -> list[After]:
+    """Return the runs that have not ended; those that have must have ended as they should."""
+    states = run_states(list({run.path: run for after in afters for run in after.runs}.values()))
+    for after in afters:
+        for run in after.runs:
+            if states[run.id] not in OPEN_STATES:
+                _check_ended(after, run, states[run.id])
+            elif (its := run.read_scheduler()) != scheduler:
+                raise UserError(
+                    f"--after {after.name}: run {run.id} goes on with {its}, and the new run is "
+                    f"for {scheduler}, which cannot wait for it",
+                    hint="submit again when it has ended, or submit both to the same scheduler",
+                )
     return [
-        (after, _still_open(after, [runs[path] for path in after.runs], states, scheduler))
+        replace(after, runs=[run for run in after.runs if states[run.id] in OPEN_STATES])
         for after in afters
     ]
-
-
-def dependencies(
-    waiting: Sequence[tuple[After, Sequence[Run]]], scheduler: Scheduler
-) -> list[Dependency]:
-    """Return what the scheduler is asked to wait for; UserError where a run has no job yet."""
-    return [
-        Dependency(kind=_WORDS[after.kind], job_ids=_job_ids(after, runs, scheduler))
-        for after, runs in waiting
-        if runs
-    ]
-
-
-def _still_open(
-    after: After, runs: Sequence[Run], states: Mapping[str, State], scheduler: str
-) -> list[Run]:
-    for run in runs:
-        if states[run.id] not in OPEN_STATES:
-            _check_ended(after, run, states[run.id])
-    found = [run for run in runs if states[run.id] in OPEN_STATES]
-    for run in found:
-        if (its := run.read_scheduler()) != scheduler:
-            raise UserError(
-                f"--after {after.name}: run {run.id} goes on with {its}, and the new run is for "
-                f"{scheduler}, which cannot wait for it",
-                hint="submit again when it has ended, or submit both to the same scheduler",
-            )
-    return found
 
 
 def _check_ended(after: After, run: Run, state: State) -> None:
@@ -122,11 +121,11 @@ def _check_ended(after: After, run: Run, state: State) -> None:
         )
 
 
-def _job_ids(after: After, runs: Sequence[Run], scheduler: Scheduler) -> list[str]:
-    ids = [_job_id(after, run) for run in runs]
+def _job_ids(after: After, scheduler: Scheduler) -> list[str]:
+    ids = [_job_id(after, run) for run in after.runs]
     if after.kind == "notok":  # an array has failed where one of its runs has; here each must
         return ids
-    whole = _whole_arrays(runs, scheduler)
+    whole = _whole_arrays(after.runs, scheduler)
     names = {job_id: scheduler.dependency_id(job_id) for job_id in ids}
     return list(dict.fromkeys(name if name in whole else job_id for job_id, name in names.items()))
 
@@ -148,37 +147,3 @@ def _whole_arrays(runs: Sequence[Run], scheduler: Scheduler) -> set[str]:
     folders = {folder / str(place.id) for folder, place in places}
     jobs = [job for folder in folders for job in Sweep(folder).read().jobs]
     return {scheduler.dependency_id(job.job_id) for job in jobs if ids.issuperset(job.runs)}
-
-
-def wait_for(
-    waiting: Sequence[tuple[After, Sequence[Run]]],
-    *,
-    told: Callable[[str], None] = lambda _: None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Wait here until all of them have ended; `told` hears which, and `check` may raise."""
-    for after, runs in waiting:
-        for run in runs:
-            told(f"waiting for the end of run {run.id} (--after {after.kind}:{after.name})")
-            EndWatch([run]).wait(check=check, interval_s=_POLL_S)
-
-
-def settle(
-    afters: Sequence[After],
-    scheduler: Scheduler,
-    *,
-    told: Callable[[str], None] = lambda _: None,
-    check: Callable[[], None] = lambda: None,
-) -> list[Dependency]:
-    """Return what the scheduler has to wait for; where it cannot, wait here.
-
-    Raises UserError where the new run can never start.
-    """
-    waiting = open_runs(afters, scheduler.name)
-    if scheduler.has_queue:
-        return dependencies(waiting, scheduler)
-    wait_for(waiting, told=told, check=check)
-    for after, runs in waiting:
-        for run, state in zip(runs, run_states(runs).values(), strict=True):
-            _check_ended(after, run, state)
-    return []

@@ -232,7 +232,7 @@ def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:
         if any(flag.name == one.name for one in flags[:index]):
             raise JobError(
                 f"{flag.name} is given twice",
-                hint=f"leave one of them out of {name}; --repeat runs every point several times",
+                hint=f"give each value of {name} once; --repeat runs every point several times",
             )
 
 

@@ -79,7 +79,7 @@ def test_a_comparison_is_listed_and_rendered_as_its_runs(folder):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (COMPARE, ["--sweep", "gpus=1,2"], "slow compares jobs already; leave --sweep away"),
+        (COMPARE, ["--sweep", "gpus=1,2"], "slow compares jobs already: submit it without --sweep"),
         (COMPARE, ["--set", "args=[a]"], "--set args=[a] contradicts jobs/slow.yaml: args is"),
         (COMPARE, ["--debug"], "--debug runs one rank of one run"),
         (COMPARE, ["--gpus", "0"], "--gpus: resources.gpus is 0, must be 1 or more"),

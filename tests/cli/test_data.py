@@ -29,7 +29,7 @@ def refusal(done):
 def test_faces_are_made_whole_and_only_in_a_new_folder(hpcdist, faces):
     assert len(list(faces.glob("Person_000[1-4]/Person_000?_00??.jpg"))) == 12
     again = refusal(hpcdist("data", "faces", "--make", "made"))
-    assert "error: made is there already, and not an empty folder" in again
+    assert "error: made exists already, and is not an empty folder" in again
     (hpcdist.folder / "empty").mkdir()
     other = hpcdist("data", "faces", "--make", "empty", "--people", 4, "--images", 12)
     assert other.returncode == 0, other.stderr
@@ -45,7 +45,7 @@ def test_faces_are_made_whole_and_only_in_a_new_folder(hpcdist, faces):
         (("--people", 3), "--people without --make"),
         (("--make", "x", "--people", 3, "--images", 2), "--images is 2, for 3 people"),
         (("--make", "file/x"), "file/x cannot be made: File exists"),
-        (("--make", "file"), "file is there already, and not an empty folder"),
+        (("--make", "file"), "file exists already, and is not an empty folder"),
     ],
     ids=["numbers alone", "too few images", "below a file", "a file"],
 )

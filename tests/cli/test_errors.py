@@ -62,7 +62,7 @@ def assert_refused(done, exit_code, message, hint=""):
         (["cluster", "detect"], 3, "no scheduler was found", "login node"),
         (["cluster", "detect", "--scheduler", "lsf"], 3, "bqueues cannot be run", "login"),
         (["cluster", "detect", "--write", "--out", "x"], 2, "contradict each other", ""),
-        (["cluster", "detect", "--out", "t.py"], 2, "t.py is there already", "--force"),
+        (["cluster", "detect", "--out", "t.py"], 2, "t.py exists already", "--force"),
         (["cluster", "find"], 2, "No such command 'find'", "hpcdist cluster --help"),
         (["submit", "ddp"], 3, "no scheduler was found", "--local"),
         (["render", "ddp"], 3, "no scheduler was found", "--local"),
