@@ -143,7 +143,7 @@ class SubmittedRun:
         """Return what one rank printed, over all attempts, as a terminal shows it."""
         from hpcdist.monitor.tail import whole_log
 
-        files = [path for found, _, path in self._run.log_files() if found == rank]
+        files = [path for number, _, path in self._run.log_files() if number == rank]
         return "".join(f"{line}\n" for path in files for line in whole_log(path))
 
 
@@ -403,7 +403,7 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
     from hpcdist.submission.dependencies import find_afters, settle
 
     listed = [after] if isinstance(after, str | SubmittedRun) else list(after)
-    names = [str(one.path) if isinstance(one, SubmittedRun) else one for one in listed]
+    names = [str(item.path) if isinstance(item, SubmittedRun) else item for item in listed]
     return settle(find_afters(folder, names), scheduler)
 
 

@@ -28,19 +28,19 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         named = find_named(runs, name)
         if isinstance(named, Sweep):
             named.ask_to_cancel()
-    found = named_runs(runs, run_names)
-    before = run_states(found)
-    _cancel(found, before)
-    after = run_states(found)
+    named_list = named_runs(runs, run_names)
+    before = run_states(named_list)
+    _cancel(named_list, before)
+    after = run_states(named_list)
     if as_json:
         print_json(
             [
                 {"run": run.id, "state_before": before[run.id], "state": after[run.id]}
-                for run in found
+                for run in named_list
             ]
         )
         return
-    for run in found:
+    for run in named_list:
         print(_sentence(run, before[run.id], after[run.id]), file=sys.stderr)
 
 

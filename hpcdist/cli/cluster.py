@@ -39,8 +39,8 @@ def list_(*, as_json: bool) -> None:
 
     default, profiles = list_profiles()
     listed = [
-        {"name": name, "default": name == default} | _listed(found)
-        for name, found in profiles.items()
+        {"name": name, "default": name == default} | _listed(profile)
+        for name, profile in profiles.items()
     ]
     if as_json:
         print_json(listed)
@@ -158,10 +158,10 @@ def _detect(scheduler: str | None) -> Site:
     from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     try:
-        found = scheduler or detect_scheduler()
+        name = scheduler or detect_scheduler()
     except SchedulerError as error:
         raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
-    return load_scheduler(found).detect_site()
+    return load_scheduler(name).detect_site()
 
 
 def _refuse_existing(path: Path, *, force: bool) -> None:
@@ -188,16 +188,16 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-def _listed(found: LoadedProfile | ProfileError) -> dict[str, Any]:
+def _listed(profile: LoadedProfile | ProfileError) -> dict[str, Any]:
     from hpcdist.base.errors import ProfileError
 
-    if isinstance(found, ProfileError):
-        return {"scheduler": None, "partition": None, "files": [], "error": found.message}
-    origins = set(found.origins.values())
+    if isinstance(profile, ProfileError):
+        return {"scheduler": None, "partition": None, "files": [], "error": profile.message}
+    origins = set(profile.origins.values())
     return {
-        "scheduler": found.profile.scheduler,
-        "partition": found.profile.partition,
-        "files": [file for file in found.files if file in origins],
+        "scheduler": profile.profile.scheduler,
+        "partition": profile.profile.partition,
+        "files": [file for file in profile.files if file in origins],
         "error": None,
     }
 

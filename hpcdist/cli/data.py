@@ -330,15 +330,15 @@ def _draw(wanted: Data, *, seed: int, number: int) -> Image:
 
     if find_data_set(wanted).images is None:
         check_data(wanted)  # JobError where files are missing, before torchvision looks for them
-    shown = load_preview(wanted, seed=seed, number=number)
-    for sample in shown:
+    samples = load_preview(wanted, seed=seed, number=number)
+    for sample in samples:
         if sample.problem:
             note(sample.problem)
     both = wanted.transform != "none"
     title = f"{wanted.name}, seed {seed}"
     if both:
         title = f"left as read, right as the model sees it: {title}, transform {_in_words(wanted)}"
-    return draw_grid(shown, title=title, both=both)
+    return draw_grid(samples, title=title, both=both)
 
 
 def _in_words(wanted: Data) -> str:

@@ -66,17 +66,17 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
         say=note,
         check=interrupts.check,
     )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with interrupts.handled():
         interrupts.defer()  # a signal must not come between submitting the job and knowing it
         for finding in examine(request):
             interrupts.check()
-            found.append(finding)
+            findings.append(finding)
             if not as_json:
                 _print(finding)
     if as_json:
-        print_json(msgspec.to_builtins(found))
-    return EXIT_FAILED if any(finding.state == "FAIL" for finding in found) else EXIT_DONE
+        print_json(msgspec.to_builtins(findings))
+    return EXIT_FAILED if any(finding.state == "FAIL" for finding in findings) else EXIT_DONE
 
 
 def _print(finding: object) -> None:

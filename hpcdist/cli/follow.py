@@ -136,7 +136,7 @@ def run_sweep_here(
     if (planned.comparison or with_summary) and local.started:
         _print_summary(local.started, local.places.path, as_json=as_json)
     if as_json:
-        verdicts = {run.id: found for run in local.started if (found := run.read_verdict())}
+        verdicts = {run.id: verdict for run in local.started if (verdict := run.read_verdict())}
         print_json(describe_sweep(planned, local.places, verdicts) | {"exit_code": code})
     return code
 

@@ -63,15 +63,15 @@ def gc(
     hpcdist gc --older-than 7 --checkpoints
     hpcdist gc ddp-20261121-092337-tfva --yes
     """
-    found = _find(runs, _rules(runs, run_names, older_than, keep_last))
-    found = [candidate for candidate in found if only is None or only in candidate.what]
-    free = [candidate for candidate in found if candidate.kept_because is None]
+    candidates = _find(runs, _rules(runs, run_names, older_than, keep_last))
+    candidates = [candidate for candidate in candidates if only is None or only in candidate.what]
+    free = [candidate for candidate in candidates if candidate.kept_because is None]
     if not as_json:
-        _show(found, free)
+        _show(candidates, free)
     removed = bool(free) and (yes or (not as_json and _agreed()))
     problems = _remove(free) if removed else {}
     if as_json:
-        print_json(_described(found, removed=removed, problems=problems))
+        print_json(_described(candidates, removed=removed, problems=problems))
     elif removed:
         freed = sum(each.num_bytes for each in free if str(each.path) not in problems)
         print(f"freed {show_bytes(freed)}", file=sys.stderr)
@@ -94,14 +94,14 @@ def _rules(runs: Path, names: Sequence[str], older_than: float | None, keep_last
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
     """Return the run directories of these names; only those among the runs can be judged."""
     here = {os.path.realpath(run.path): run.path for run in all_runs(runs)}
-    found = [os.path.realpath(run.path) for run in named_runs(runs, names)]
-    for path in found:
+    paths = [os.path.realpath(run.path) for run in named_runs(runs, names)]
+    for path in paths:
         if path not in here:
             raise RunNotFoundError(
                 f"{path} is not among the runs in {runs}",
                 hint=f"name their folder: --runs {os.path.dirname(path)}",
             )
-    return frozenset(here[path] for path in found)
+    return frozenset(here[path] for path in paths)
 
 
 def _find(runs: Path, rules: Rules) -> list[Candidate]:
@@ -113,11 +113,11 @@ def _find(runs: Path, rules: Rules) -> list[Candidate]:
     return find_garbage(runs, everything, states, rules)
 
 
-def _show(found: Sequence[Candidate], free: Sequence[Candidate]) -> None:
-    if not found:
+def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
+    if not candidates:
         note("there is nothing that takes space: no checkpoints, no snapshots")
         return
-    sizes = [show_bytes(candidate.num_bytes) for candidate in found]
+    sizes = [show_bytes(candidate.num_bytes) for candidate in candidates]
     width = max(map(len, sizes))
     print_columns(
         ("WHAT", "OF", "SIZE".rjust(width), "KEPT BECAUSE"),
@@ -128,11 +128,11 @@ def _show(found: Sequence[Candidate], free: Sequence[Candidate]) -> None:
                 size.rjust(width),
                 one_line(candidate.kept_because or "- (would be removed)"),
             )
-            for candidate, size in zip(found, sizes, strict=True)
+            for candidate, size in zip(candidates, sizes, strict=True)
         ],
     )
     total = show_bytes(sum(candidate.num_bytes for candidate in free))
-    print(f"{len(free):,} of {len(found):,} can be removed, which frees {total}")
+    print(f"{len(free):,} of {len(candidates):,} can be removed, which frees {total}")
 
 
 def _agreed() -> bool:
@@ -151,10 +151,10 @@ def _remove(candidates: Sequence[Candidate]) -> dict[str, str]:
 
 
 def _described(
-    found: Sequence[Candidate], *, removed: bool, problems: dict[str, str]
+    candidates: Sequence[Candidate], *, removed: bool, problems: dict[str, str]
 ) -> dict[str, Any]:
     items: list[dict[str, Any]] = []
-    for each in found:
+    for each in candidates:
         reason = each.kept_because or problems.get(str(each.path))
         items.append(
             {

@@ -36,13 +36,13 @@ def _print(run: Run, rank: int | None) -> None:
     from hpcdist.monitor.screen import Screen
     from hpcdist.monitor.tail import whole_log
 
-    files = [(found, path) for found, _, path in run.log_files() if rank in {None, found}]
+    files = [(number, path) for number, _, path in run.log_files() if rank in {None, number}]
     if not files:
         _explain_nothing(run, rank)
         return
-    with closing(Screen(prefixed=len({found for found, _ in files}) > 1)) as screen:
-        for found, path in files:
-            screen.lines((found, line) for line in whole_log(path))
+    with closing(Screen(prefixed=len({number for number, _ in files}) > 1)) as screen:
+        for number, path in files:
+            screen.lines((number, line) for line in whole_log(path))
 
 
 def _follow(run: Run, rank: int | None) -> None:
@@ -53,7 +53,7 @@ def _follow(run: Run, rank: int | None) -> None:
     from hpcdist.monitor.tail import LogTail
 
     end = EndWatch([run])
-    tail = LogTail(run, lambda found: rank in {None, found})
+    tail = LogTail(run, lambda number: rank in {None, number})
     beginning = Beginning(run)
     with closing(Screen(prefixed=rank is None, with_progress=False)) as screen:
 
@@ -72,7 +72,7 @@ def _follow(run: Run, rank: int | None) -> None:
 
 
 def _explain_nothing(run: Run, rank: int | None) -> None:
-    ranks = sorted({found for found, _, _ in run.log_files()})
+    ranks = sorted({number for number, _, _ in run.log_files()})
     if rank is None or not ranks:
         note(f"the ranks of run {run.id} have not printed anything")
         for path in run.job_logs():

@@ -278,7 +278,8 @@ def sweep_points(options: JobOptions) -> list[Point]:
 def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
     if not comparison.axes:
         raise click.UsageError(
-            f"{comparison.name} compares jobs already: submit it without --sweep, or sweep one of them"
+            f"{comparison.name} compares jobs already: submit it without --sweep, or "
+            "sweep one of them"
         )
     for axis in axes:
         if axis.beside:

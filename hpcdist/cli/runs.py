@@ -27,15 +27,15 @@ def runs(*, runs: Path, every: bool, as_json: bool) -> None:
     """List all runs, the oldest first, with their states; a sweep is one line."""
     from hpcdist.monitor.states import run_conditions
 
-    found = all_runs(runs)
-    conditions = run_conditions(found, warn=note)
+    listed = all_runs(runs)
+    conditions = run_conditions(listed, warn=note)
     described = [
-        describe_run(run, conditions[run.id].state, conditions[run.id].reason) for run in found
+        describe_run(run, conditions[run.id].state, conditions[run.id].reason) for run in listed
     ]
     if as_json:
         print_json(described)
         return
-    if not found:
+    if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return
     parts = [[run] for run in described] if every else by_sweep(described)

@@ -42,28 +42,28 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
     from hpcdist.monitor.progress import LiveProgress
     from hpcdist.monitor.states import run_conditions
 
-    found = named_runs(runs, run_names)
-    conditions = run_conditions(found, warn=note)
+    candidates = named_runs(runs, run_names)
+    conditions = run_conditions(candidates, warn=note)
     states = {name: condition.state for name, condition in conditions.items()}
-    shown = found if run_names else _of_interest(found, states)
-    progress = {run.id: LiveProgress(run).read() for run in shown}
-    described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in shown]
+    listed = candidates if run_names else _of_interest(candidates, states)
+    progress = {run.id: LiveProgress(run).read() for run in listed}
+    described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in listed]
     if as_json:
         print_json(
             [
-                one
+                values
                 | {
                     "progress": msgspec.to_builtins(progress[run.id]),
                     "expected_start_s": conditions[run.id].expected_start_s,
                     "hosts": msgspec.to_builtins(seen_nodes(run)),
                 }
-                for run, one in zip(shown, described, strict=True)
+                for run, values in zip(listed, described, strict=True)
             ]
         )
         return
-    if not shown:
+    if not listed:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
-    by_id = {run.id: run for run in shown}
+    by_id = {run.id: run for run in listed}
     for part in by_sweep(described):
         if len(part) == 1:
             name = part[0]["run"]
@@ -108,10 +108,10 @@ def _print_waiting(runs: Sequence[Mapping[str, Any]]) -> None:
         print(f"  {number} pending: {one_line(reason)}")
 
 
-def _of_interest(found: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
+def _of_interest(runs: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
     from hpcdist.monitor.states import OPEN_STATES
 
-    return [run for run in found if states[run.id] in OPEN_STATES] or list(found[-1:])
+    return [run for run in runs if states[run.id] in OPEN_STATES] or list(runs[-1:])
 
 
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:

@@ -268,7 +268,7 @@ def _submit(
         dependencies=dependencies,
         summary_task=SummaryTask if options.summary_after else None,
     )
-    _note_all(submitted.said)
+    _note_all(submitted.messages)
     return submitted
 
 

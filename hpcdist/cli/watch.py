@@ -40,9 +40,9 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     RANKS      that are alive, of how many
     LEFT       minutes:seconds, at the pace of the newest steps
     """
-    found = named_runs(runs, run_names)
+    watched = named_runs(runs, run_names)
     is_live = not once and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if not found and not is_live:
+    if not watched and not is_live:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return EXIT_DONE
     from hpcdist.monitor.board import Board
@@ -50,14 +50,14 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     interrupts = Interrupts()
     try:
         with interrupts.handled():
-            board = Board(found, folder=None if run_names else runs)
+            board = Board(watched, folder=None if run_names else runs)
             if is_live and not _watch_live(board, _title(runs, run_names)):
                 # Of named runs the exit code would say how they ended, and they have not.
                 return EXIT_INTERRUPTED if run_names else EXIT_DONE
             _print_frame(board, _title(runs, run_names))
     except Interrupted:
         return EXIT_INTERRUPTED
-    return _exit_code(board, found) if is_live else EXIT_DONE
+    return _exit_code(board, watched) if is_live else EXIT_DONE
 
 
 def _watch_live(board: Board, title: Callable[[], str]) -> bool:

@@ -51,11 +51,11 @@ class Board:
         self._folder = folder
         self._seen = _names(folder)
         unanswered: list[str] = []
-        known = run_conditions(runs, warn=unanswered.append)
+        conditions = run_conditions(runs, warn=unanswered.append)
         if folder is not None:
-            runs = _of_interest(runs, known)
+            runs = _of_interest(runs, conditions)
         self._runs = {run.id: run for run in runs}
-        self._ends = EndWatch(runs, interval_s=_INTERVAL_S, conditions=known)
+        self._ends = EndWatch(runs, interval_s=_INTERVAL_S, conditions=conditions)
         self._ends.unanswered = unanswered
         self._running: dict[str, RunningRun] = {}
         self._last_seen: dict[str, RanksSeen] = {}
@@ -113,8 +113,8 @@ def open_view(run: Run, condition: Condition, ranks: RanksSeen | None) -> RunVie
     return RunView(run=run.id, state=condition.state, ranks=ranks, details=[*details, *troubles])
 
 
-def _of_interest(runs: Sequence[Run], known: Mapping[str, Condition]) -> list[Run]:
-    ended = [run.id for run in runs if known[run.id].state not in OPEN_STATES]
+def _of_interest(runs: Sequence[Run], conditions: Mapping[str, Condition]) -> list[Run]:
+    ended = [run.id for run in runs if conditions[run.id].state not in OPEN_STATES]
     forgotten = set(ended[:-_SHOWN_ENDED])
     return [run for run in runs if run.id not in forgotten]
 

@@ -35,8 +35,8 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     `check` is called between looks, and may raise to end the following.
     """
     end = EndWatch([run])
-    shown = _shown_ranks(run)
-    logs = LogTail(run, lambda rank: rank in shown)
+    ranks = _shown_ranks(run)
+    logs = LogTail(run, lambda rank: rank in ranks)
     progress = LiveProgress(run) if screen.is_live else None
     restarts = _Restarts(run)
     beginning = Beginning(run)
@@ -55,7 +55,7 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     beginning.show(screen, end.conditions[run.id])
     screen.lines(logs.lines(finish=True))
     restarts.show(screen)
-    _show_unseen(run, verdict, shown, screen)
+    _show_unseen(run, verdict, ranks, screen)
     return verdict
 
 
@@ -111,13 +111,13 @@ def _shown_ranks(run: Run) -> range:
     return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
 
 
-def _show_unseen(run: Run, verdict: Verdict, shown: range, screen: Screen) -> None:
+def _show_unseen(run: Run, verdict: Verdict, ranks: range, screen: Screen) -> None:
     """Show what explains the end and has not been on the screen yet, or has scrolled off it."""
     if verdict.kind == "agent_lost":
         show_lost_agents(run, screen)
     elif verdict.rank is not None:
         log = run.path / (verdict.log or run.log_file(verdict.rank))
-        if verdict.rank not in shown:
+        if verdict.rank not in ranks:
             _show_tail(run, log, screen)
         elif verdict.traceback and verdict.victims and not is_own_error(verdict.exception):
             screen.say(f"rank {verdict.rank} failed first:")

@@ -64,7 +64,7 @@ def find_garbage(
     kept = _kept_runs(all_of_them, states, rules)
     used = _users(all_of_them)
     return [
-        *(found for run in all_of_them if (found := _checkpoints(run, kept, all_of_them))),
+        *(candidate for run in all_of_them if (candidate := _checkpoints(run, kept, all_of_them))),
         *(
             _snapshot(folder, used.get(folder.name, []), kept, rules)
             for folder in stored.list_stored(runs)

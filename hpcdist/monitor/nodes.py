@@ -39,8 +39,8 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 def seen_nodes(run: Run) -> list[NodeSeen]:
     """Return the nodes whose agents have started, in their order."""
     values = (files.read_json(path) for path in run.launch_folder.glob("agent-*.json"))
-    found = [seen for value in values if (seen := _convert(value)) is not None]
-    return sorted(found, key=lambda seen: seen.node)
+    nodes = [seen for value in values if (seen := _convert(value)) is not None]
+    return sorted(nodes, key=lambda seen: seen.node)
 
 
 def node_lines(nodes: Sequence[NodeSeen]) -> list[str]:
@@ -81,7 +81,7 @@ class Beginning:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._num_nodes = run.read_outline().resources.nodes or 1
-        self._said: str | None = None
+        self._last_reason: str | None = None
         self._is_over = runs_here(run.read_scheduler())  # its nodes are this machine
 
     def show(self, screen: Screen, condition: Condition) -> None:
@@ -93,8 +93,8 @@ class Beginning:
             self._is_over = True
             listed = "; ".join(node_lines(nodes))
             screen.say(f"started on {listed}; MASTER_ADDR {master_sentence(nodes)}")
-        elif (waiting := waiting_sentence(condition)) not in {None, self._said}:
-            self._said = waiting
+        elif (waiting := waiting_sentence(condition)) not in {None, self._last_reason}:
+            self._last_reason = waiting
             screen.say(f"pending: {waiting}")
 
 

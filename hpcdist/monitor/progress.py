@@ -204,11 +204,11 @@ class RunningRun:
         self._begin_newest_attempt()
         for rank, file in self._files():
             self._take(rank, file)
-        begun = {rank: one for rank, one in sorted(self._ranks.items()) if one.world_size}
+        begun = {rank: events for rank, events in sorted(self._ranks.items()) if events.world_size}
         if not begun:
             return None
         lowest = next(iter(begun.values()))
-        alive = [rank for rank, one in begun.items() if one.end_status is None]
+        alive = [rank for rank, events in begun.items() if events.end_status is None]
         return RanksSeen(
             progress=lowest.progress(self._attempt, samples_per_s=_samples_per_s(begun)),
             num_alive=len(alive),
@@ -273,7 +273,7 @@ class RunningRun:
 
     def _quiet(self, ranks: Mapping[int, RankEvents], alive: list[int]) -> list[str]:
         quiet_s = self._quiet_s()
-        window_s = max(one.window_s() for one in ranks.values())
+        window_s = max(events.window_s() for events in ranks.values())
         limit_s = max(_QUIET_S, _QUIET_WINDOWS * window_s)
         if alive and quiet_s >= limit_s:
             return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
@@ -293,12 +293,12 @@ def _samples_per_s(ranks: Mapping[int, RankEvents]) -> float | None:
     """Return the speed of all ranks; those that have no window yet are taken to be as fast as the
     others."""
     world_size = next(iter(ranks.values())).world_size or 1
-    rates = [rate for one in ranks.values() if (rate := one.samples_per_s()) is not None]
+    rates = [rate for events in ranks.values() if (rate := events.samples_per_s()) is not None]
     return sum(rates) / len(rates) * world_size if rates else None
 
 
 def _failed(ranks: Mapping[int, RankEvents]) -> list[str]:
-    ended = [(rank, one.end_status) for rank, one in ranks.items()]
+    ended = [(rank, events.end_status) for rank, events in ranks.items()]
     failed = [f"{rank} ({status})" for rank, status in ended if status in {"failed", "killed"}]
     if not failed:
         return []
@@ -308,7 +308,9 @@ def _failed(ranks: Mapping[int, RankEvents]) -> list[str]:
 def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
     """Ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
     here = socket.gethostname()
-    pids = {rank: one.pid for rank, one in alive.items() if one.pid and one.host == here}
+    pids = {
+        rank: events.pid for rank, events in alive.items() if events.pid and events.host == here
+    }
     stopped = {rank: pid for rank, pid in pids.items() if state_letter(pid) in _STOPPED}
     if not stopped:
         return []
@@ -319,14 +321,14 @@ def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
 
 def _named(ranks: Collection[object]) -> str:
     """`rank 3`, `ranks 1, 2, 3 and 4 more`."""
-    shown = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
+    listed = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
 
 
 def _slow(ranks: Mapping[int, RankEvents]) -> list[str]:
     """Name the slowest rank, where the others wait for it long."""
-    times = {rank: time_s for rank, one in ranks.items() if (time_s := one.own_time_s())}
+    times = {rank: time_s for rank, events in ranks.items() if (time_s := events.own_time_s())}
     if len(times) < 2:
         return []
     slowest = max(times, key=times.__getitem__)

@@ -25,7 +25,7 @@ def run_states(
     runs: Sequence[Run], *, warn: Callable[[str], None] | None = None
 ) -> dict[str, State]:
     """Return the state of each run by its id; see `run_conditions`."""
-    return {name: found.state for name, found in run_conditions(runs, warn=warn).items()}
+    return {name: condition.state for name, condition in run_conditions(runs, warn=warn).items()}
 
 
 def run_conditions(
@@ -62,16 +62,16 @@ def run_accounting(
         name = run.read_scheduler()
         if name in SCHEDULERS:
             by_scheduler[name].append(run)
-    found: dict[str, Accounting] = {}
+    accounting: dict[str, Accounting] = {}
     for name, theirs in by_scheduler.items():
         try:
-            found |= load_scheduler(name).accounting(theirs)
+            accounting |= load_scheduler(name).accounting(theirs)
         except SchedulerError as error:
             if warn is not None:
                 warn(
                     f"waiting times, and what else {name} accounts, are not known: {error.message}"
                 )
-    return found
+    return accounting
 
 
 def end_verdict(run: Run, condition: Condition) -> Verdict:
@@ -81,18 +81,18 @@ def end_verdict(run: Run, condition: Condition) -> Verdict:
     if attempt is not None:
         code = EXIT_INTERRUPTED if state == "cancelled" else attempt.exit_code_of_run
         return msgspec.structs.replace(attempt, state=_end_state(state), exit_code_of_run=code)
-    said = f": {condition.reason}" if condition.reason else ""
+    reason = f": {condition.reason}" if condition.reason else ""
     if state == "cancelled":
         return Verdict(
             kind="cancelled",
             state=state,
-            message=f"the scheduler says it was cancelled{said}",
+            message=f"the scheduler says it was cancelled{reason}",
             exit_code_of_run=EXIT_INTERRUPTED,
         )
     return Verdict(
         kind="agent_lost",
         state=_end_state(state),
-        message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{said}",
+        message=f"{_LOST_MESSAGE if run.has_started() else _NEVER_STARTED_MESSAGE}{reason}",
         exit_code_of_run=EXIT_FAILED,
     )
 

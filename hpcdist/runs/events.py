@@ -70,10 +70,10 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     """Which file a descriptor is of: a program may close all that are open, as daemons do, and then
     its own file has the number; None where it is closed."""
     try:
-        found = os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _encode(event: dict[str, Any]) -> bytes:

@@ -112,5 +112,5 @@ def _raised(run: Run, verdict: Verdict) -> BaseException | None:
 
 def _read(path: Path) -> tuple[Kind, Any]:
     with open_private(path) as file:
-        found: tuple[Kind, Any] = pickle.load(file)  # noqa: S301 - written by the user's own ranks
-    return found
+        outcome: tuple[Kind, Any] = pickle.load(file)  # noqa: S301 - written by the user's own ranks
+    return outcome

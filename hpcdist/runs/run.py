@@ -173,9 +173,9 @@ class Run:
         LSF's report, which repeats the script, is among them only where nothing else says anything.
         """
         ends = ("log", "out", "err")
-        found = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
-        own = [path for path in found if not path.name.endswith(_REPORT)]
-        return own if any(path.stat().st_size for path in own) else found
+        logs = sorted(path for end in ends for path in self.submitit_folder.glob(f"*.{end}"))
+        own = [path for path in logs if not path.name.endswith(_REPORT)]
+        return own if any(path.stat().st_size for path in own) else logs
 
     def ask_to_cancel(self) -> None:
         """Tell the agents, before they are sent a signal, that the user wants the end."""
@@ -329,8 +329,10 @@ def all_runs(runs: Path) -> list[Run]:
             f"{runs}: the runs cannot be read: {error.strerror}",
             hint="name another folder with --runs or HPCDIST_RUNS",
         ) from None
-    found = [Run(Path(entry.path)) for entry in entries if entry.is_dir() and is_run(entry.path)]
-    return sorted(found, key=created_ns)
+    runs_there = [
+        Run(Path(entry.path)) for entry in entries if entry.is_dir() and is_run(entry.path)
+    ]
+    return sorted(runs_there, key=created_ns)
 
 
 def is_run(path: str | Path) -> bool:
@@ -357,16 +359,16 @@ def find_run(runs: Path, name: str) -> Run:
     """Return the run that a run id, an unambiguous prefix of one, a path, or `last` names."""
     if "/" in name and is_run(name):
         return Run(Path(name).absolute())
-    found = all_runs(runs)
-    if not found:
+    existing = all_runs(runs)
+    if not existing:
         raise RunNotFoundError(
             f"there are no runs in {runs}",
             hint="submit one with: hpcdist submit ddp --local, or name their folder with --runs",
         )
     if name == "last":
-        return found[-1]
-    exact = [run for run in found if run.id == name]
-    matches = exact or ([run for run in found if run.id.startswith(name)] if name else [])
+        return existing[-1]
+    exact = [run for run in existing if run.id == name]
+    matches = exact or ([run for run in existing if run.id.startswith(name)] if name else [])
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -374,10 +376,10 @@ def find_run(runs: Path, name: str) -> Run:
             f"no run in {runs} begins with {name!r}",
             hint="list them with: hpcdist runs",
         )
-    shown = ", ".join(run.id for run in matches[-5:])
+    newest = ", ".join(run.id for run in matches[-5:])
     raise RunNotFoundError(
         f"{len(matches)} runs in {runs} begin with {name!r}",
-        hint=f"give more of the id; the newest are {shown}",
+        hint=f"give more of the id; the newest are {newest}",
     )
 
 

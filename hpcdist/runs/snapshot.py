@@ -132,7 +132,7 @@ def plan_snapshot(
 
 def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result], list[str]]:
     """Return files with their status, and symbolic links; what was deleted is not there."""
-    found: dict[str, os.stat_result] = {}
+    statuses: dict[str, os.stat_result] = {}
     links: list[str] = []
     for path in paths:
         try:
@@ -142,11 +142,11 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
         if stat.S_ISLNK(status.st_mode):
             links.append(path)
         elif stat.S_ISREG(status.st_mode):
-            found[path] = status
+            statuses[path] = status
     # A folder may have been replaced by a link: git still lists the files that were in it.
     replaced = set(links)
     return (
-        {path: found[path] for path in found if replaced.isdisjoint(parents(path))},
+        {path: statuses[path] for path in statuses if replaced.isdisjoint(parents(path))},
         [path for path in links if replaced.isdisjoint(parents(path))],
     )
 
@@ -184,10 +184,10 @@ def _check_size(root: str, sizes: dict[str, int], limit_bytes: float) -> None:
     if total <= limit_bytes:
         return
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
-    shown = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
+    listed = ", ".join(f"{path} ({show_bytes(sizes[path])})" for path in largest)
     raise SnapshotTooLargeError(
         f"the work tree {root} has {show_bytes(total)} in {len(sizes):,} files, more than the "
-        f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {shown}",
+        f"{show_bytes(limit_bytes)} that a snapshot may have; the largest: {listed}",
         hint="list what the job does not change in .gitignore (it is then linked to), raise the "
         "limit with --snapshot-limit MB, or run from the work tree itself with --no-snapshot",
     )
@@ -214,14 +214,14 @@ def _links_to_ignored(
 
 def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
     """Return folders that are left out, relative to the root, because runs are in them."""
-    found: list[Path] = [runs / FOLDER]
+    folders: list[Path] = [runs / FOLDER]
     default = cwd / DEFAULT_RUNS
     for folder in (runs, default):
         if os.path.realpath(folder) == root:
-            found += [run.path for run in all_runs(folder)] + all_sweeps(folder)
+            folders += [run.path for run in all_runs(folder)] + all_sweeps(folder)
         elif folder == runs or all_runs(folder):
-            found.append(folder)
-    inside = (os.path.relpath(os.path.realpath(folder), root) for folder in found)
+            folders.append(folder)
+    inside = (os.path.relpath(os.path.realpath(folder), root) for folder in folders)
     return {path for path in inside if path != "." and path.split("/")[0] != ".."}
 
 
@@ -346,8 +346,8 @@ def tracked_and_untracked(root: str) -> list[str]:
 def ignored(root: str) -> list[str]:
     """Return what git ignores, relative to the root: a folder ignored whole is one entry."""
     # git lists a folder whose files are all ignored by a pattern, and then its files as well.
-    found = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
-    return sorted(path for path in found if found.isdisjoint(parents(path)))
+    entries = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
+    return sorted(path for path in entries if entries.isdisjoint(parents(path)))
 
 
 def parents(path: str) -> list[str]:
@@ -357,17 +357,17 @@ def parents(path: str) -> list[str]:
 
 
 def _list(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:
-    found: list[str] = []
+    files: list[str] = []
     for entry in sorted(set(_ls_files(folder, arguments))):
         path = os.path.join(folder, entry)
         # A submodule, or a work tree that lies in this one: git lists the folder alone.
         if entry.endswith("/") or os.path.lexists(os.path.join(path, ".git")):
             name = entry.rstrip("/")
             if os.path.lexists(os.path.join(path, ".git")) and not os.path.islink(path):
-                found += _list(os.path.join(folder, name), arguments, f"{prefix}{name}/")
+                files += _list(os.path.join(folder, name), arguments, f"{prefix}{name}/")
         else:
-            found.append(prefix + entry)
-    return found
+            files.append(prefix + entry)
+    return files
 
 
 def _ls_files(folder: str, arguments: Sequence[str]) -> list[str]:
@@ -404,8 +404,8 @@ def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[b
 
 def _said_of_other_faults(done: subprocess.CompletedProcess[bytes]) -> str:
     """Return nothing where there simply is no repository: git's words would only say so again."""
-    said = _said(done)
-    return "" if said.startswith("not a git repository") else f" that can be read: {said}"
+    text = _said(done)
+    return "" if text.startswith("not a git repository") else f" that can be read: {text}"
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -226,9 +226,9 @@ def why_not_removable(folder: Path) -> str | None:
         for entry in manifest.entries
         if os.path.lexists(folder / entry.path) and not is_entry(str(folder), entry)
     ]
-    if found := sorted([*others, *changed]):
-        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-        return f"jobs wrote into it: {folder / found[0]}{more} (move them away, or remove them)"
+    if written := sorted([*others, *changed]):
+        more = f" and {len(written) - 1:,} more" if len(written) > 1 else ""
+        return f"jobs wrote into it: {folder / written[0]}{more} (move them away, or remove them)"
     return None
 
 
@@ -260,12 +260,12 @@ def _folders(runs: Path, name: re.Pattern[str]) -> list[Path]:
     )
 
 
-def _written(folder: Path, known: set[str]) -> list[str]:
+def _written(folder: Path, own: set[str]) -> list[str]:
     """Return what is in a snapshot's folder and not of the snapshot; bytecode does not count."""
-    found = []
+    foreign = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         paths = (os.path.relpath(os.path.join(parent, name), folder) for name in names + links)
-        found += [path for path in paths if path not in known]
-    return found
+        foreign += [path for path in paths if path not in own]
+    return foreign

@@ -88,8 +88,8 @@ def find_runs(runs: Path, name: str) -> list[Run]:
 
     Raises RunNotFoundError.
     """
-    found = find_named(runs, name)
-    return _living_runs(found) if isinstance(found, Sweep) else [found]
+    named = find_named(runs, name)
+    return _living_runs(named) if isinstance(named, Sweep) else [named]
 
 
 def find_named(runs: Path, name: str) -> Run | Sweep:
@@ -124,13 +124,13 @@ def _find_sweep(runs: Path, name: str) -> Sweep | None:
 
 
 def _living_runs(sweep: Sweep) -> list[Run]:
-    found = sweep.runs()
-    if not found:
+    living = sweep.runs()
+    if not living:
         raise RunNotFoundError(
             f"sweep {sweep.id} has no runs: they were deleted",
             hint="list what is there with: hpcdist runs",
         )
-    return found
+    return living
 
 
 def _runs_of(sweep: Sweep, runs: Sequence[Run]) -> list[Run]:

@@ -83,7 +83,7 @@ def make_points(axes: Sequence[Axis], *, num_repeats: int = 1) -> list[Point]:
             f"the sweep has {number} points, must be {MAX_POINTS} or fewer",
             hint="give fewer values or repeats, or split it into several sweeps",
         )
-    names = {one.key: one.name for one in _keys(axes)}
+    names = {key_axis.key: key_axis.name for key_axis in _keys(axes)}
     steps = ([_flags(axis, place) for place in range(len(axis.flags))] for axis in axes)
     combinations = itertools.product(*steps)
     repeated = itertools.product(combinations, range(num_repeats))
@@ -108,7 +108,7 @@ def _keys(axes: Sequence[Axis]) -> Iterator[Axis]:
 
 def _flags(axis: Axis, place: int) -> list[Flag]:
     """Return the flags of all keys of an axis, in their order."""
-    return [one.flags[place] for one in (axis, *axis.beside)]
+    return [key_axis.flags[place] for key_axis in (axis, *axis.beside)]
 
 
 def variant_points(
@@ -204,7 +204,7 @@ def _parse_axis(word: str, short: Mapping[str, str], text: str) -> Axis:
             f"--sweep {word}: value {values.index('') + 1} of {len(values)} is empty",
             hint='leave out the comma, or write "" for an empty text',
         )
-    _refuse_twice(joined, [Flag(name=f"--sweep {joined}={one}", value=one) for one in values])
+    _refuse_twice(joined, [Flag(name=f"--sweep {joined}={item}", value=item) for item in values])
     steps = [_parse_step(names, value, text) for value in values]
     axes = [
         Axis(key=short.get(name.replace("-", "_"), name), name=name, flags=list(flags))
@@ -229,7 +229,7 @@ def _parse_step(names: Sequence[str], value: str, text: str) -> list[Flag]:
 def _refuse_twice(name: str, flags: Sequence[Flag]) -> None:
     for index, flag in enumerate(flags):
         # By the name, which has the text: 1, 1.0 and True are equal in Python, and differ in a job.
-        if any(flag.name == one.name for one in flags[:index]):
+        if any(flag.name == before.name for before in flags[:index]):
             raise JobError(
                 f"{flag.name} is given twice",
                 hint=f"give each value of {name} once; --repeat runs every point several times",

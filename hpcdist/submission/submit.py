@@ -49,7 +49,7 @@ class Submitted:
     places: Places
     jobs: list[SubmittedJob]
     summary_job_id: str | None
-    said: list[str]
+    messages: list[str]
     """What the scheduler had to say, each sentence once."""
 
     @property
@@ -112,7 +112,7 @@ class Submission:
         self._unclear: list[str] = []
         """Ids of runs of which nobody knows whether the scheduler has them."""
         self._summary_job_id: str | None = None
-        self._said: list[str] = []
+        self._messages: list[str] = []
         self._are_runs_submitted = False
 
     def make_runs(self, dependencies: Sequence[Dependency]) -> None:
@@ -139,7 +139,7 @@ class Submission:
         target.submitit_folder.mkdir(parents=True, exist_ok=True)
         try:
             planned = planned or self.planned.runs[job.points[0]]
-            self._said += planned.hand_over(target, runs)
+            self._messages += planned.hand_over(target, runs)
         except SubmissionUnclearError:
             self._unclear = [run.id for run in runs]
             raise
@@ -160,8 +160,8 @@ class Submission:
             return
         summary = SummaryJob.of(self.planned, self.places)
         job_ids = [job.job_id for job in self.submitted]
-        self._summary_job_id, said = summary.submit(self.places.runs, job_ids, make_task)
-        self._said += said
+        self._summary_job_id, messages = summary.submit(self.places.runs, job_ids, make_task)
+        self._messages += messages
         self.write_sweep()
 
     def write_sweep(self) -> None:
@@ -246,7 +246,7 @@ class Submission:
             places=self.places,
             jobs=self.submitted,
             summary_job_id=self._summary_job_id,
-            said=list(dict.fromkeys(self._said)),
+            messages=list(dict.fromkeys(self._messages)),
         )
 
 

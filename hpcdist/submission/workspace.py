@@ -76,13 +76,13 @@ class Workspace:
 
     def place(self, runs: Path) -> Place:
         """Return where the processes of the run work, and what they are told."""
-        told = {SUBMIT_DIR_VARIABLE: self.submit_dir}
+        variables = {SUBMIT_DIR_VARIABLE: self.submit_dir}
         if self.snapshot is None:
-            return Place(cwd=self.submit_dir, environment=told)
+            return Place(cwd=self.submit_dir, environment=variables)
         folder = self.snapshot.folder(runs)
         if path := _python_path(self.snapshot, folder):
-            told["PYTHONPATH"] = path
-        return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=told)
+            variables["PYTHONPATH"] = path
+        return Place(cwd=str(self.snapshot.cwd_in(folder)), environment=variables)
 
     def used_snapshot(self, runs: Path) -> UsedSnapshot | None:
         """Return the snapshot as it stands in spec.json."""
