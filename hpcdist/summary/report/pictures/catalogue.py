@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,10 @@ from hpcdist.summary.report.pictures.series import read_heat_map, read_learning,
 from hpcdist.summary.report.report import Section
 from hpcdist.summary.report.runs import Row
 from hpcdist.summary.report.shares import alone_losses
-from hpcdist.summary.values import Losses
+from hpcdist.summary.values import Comparison, Losses, RunSummary
 
 if TYPE_CHECKING:
-    pass
+    from matplotlib.figure import Figure
 
 MOST_HEAT_MAPS = 3
 MOST_USAGES = 3
@@ -37,7 +38,7 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
 
 
 def _of_section(section: Section) -> Iterator[Picture]:
-    yield from _scaling(section)
+    yield from [_comparison(section.comparison)] if section.comparison else _scaling(section)
     yield from _shares(section)
     yield from _phases(section)
     yield from _heat_maps(section)
@@ -46,42 +47,45 @@ def _of_section(section: Section) -> Iterator[Picture]:
     yield from _benchmarks(section)
 
 
+def _picture(
+    kind: str, name: str, title: str, description: str, draw: Callable[..., Figure]
+) -> Picture:
+    """Name the picture of a job or run, and pass its title on to what draws it."""
+    return Picture(f"{slug(name)}-{kind}", title, description, lambda: draw(title=title))
+
+
+def _comparison(comparison: Comparison) -> Picture:
+    title = f"{label(comparison.id)}: compared"
+    description = (
+        "Bars: times as fast as the first variant, and what the rest of the time was lost to."
+    )
+    draw = partial(shares.draw_comparison, comparison)
+    return Picture(f"{slug(comparison.id)}-comparison", title, description, draw)
+
+
 def _scaling(section: Section) -> Iterator[Picture]:
-    job = section.name
-    if section.comparison is not None:
-        draw = functools.partial(shares.draw_comparison, section.comparison)
-        description = (
-            "Bars: times as fast as the first variant, and what the rest of the time was lost to."
-        )
-        yield Picture(f"{slug(job)}-comparison", f"{label(job)}: compared", description, draw)
-        return
     by_id = {row.run.run: row for row in section.rows}
     for group in section.groups:
         members = dict.fromkeys((*group.baseline, *group.runs))
         rows = [by_id[run] for run in members if run in by_id]
-        if not group.baseline or not rows:
-            continue
-        kind = f" ({group.scaling} scaling)" if group.scaling else ""
-        title = f"{label(job)}: speed against size{kind}"
-        dashed = "; dashed, what more would bring" if _is_forecast(rows) else ""
-        description = f"Runs {_numbers(rows)}; the dotted line is the ideal{dashed}."
-        draw = functools.partial(scaling.draw, [row.run for row in rows], title)
-        yield Picture(f"{slug(job)}-scaling", title, description, draw)
-
-
-def _is_forecast(rows: Sequence[Row]) -> bool:
-    return any(row.run.forecast and row.run.forecast.sizes for row in rows)
+        if group.baseline and rows:
+            kind = f" ({group.scaling} scaling)" if group.scaling else ""
+            title = f"{label(section.name)}: speed against size{kind}"
+            has_forecast = any(row.run.forecast and row.run.forecast.sizes for row in rows)
+            dashed = "; dashed, what more would bring" if has_forecast else ""
+            numbers = format_ranges(sorted(row.number for row in rows))
+            description = f"Runs {numbers}; the dotted line is the ideal{dashed}."
+            draw = partial(scaling.draw, [row.run for row in rows])
+            yield _picture("scaling", section.name, title, description, draw)
 
 
 def _shares(section: Section) -> Iterator[Picture]:
-    job = section.name
     for group in section.groups:
         if group.baseline and group.losses:
-            title = f"{label(job)}: where the time goes"
+            title = f"{label(section.name)}: where the time goes"
             description = "One bar per size: what was not lost, and what the rest was lost to."
-            names = [f"{one.nodes} x {one.gpus_per_node}" for one in group.losses]
-            draw = functools.partial(shares.draw_sizes, group.losses, names, title)
-            yield Picture(f"{slug(job)}-losses", title, description, draw)
+            draw = partial(shares.draw_sizes, group.losses, list(map(_size, group.losses)))
+            yield _picture("losses", section.name, title, description, draw)
     if alone := alone_losses(section.groups):
         yield _alone_shares(section, alone)
 
@@ -93,14 +97,13 @@ def _alone_shares(section: Section, alone: Sequence[Losses]) -> Picture:
     if len(drawn) < len(alone):
         left_out = f" Only {len(drawn)} of {len(alone)} are drawn."
     names = [
-        f"#{format_ranges(sorted(numbers[run] for run in one.runs))}: "
-        f"{one.nodes} x {one.gpus_per_node}"
-        for one in drawn
+        f"#{format_ranges(sorted(numbers[run] for run in losses.runs))}: {_size(losses)}"
+        for losses in drawn
     ]
     title = f"{label(section.name)}: where the time goes, without another size to compare with"
     description = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
-    draw = functools.partial(shares.draw_sizes, drawn, names, title)
-    return Picture(f"{slug(section.name)}-shares", title, description, draw)
+    draw = partial(shares.draw_sizes, drawn, names)
+    return _picture("shares", section.name, title, description, draw)
 
 
 def _phases(section: Section) -> Iterator[Picture]:
@@ -109,22 +112,19 @@ def _phases(section: Section) -> Iterator[Picture]:
         drawn, left_out = first(rows, shares.MOST_RUNS)
         title = f"{label(section.name)}: what a step consists of"
         description = f"One bar per run: number, nodes x GPUs.{left_out}"
-        draw = functools.partial(shares.draw_phases, drawn, title)
-        yield Picture(f"{slug(section.name)}-phases", title, description, draw)
+        yield _picture(
+            "phases", section.name, title, description, partial(shares.draw_phases, drawn)
+        )
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
-    """Of the largest runs."""
-    several = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
-    largest = sorted(several, key=lambda row: -row.run.world_size)
-    drawn, left_out = first(largest, MOST_HEAT_MAPS)
-    for row in drawn:
-        found = read_heat_map(Path(row.run.path)) if row.run.path else None
-        if found is not None:
+    rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
+    for row, path, left_out in _largest(rows, MOST_HEAT_MAPS):
+        if times := read_heat_map(path):
             title = f"#{row.number} {label(row.run.run)}: step time by rank"
-            description = f"{over_time.describe_heat_map(found)}{left_out}"
-            draw = functools.partial(over_time.draw_heat_map, found, title)
-            yield Picture(f"{slug(row.run.run)}-ranks", title, description, draw)
+            description = f"{over_time.describe_heat_map(times)}{left_out}"
+            draw = partial(over_time.draw_heat_map, times)
+            yield _picture("ranks", row.run.run, title, description, draw)
 
 
 def _learning(section: Section) -> Iterator[Picture]:
@@ -141,22 +141,27 @@ def _learning(section: Section) -> Iterator[Picture]:
         target = targets[0] if targets else None
         aim = "" if target is None else f" Dotted is {format_percent(target, 1)} %."
         description = f"Thin lines are training, those with markers are tests.{aim}{left_out}"
-        draw = functools.partial(over_time.draw_learning, named, title, target)
-        yield Picture(f"{slug(section.name)}-learning", title, description, draw)
+        draw = partial(over_time.draw_learning, named, target=target)
+        yield _picture("learning", section.name, title, description, draw)
 
 
 def _usage(section: Section) -> Iterator[Picture]:
-    """Of the largest runs."""
-    sampled = [row for row in section.rows if row.run.usage and row.run.path]
-    largest = sorted(sampled, key=lambda row: -row.run.world_size)
-    drawn, left_out = first(largest, MOST_USAGES)
-    for row in drawn:
-        found = read_usage(Path(row.run.path or ""))
-        if found is not None:
+    rows = [row for row in section.rows if row.run.usage]
+    for row, path, left_out in _largest(rows, MOST_USAGES):
+        if series := read_usage(path):
             title = f"#{row.number} {label(row.run.run)}: what it used"
-            draw = functools.partial(over_time.draw_usage, found, title)
-            description = f"{over_time.describe_usage(found)}{left_out}"
-            yield Picture(f"{slug(row.run.run)}-usage", title, description, draw)
+            description = f"{over_time.describe_usage(series)}{left_out}"
+            draw = partial(over_time.draw_usage, series)
+            yield _picture("usage", row.run.run, title, description, draw)
+
+
+def _largest(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, Path, str]]:
+    """Yield the largest of the runs, with their directories, and what is said of the others."""
+    largest = sorted(rows, key=lambda row: -row.run.world_size)
+    drawn, left_out = first(largest, most)
+    for row in drawn:
+        if row.run.path:
+            yield row, Path(row.run.path), left_out
 
 
 def _benchmarks(section: Section) -> Iterator[Picture]:
@@ -165,7 +170,7 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
             NumberedResult(
                 number=row.number,
                 run=row.run.run,
-                size=f"{row.run.nodes} x {row.run.gpus_per_node}",
+                size=_size(row.run),
                 result=result,
             )
             for row in section.rows
@@ -176,7 +181,7 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
 
 
 def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
-    """Repeats after a run of every size, strategy and variant: they learn alike."""
+    """Sort repeats after a run of every size, strategy and variant: they learn alike."""
     counts: Counter[tuple[object, ...]] = Counter()
     places = []
     for row in rows:
@@ -187,13 +192,13 @@ def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
     return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
 
 
-def _numbers(rows: Sequence[Row]) -> str:
-    return format_ranges(sorted(row.number for row in rows))
+def _size(sized: RunSummary | Losses) -> str:
+    return f"{sized.nodes} x {sized.gpus_per_node}"
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """With a number where another picture has the name already."""
-    names = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
-    found = next(name for name in names if name not in taken)
-    taken.add(found)
-    return found
+    """Return the name, with a number where another picture has it already."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    free = next(name for name in names if name not in taken)
+    taken.add(free)
+    return free
