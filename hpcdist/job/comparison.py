@@ -287,28 +287,25 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_jobs() -> list[JobListing]:
-    """Every job that has a name; a broken one is listed with what is wrong with it."""
+    """Return every job that has a name; a broken one is listed with what is wrong with it."""
     return [_listing(name, file) for name, file in named_jobs().items()]
 
 
 def _listing(name: str, file: JobFile) -> JobListing:
+    workload, description, mistake = None, "", None
     try:
         if (comparison := find_comparison(name)) is not None:
             check_comparison(comparison)
-            return JobListing(
-                name=name,
-                workload="compare",
-                description=" ".join(comparison.description.split()),
-                path=str(file.path),
-            )
-        job = load_job(name).job
+            workload, description = "compare", comparison.description
+        else:
+            job = load_job(name).job
+            workload, description = job.workload, job.description
     except JobError as error:
-        return JobListing(
-            name=name, workload=None, description="", path=str(file.path), error=error.message
-        )
+        mistake = error.message
     return JobListing(
         name=name,
-        workload=job.workload,
-        description=" ".join(job.description.split()),
+        workload=workload,
+        description=" ".join(description.split()),
         path=str(file.path),
+        error=mistake,
     )

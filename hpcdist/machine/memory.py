@@ -5,7 +5,6 @@ Cgroups bound it, of version 1 and 2: containers and schedulers set limits there
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,15 +33,6 @@ _V1 = _Names(
     "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "memory.oom_control"
 )
 _V2 = _Names("memory.max", "memory.current", "inactive_file", "memory.events")
-
-
-def machine_id() -> str:
-    """Return what tells machines apart; simulated nodes on one machine have the same."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    try:
-        return boot.read_text().strip()
-    except OSError:
-        return os.uname().nodename
 
 
 def free_bytes() -> int:

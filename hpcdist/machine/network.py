@@ -12,9 +12,10 @@ import os
 import re
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
+
+from hpcdist.machine.process import boot_id
 
 _VIRTUAL = re.compile(r"docker|virbr|veth|br-|cni|flannel|podman|lxc|tun|tap")
 """Interfaces of containers and virtual machines: on other nodes their addresses mean others."""
@@ -94,8 +95,7 @@ def loopback_interface() -> str:
 
 def network_key() -> str:
     """Equal for two processes if and only if loopback leads from one to the other."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot_id} {os.readlink('/proc/self/ns/net')}"
+    return f"{boot_id()} {os.readlink('/proc/self/ns/net')}"
 
 
 def _addresses_of(interface: str) -> list[Address]:

@@ -109,16 +109,14 @@ def identify(pid: int) -> ProcessId | None:
     start_ticks = _start_ticks(pid)
     if start_ticks is None:
         return None
-    return ProcessId(
-        host=socket.gethostname(), boot_id=_boot_id(), pid=pid, start_ticks=start_ticks
-    )
+    return ProcessId(host=socket.gethostname(), boot_id=boot_id(), pid=pid, start_ticks=start_ticks)
 
 
 def is_alive(process: ProcessId) -> bool | None:
     """Return True if that very process still runs; None where it is on another machine."""
     if process.host != socket.gethostname():
         return None
-    return process.boot_id == _boot_id() and _start_ticks(process.pid) == process.start_ticks
+    return process.boot_id == boot_id() and _start_ticks(process.pid) == process.start_ticks
 
 
 def send_signal(pid: int, signum: int) -> None:
@@ -155,7 +153,8 @@ def _stat_fields(pid: int) -> list[str]:
     return text[text.rindex(")") + 2 :].split()
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return an id of this machine since its start, the same for simulated nodes on it."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

@@ -10,7 +10,6 @@ from hpcdist.machine.memory import (
     free_host_bytes,
     kernel_kills,
     largest_buffer,
-    machine_id,
     memory_left,
     split_by_room,
 )
@@ -85,6 +84,5 @@ def test_sizes_are_split_in_their_order():
     assert split_by_room([4, 64, 16], 16) == ([4, 16], [64])
 
 
-def test_this_machine_has_a_name_and_some_memory():
-    assert machine_id() == machine_id() != ""
+def test_this_machine_has_some_memory():
     assert free_host_bytes() > 0

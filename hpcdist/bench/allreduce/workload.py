@@ -19,6 +19,7 @@ from hpcdist.job.check import check_each_once
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, AllreduceJob
 from hpcdist.machine import memory as room
+from hpcdist.machine.process import boot_id
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
 
@@ -207,7 +208,7 @@ class _AllreduceRank(BenchmarkRank):
         return _Place(
             node=self.context.node_rank,
             host=self.context.host,
-            machine=room.machine_id(),
+            machine=boot_id(),
             free_bytes=free_bytes,
         )
 
