@@ -6,56 +6,27 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.rank import context as rank
 from hpcdist.rank import exit as rank_exit
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.recorder import PHASES, StepRecorder
+from hpcdist.rank.recorder import PHASES, HostTimer
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from hpcdist.rank.timing import WatchedTimer
+
 _Batch = TypeVar("_Batch")
-
-
-class _Timer(Protocol):
-    """The timer that the loop's calls go to."""
-
-    def begin(self) -> None:
-        """The next step begins now."""
-
-    def mark(self, phase: str) -> None:
-        """The time since the last mark was spent in `phase`."""
-
-    def step(self, *, samples: int, loss: Any = None) -> None:
-        """A step is finished."""
-
-    def wait(self) -> None:
-        """All that was marked is done and told."""
-
-    def finish(self) -> None:
-        """Write what has not been written."""
-
-
-class _PlainTimer:
-    """Times by the host's clock what the loop itself marks."""
-
-    def __init__(self, recorder: StepRecorder) -> None:
-        self.begin = recorder.resume_clock
-        self.mark = recorder.mark
-        self.step = recorder.step
-        self.finish = recorder.flush
-
-    def wait(self) -> None:
-        """Do nothing: all marks are told at once."""
 
 
 @dataclass
 class _Loop:
     """The loop of this process: a rank has one."""
 
-    timer: _Timer
+    timer: HostTimer | WatchedTimer
     num_steps: int
     """Finished in all, those before a checkpoint included."""
 
@@ -83,9 +54,11 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
     _loop.timer.begin()
 
 
-def _make_timer(context: RankContext, first_step: int, model: nn.Module | None) -> _Timer:
+def _make_timer(
+    context: RankContext, first_step: int, model: nn.Module | None
+) -> HostTimer | WatchedTimer:
     if model is None:
-        return _PlainTimer(context.recorder(first_step=first_step))
+        return HostTimer(context.recorder(first_step=first_step), perf_counter)
     from hpcdist.rank.timing import WatchedTimer
 
     return WatchedTimer(context, model, first_step=first_step)

@@ -152,6 +152,37 @@ class StepRecorder:
         }
 
 
+class HostTimer:
+    """Gives the loop's marks to the recorder as they come, with the host's clock."""
+
+    def __init__(self, recorder: StepRecorder, clock: Callable[[], float]) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._last_gradient_s = 0.0
+        self.begin = recorder.resume_clock
+        self.mark = recorder.mark
+        self.skip = recorder.skip
+        self.step = recorder.step
+        self.finish = recorder.flush
+
+    def wait(self) -> None:
+        """Do nothing: all marks are told at once."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the windows from now on."""
+        self._recorder.epoch = epoch
+
+    def note_last_gradient(self, _parameter: Any = None) -> None:
+        """Note that the last own gradient is ready, from within the backward pass."""
+        self._last_gradient_s = self._clock()
+
+    def mark_backward(self) -> None:
+        """Note the end of the backward pass; the time after the last gradient was communication."""
+        self._recorder.mark_split(
+            "forward_backward", "exposed_communication", self._last_gradient_s
+        )
+
+
 def _statistics(times: Sequence[float]) -> dict[str, float]:
     return {
         "sum": _to_ns(sum(times)),

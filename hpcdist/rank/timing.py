@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -26,7 +27,7 @@ from torch.optim.optimizer import (
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
-from hpcdist.rank.recorder import StepRecorder
+from hpcdist.rank.recorder import HostTimer, StepRecorder
 
 if TYPE_CHECKING:
     from hpcdist.data.arrays import Samples
@@ -48,37 +49,6 @@ class GpuEvent(Protocol):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds from this event to a later one."""
-
-
-class HostTimer:
-    """Gives the loop's marks to the recorder as they come, with the host's clock."""
-
-    def __init__(self, recorder: StepRecorder, clock: Callable[[], float]) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self._last_gradient_s = 0.0
-        self.begin = recorder.resume_clock
-        self.mark = recorder.mark
-        self.skip = recorder.skip
-        self.step = recorder.step
-        self.finish = recorder.flush
-
-    def wait(self) -> None:
-        """Do nothing: all marks are told at once."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the windows from now on."""
-        self._recorder.epoch = epoch
-
-    def note_last_gradient(self, _parameter: Any = None) -> None:
-        """Note that the last own gradient is ready, from within the backward pass."""
-        self._last_gradient_s = self._clock()
-
-    def mark_backward(self) -> None:
-        """Note the end of the backward pass; the time after the last gradient was communication."""
-        self._recorder.mark_split(
-            "forward_backward", "exposed_communication", self._last_gradient_s
-        )
 
 
 class GpuTimer:
@@ -161,15 +131,16 @@ class GpuTimer:
         tell()
 
 
-def make_timer(context: RankContext, *, first_step: int) -> HostTimer | GpuTimer:
+Timer = HostTimer | GpuTimer
+
+
+def make_timer(context: RankContext, *, first_step: int) -> Timer:
     """Return the timer for the context's device."""
     if context.device.startswith("cuda"):
         return GpuTimer(
             lambda clock: context.recorder(first_step=first_step, clock=clock),
             lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]  # torch gives no types
         )
-    from time import perf_counter
-
     return HostTimer(context.recorder(first_step=first_step, clock=perf_counter), perf_counter)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.data.arrays import Samples
-from hpcdist.rank.timing import GpuTimer, HostTimer, call_when_ready, warm_up
+from hpcdist.rank.timing import Timer, call_when_ready, warm_up
 from hpcdist.training.checkpoint import files as checkpoint_files
 from hpcdist.training.checkpoint.saving import gather, note_saved
 from hpcdist.training.checkpoint.state import get_rng_state, seed_rank, set_rng_state
@@ -37,7 +37,7 @@ class RunCallback(Callback):
         progress: Progress,
         data: JobData,
         *,
-        timer: HostTimer | GpuTimer,
+        timer: Timer,
         memory: MemoryLog,
         identity: dict[str, Any],
         resumed_from: dict[str, Any] | None,

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcdist.data.arrays import DataSet, Samples
 from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
 from hpcdist.data.order import LEAST_BATCH, epoch_order
-from hpcdist.rank.timing import GpuTimer, HostTimer
+from hpcdist.rank.timing import Timer
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.progress import BadFileNotes, Progress
 
@@ -55,7 +55,7 @@ class TrainBatches:
         self,
         source: DirectBatches | WorkerBatches | ImageBatches,
         progress: Progress,
-        timer: HostTimer | GpuTimer,
+        timer: Timer,
     ) -> None:
         self.source = source
         self._progress = progress
@@ -124,7 +124,7 @@ class JobData(LightningDataModule):
         self,
         data: DataSet,
         progress: Progress,
-        timer: HostTimer | GpuTimer,
+        timer: Timer,
         *,
         memory_format: torch.memory_format,
     ) -> None:

@@ -11,7 +11,7 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from hpcdist.job.spec import LightningJob
-from hpcdist.rank.timing import GpuTimer, HostTimer
+from hpcdist.rank.timing import Timer
 from hpcdist.training.evaluation import Score, Scoring
 from hpcdist.training.lightning.data import TestBatch, TrainBatch
 from hpcdist.training.memory import MemoryLog
@@ -34,7 +34,7 @@ class Classifier(LightningModule):
         job: LightningJob,
         *,
         progress: Progress,
-        timer: HostTimer | GpuTimer,
+        timer: Timer,
         memory: MemoryLog,
         scoring: Scoring,
     ) -> None:
