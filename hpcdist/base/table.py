@@ -110,8 +110,8 @@ def mean_interval(decimals: int | None = None) -> Format:
     """Format means and half their intervals, which are as wide to both sides: `12.3 ± 0.4`."""
 
     def half(value: Any) -> float | None:
-        known = value.interval
-        return None if known is None else float(known.high - known.low) / 2
+        ends = value.interval
+        return None if ends is None else float(ends.high - ends.low) / 2
 
     def texts(values: Sequence[Any]) -> list[str]:
         places = _decimals(values, decimals, 1.0)
@@ -125,50 +125,49 @@ def _decimals(values: Sequence[Any], decimals: int | None, per: float) -> int:
 
 
 class Column(Struct, Generic[Row], frozen=True):
-    """One column: its header, and what its cells are."""
+    """One column: its header, the values of its cells, and how they are shown and sorted."""
 
     header: str
-    """May have line breaks, for narrow terminals."""
+    """Header; line breaks are for narrow terminals."""
     value: Callable[[Row], Any]
-    """The value of a row: a number, text, something with a mean, a tuple; None is not known."""
+    """Return the value of a row: a number, text, a Measure, a tuple; None is not known."""
     format: Format = plain
-    """Text stands as it is in any column."""
+    """How values become text; a value that is text stands as it is in any column."""
     unit: str = ""
     align: Literal["left", "right"] = "right"
     sort: Callable[[Any], float | str | None] | None = None
-    """What a value is sorted by; by default the number or the mean itself, or the first of some."""
+    """Return what a value is sorted by; by default itself, its mean, or the first of a tuple."""
     style: Callable[[Any], str] | None = None
-    """The style of a value on a terminal, and its class on a page."""
+    """Return the style of a value on a terminal, which is its class on a page."""
     is_marked: Callable[[Row], bool] | None = None
-    """Whether a `*` stands behind the value."""
+    """Tell whether a row is the reference of others: a `*` stands behind its value."""
 
     @property
     def title(self) -> str:
-        """The header with its unit, on several lines."""
-        if not self.unit:
-            return self.header
-        return f"{self.header}{' ' if chr(10) in self.header else chr(10)}({self.unit})"
+        """Header and unit, on several lines."""
+        space = " " if "\n" in self.header else "\n"
+        return f"{self.header}{space}({self.unit})" if self.unit else self.header
 
     @property
     def name(self) -> str:
-        """The header with its unit, on one line: without hyphens that only break a word."""
+        """Header and unit on one line, without hyphens that only break a word."""
         hyphen = "-" if self.header.startswith(_HYPHENATED) else ""
         return shown(self.title.replace("-\n", hyphen))
 
     def cells(self, rows: Sequence[Row]) -> list[Cell]:
-        """A cell for each row."""
+        """Return a cell for each row."""
         values = [self.value(row) for row in rows]
         formatted = iter(self.format([value for value in values if not isinstance(value, _AS_IS)]))
-        found = []
+        cells = []
         for row, value in zip(rows, values, strict=True):
             text = _text(value) if isinstance(value, _AS_IS) else next(formatted)
             mark = " *" if self.is_marked and value is not None and self.is_marked(row) else ""
-            found.append(Cell(text + mark, self._sort(value), self._style(value)))
-        return found
+            cells.append(Cell(text + mark, self._sort(value), self._style(value)))
+        return cells
 
     def _sort(self, value: Any) -> str:
-        found = self.sort(value) if self.sort and value is not None else _sort_value(value)
-        return "" if found is None else str(found)
+        key = self.sort(value) if self.sort and value is not None else _sort_value(value)
+        return "" if key is None else str(key)
 
     def _style(self, value: Any) -> str:
         return self.style(value) if self.style else ""
@@ -201,7 +200,7 @@ class Cell(NamedTuple):
 
 
 class Table(Struct, Generic[Row], frozen=True):
-    """Rows of anything, columns that say what to show of them, and what stands above and below."""
+    """Rows of one type, columns that show their values, and texts above and below."""
 
     caption: str
     columns: Sequence[Column[Row]]
@@ -209,7 +208,7 @@ class Table(Struct, Generic[Row], frozen=True):
     footnote: str = ""
 
     def cells(self) -> list[list[Cell]]:
-        """All cells, row by row."""
+        """Return all cells, row by row."""
         columns = [column.cells(self.rows) for column in self.columns]
         return [[cells[place] for cells in columns] for place in range(len(self.rows))]
 
@@ -247,11 +246,11 @@ class _Lines:
 
     @property
     def width(self) -> int:
-        """Of a line that folds nothing."""
+        """Width of a line that folds nothing."""
         return sum(self._widths) + _GAP * (len(self._widths) - 1)
 
     def segments(self, console: Console) -> Iterator[Segment]:
-        """Lines whose cells stand below each other; only a whole cell can have a style."""
+        """Yield lines with cells below each other; only a whole cell can have a style."""
         dim = console.get_style("dim")
         height = max(map(len, self._headers), default=0)
         full = [[""] * (height - len(header)) + header for header in self._headers]
@@ -279,7 +278,7 @@ class _Lines:
         yield Segment.line()
 
     def folded(self, max_width: int) -> RichTable:
-        """The same as rich lays it out: words are folded, and numbers where that is not enough."""
+        """Return the table for rich, which folds words, and numbers where that is not enough."""
         from rich.table import Table as RichTable
         from rich.text import Text
 

@@ -50,11 +50,13 @@ def conclusion(comparison: Changes) -> str:
 def _doubt(comparison: Changes) -> str:
     """Name the figure that may be slower after all."""
     doubted = [
-        one for one in comparison.changes if one.change and one.change < -comparison.threshold
+        change
+        for change in comparison.changes
+        if change.change and change.change < -comparison.threshold
     ]
     if not doubted:
         return ""
-    worst = min(doubted, key=lambda one: one.change or 0.0)
+    worst = min(doubted, key=lambda change: change.change or 0.0)
     assert worst.change is not None
     return (
         f" {_name(worst)} is slower by {-100 * worst.change:.1f} %, but that may be chance: more "
@@ -69,30 +71,30 @@ def _name(change: Change) -> str:
 
 
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
-    means = [side.mean for one in changes for side in (one.before, one.now) if side.mean]
+    means = [side.mean for change in changes for side in (change.before, change.now) if side.mean]
     decimals = decimals_for(means)
 
     def show(side: Side) -> str:
         figure = UNDEFINED if side.mean is None else format_mean_sd(side.mean, side.sd, decimals)
         return f"{figure} ({len(side.runs)})"
 
-    variant: Column[Change] = Column("variant", lambda one: one.variant or "", align="left")
+    variant: Column[Change] = Column("variant", lambda change: change.variant or "", align="left")
     return [
-        Column("job", lambda one: one.job, align="left"),
-        *([variant] if any(one.variant for one in changes) else []),
-        gpus_column(lambda one: one),
-        Column("what", lambda one: one.quantity, align="left"),
-        Column("before", lambda one: one.before, each(show), unit="runs"),
-        Column("now", lambda one: one.now, each(show), unit="runs"),
-        Column("change", lambda one: one.change, each(lambda x: f"{100 * x:+.1f}"), unit="%"),
+        Column("job", lambda change: change.job, align="left"),
+        *([variant] if any(change.variant for change in changes) else []),
+        gpus_column(lambda change: change),
+        Column("what", lambda change: change.quantity, align="left"),
+        Column("before", lambda change: change.before, each(show), unit="runs"),
+        Column("now", lambda change: change.now, each(show), unit="runs"),
+        Column("change", lambda change: change.change, each(lambda x: f"{100 * x:+.1f}"), unit="%"),
         Column(
             "95 % interval",
-            lambda one: one.interval,
+            lambda change: change.interval,
             each(_interval),
             unit="%",
             sort=lambda interval: interval.low,
         ),
-        Column("outcome", lambda one: one.outcome, align="left"),
+        Column("outcome", lambda change: change.outcome, align="left"),
     ]
 
 
@@ -110,7 +112,7 @@ def _remarks(comparison: Changes) -> Iterator[str]:
     if any(change.over is None and change.change is not None for change in changes):
         yield "Single figures have no spread that separates a change from chance: use --repeat 3."
     if any(not change.same_settings for change in changes):
-        unlike = [run for one in changes if not one.same_settings for run in one.now.runs]
+        unlike = [run for change in changes if not change.same_settings for run in change.now.runs]
         yield f"The settings of the baseline differ from those of {_listed(unlike)}."
     if comparison.only_before:
         yield f"Only in the baseline: {_listed(comparison.only_before)}."

@@ -32,8 +32,8 @@ _BEFORE_PHASES = (
     *("step_time_s.mean", "step_time_s.sd", "step_time_s.p50", "step_time_s.p95"),
 )
 _AFTER_PHASES = (
-    *(f"parts_s.{part}" for part in SHARES),
-    *("losses.efficiency", *(f"losses.lost.{part}" for part in SHARES), "losses.largest"),
+    *(f"parts_s.{share}" for share in SHARES),
+    *("losses.efficiency", *(f"losses.lost.{share}" for share in SHARES), "losses.largest"),
     *("straggler.rank", "straggler.node", "straggler.host", "straggler.longer_s"),
     *("steps", "epochs", "train_loss", "final.loss", "final.accuracy"),
     *("time_to_accuracy.target", "time_to_accuracy.is_reached", "time_to_accuracy.time_s"),

@@ -45,11 +45,11 @@ class Section(NamedTuple):
     rows: list[Row]
     conclusions: list[str]
     """The first is the answer; the others are about the same run."""
-    sentences: list[str]
+    sentences: Sequence[str] = ()
     """Words that stand for a table that is left out."""
-    tables: list[Table[Any]]
-    remarks: list[str]
-    left_out: list[str]
+    tables: Sequence[Table[Any]] = ()
+    remarks: Sequence[str] = ()
+    left_out: Sequence[str] = ()
     """Names of the tables that are left out."""
 
 
@@ -90,10 +90,6 @@ def make_sections(summary: Summary) -> Iterator[Section]:
             groups=groups,
             rows=rows,
             conclusions=_conclusions(rows, groups, comparison),
-            sentences=[],
-            tables=[],
-            remarks=[],
-            left_out=[],
         )
 
 

@@ -64,8 +64,8 @@ def share_tables(groups: Sequence[Group], rows: Sequence[Row]) -> Iterator[Table
 
 def alone_losses(groups: Sequence[Group]) -> list[Losses]:
     """Return the shares of groups of one size, unless all of the time is in no phase."""
-    found = [one for group in groups if not group.baseline for one in group.losses]
-    return [one for one in found if one.shares[UNDIVIDED] < 1 - _SEEN]
+    alone = [losses for group in groups if not group.baseline for losses in group.losses]
+    return [losses for losses in alone if losses.shares[UNDIVIDED] < 1 - _SEEN]
 
 
 def _name(group: Group, groups: Sequence[Group]) -> str:
@@ -79,7 +79,7 @@ def _name(group: Group, groups: Sequence[Group]) -> str:
 def _has_pauses(sizes: Sequence[Losses]) -> bool:
     """Tell whether the whole time is more than that of steps."""
     pauses = (CHECKPOINTS, RESTARTS)
-    return any(abs(one.lost[part]) >= _SEEN for one in sizes for part in pauses)
+    return any(abs(losses.lost[name]) >= _SEEN for losses in sizes for name in pauses)
 
 
 def _share_columns(
@@ -90,27 +90,27 @@ def _share_columns(
 ) -> list[Column[Any]]:
     """Return a column for each share that some row has, in whole percent that add up, and their
     sum."""
-    known = [shares for row in rows if (shares := shares_of(row))]
-    seen = [
-        part
-        for part in SHARES
-        if part in _ALWAYS or any(abs(shares[part]) >= _SEEN for shares in known)
+    of_rows = [shares for row in rows if (shares := shares_of(row))]
+    names = [
+        name
+        for name in SHARES
+        if name in _ALWAYS or any(abs(shares[name]) >= _SEEN for shares in of_rows)
     ]
 
-    def percents(row: Any) -> dict[str, int] | None:
+    def percents(row: Any) -> dict[str, int]:
         shares = shares_of(row)
         if shares is None:
-            return None
-        return dict(zip(seen, whole_percents([shares[part] for part in seen]), strict=True))
+            return {}
+        return dict(zip(names, whole_percents([shares[name] for name in names]), strict=True))
 
-    def share(part: str) -> Callable[[Any], int | None]:
-        return lambda row: (percents(row) or {}).get(part)
+    def percent_of(name: str) -> Callable[[Any], int | None]:
+        return lambda row: percents(row).get(name)
 
     def whole(row: Any) -> int | None:
-        found = percents(row)
-        return None if found is None else sum(found.values())
+        return sum(percents(row).values()) if percents(row) else None
 
-    return [*(Column(headers[part], share(part)) for part in seen), Column("in\nall", whole)]
+    columns = [Column(headers[name], percent_of(name)) for name in names]
+    return [*columns, Column("in\nall", whole)]
 
 
 _SEEN = 0.005
