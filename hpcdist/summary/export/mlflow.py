@@ -14,21 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import without_passwords
 from hpcdist.base.text import shown
-from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.export.series import (
-    History,
-    created_s,
-    final_figures,
-    settings_of,
-    whole_history,
-)
+from hpcdist.summary.export.series import Export, History, final_figures, make_export
 from hpcdist.summary.values import RunSummary, Summary, to_json
 
 if TYPE_CHECKING:
@@ -60,13 +52,13 @@ _QUIET = {
 
 
 def import_runs(summary: Summary, uri: str) -> dict[str, int]:
-    """Bring the runs to MLflow; how many were new, had changed, or were there as they are.
+    """Bring the runs to MLflow; returns how many were new, had changed, or were there as they are.
 
     Raises UserError where MLflow refuses, or cannot be reached.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    with _told(uri):
+    with _in_mlflows_words(uri):
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri)
@@ -80,22 +72,19 @@ def import_runs(summary: Summary, uri: str) -> dict[str, int]:
 
 
 @contextmanager
-def _told(uri: str) -> Iterator[None]:
-    """What goes wrong there is not ours: say it in MLflow's words, with the address."""
+def _in_mlflows_words(uri: str) -> Iterator[None]:
+    """Failures there are told as MLflow tells them, with the address."""
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except (MlflowException, OSError) as error:
+        lines = (line for line in str(error).splitlines() if line.strip())
         raise UserError(
-            without_passwords(f"--mlflow {uri}: {_first_line(error)}"),
+            without_passwords(f"--mlflow {uri}: {next(lines, type(error).__name__)}"),
             hint="give the address of a tracking server (http://host:5000), or a database such as"
             " sqlite:///mlflow.db",
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _experiment(client: MlflowClient, job: str) -> str:
@@ -105,21 +94,21 @@ def _experiment(client: MlflowClient, job: str) -> str:
 
 
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
-    spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
-    began_s = created_s(spec)
+    export = make_export(run)
     id_tag = run.run.replace("'", "")  # searches have no way to quote it
-    tracked = _find(client, experiment, id_tag)
-    if tracked is None:
+    query = f"tags.`{_RUN_TAG}` = '{id_tag}'"
+    known = client.search_runs([experiment], query, max_results=1)
+    if not known:
+        start = _ms(export.created_s)
         tags = {_RUN_TAG: id_tag}
-        tracked = client.create_run(
-            experiment, start_time=_ms(began_s), run_name=run.run, tags=tags
-        )
-        _log(client, tracked, run, spec, whole_history(run, began_s))
+        _log(client, client.create_run(experiment, start, tags, run.run), export)
         return "new"
-    if not _is_whole(tracked, run):
-        _log(client, tracked, run, spec, whole_history(run, began_s))
+    # It had ended when it was imported, and was imported whole: the state comes last.
+    is_whole = known[0].data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
+    if not is_whole:
+        _log(client, known[0], export)
         return "updated"
-    return "updated" if _log_figures(client, tracked, run) else "unchanged"
+    return "updated" if _log_figures(client, known[0], run) else "unchanged"
 
 
 def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> bool:
@@ -135,30 +124,13 @@ def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> boo
     return bool(metrics)
 
 
-def _find(client: MlflowClient, experiment: str, id_tag: str) -> Tracked | None:
-    found = client.search_runs([experiment], f"tags.`{_RUN_TAG}` = '{id_tag}'", max_results=1)
-    return found[0] if found else None
-
-
-def _is_whole(tracked: Tracked, run: RunSummary) -> bool:
-    """It had ended when it was imported, and was imported whole: the state comes last."""
-    return tracked.data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
-
-
-def _log(
-    client: MlflowClient,
-    tracked: Tracked,
-    run: RunSummary,
-    spec: RunSpec,
-    history: History,
-) -> None:
+def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
     from mlflow.entities import Param, RunTag
 
-    id_ = tracked.info.run_id
-    settings = settings_of(spec)
+    id_, run, history = tracked.info.run_id, export.run, export.read_history()
     params = [
         Param(key[: _LONGEST["key"]], str(value)[: _LONGEST["setting"]])
-        for key, value in settings.items()
+        for key, value in export.settings.items()
         if key not in tracked.data.params  # they cannot be changed there
     ]
     for some in _batches(params, _MOST_SETTINGS):
@@ -166,15 +138,16 @@ def _log(
     for metrics in _batches(_metrics(client, tracked, history), _MOST_AT_ONCE):
         client.log_batch(id_, metrics=metrics)
     client.log_dict(id_, to_json(Summary(runs=[run], groups=[], skipped=[]))[0], "summary.json")
-    client.log_text(id_, json.dumps(settings, indent=2, ensure_ascii=False), "settings.json")
+    client.log_text(id_, json.dumps(export.settings, indent=2, ensure_ascii=False), "settings.json")
     status = _status(run)
     if status in _OPEN:
         client.update_run(id_, status=status)
     else:
-        client.set_terminated(id_, status, end_time=_ms(_last_s(history)))
+        last_s = max(points[-1].time_s for points in history.values())
+        client.set_terminated(id_, status, end_time=_ms(last_s))
     # The state last: it says that all the rest is there.
-    tags = [RunTag(key, value[: _LONGEST["tag"]]) for key, value in _tags(run, spec).items()]
-    client.log_batch(id_, tags=tags)
+    tags = _tags(run, export.spec).items()
+    client.log_batch(id_, tags=[RunTag(key, value[: _LONGEST["tag"]]) for key, value in tags])
 
 
 def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
@@ -187,13 +160,9 @@ def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[M
         there = set()
         if key in tracked.data.metrics:
             known = client.get_metric_history(tracked.info.run_id, key)
-            there = {(metric.step, metric.timestamp, metric.value) for metric in known}
-        wanted = [(point.step, _ms(point.time_s), point.value) for point in points]
-        metrics += [
-            Metric(key, value, time_ms, step)
-            for step, time_ms, value in wanted
-            if (step, time_ms, value) not in there
-        ]
+            there = {(metric.value, metric.timestamp, metric.step) for metric in known}
+        wanted = [(point.value, _ms(point.time_s), point.step) for point in points]
+        metrics += [Metric(key, *one) for one in wanted if one not in there]
     return metrics
 
 
@@ -222,10 +191,6 @@ def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
 
 def _status(run: RunSummary) -> str:
     return _STATUS.get(run.state or "unknown", _FAILED)
-
-
-def _last_s(history: History) -> float:
-    return max(points[-1].time_s for points in history.values())
 
 
 def _ms(time_s: float) -> int:

@@ -15,11 +15,11 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcdist.agent.usage import Spread, UsageWindow
+from hpcdist.agent.usage import UsageWindow
 from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import looks_secret
 from hpcdist.base.statistics import mean
@@ -90,9 +90,34 @@ def final_figures(run: RunSummary) -> dict[str, float]:
     return {name: value for name, value in known.items() if abs(value) < _LARGEST}
 
 
-def whole_history(run: RunSummary, created_s: float) -> History:
-    """What a run recorded, what its benchmark measured, and its figures as a whole, as series of
-    one point each; `created_s` is the Unix time where none was recorded."""
+Setting = str | float | bool
+"""bool and int are among them."""
+
+_LEFT_OUT = frozenset({"name", "description"})
+
+
+class Export(NamedTuple):
+    """One run, as trackers take it."""
+
+    run: RunSummary
+    spec: RunSpec
+    settings: dict[str, Setting]
+    created_s: float
+    """Unix time at which it was submitted; 0 where that is not known."""
+
+    def read_history(self) -> History:
+        """Read what the run recorded, and what it came to, as series of one point each."""
+        return _whole_history(self.run, self.created_s)
+
+
+def make_export(run: RunSummary) -> Export:
+    """Read the settings of a run."""
+    spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
+    created_s = spec.created_s or 0.0
+    return Export(run, spec, settings_of(spec), created_s if 0 < created_s < 1e12 else 0.0)
+
+
+def _whole_history(run: RunSummary, created_s: float) -> History:
     history = read_history(Path(run.path)) if run.path else {}
     last_s = max((points[-1].time_s for points in history.values() if points), default=created_s)
     for benchmark, result in run.benchmark_results:
@@ -161,17 +186,11 @@ def _usage_points(path: Path, attempt: Attempt, reached: int) -> Iterator[tuple[
     """At the last step that was recorded by then, in this attempt or, `reached`, before it."""
     begun = reached if attempt.first_step is None else attempt.first_step
     steps = [begun, *(window.step for window in attempt.record.windows)]
-    for time_s, figures in usage_moments(path, attempt.record.attempt):
+    for time_s, figures in _usage_moments(path, attempt.record.attempt):
         step = steps[bisect_right(attempt.ends_s, time_s)]
         if step <= attempt.last_step:
             for name, value in figures.items():
                 yield f"usage/{name}", Point(step, time_s, value)
-
-
-Setting = str | float | bool
-"""bool and int are among them."""
-
-_LEFT_OUT = frozenset({"name", "description"})
 
 
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
@@ -185,52 +204,32 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
     return {key: value for key, value in flat.items() if key not in _LEFT_OUT}
 
 
-def created_s(spec: RunSpec) -> float:
-    """Return the Unix time at which the run was submitted; 0 where that is not known."""
-    created = spec.created_s
-    return created if created is not None and 0 < created < 1e12 else 0.0
-
-
 def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:
     for name, value in section.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
             yield from _flat(value, f"{key}.")
         elif isinstance(value, list):
-            texts = starred_args(value) if _is_of_texts(value) else value
-            yield key, json.dumps(texts, ensure_ascii=False, default=str)
+            is_of_texts = all(isinstance(one, str) for one in value)
+            items = starred_args(value) if is_of_texts else value
+            yield key, json.dumps(items, ensure_ascii=False, default=str)
         elif isinstance(value, str):
             yield key, HIDDEN if looks_secret(key, value) else value
         elif isinstance(value, (bool, int, float)):
             yield key, value
 
 
-def _is_of_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-class Moment(NamedTuple):
-    """What was used in one window, as the keys of the summary's `usage` call it."""
-
-    time_s: float
-    """Unix time of its end, by the clock of the lowest node."""
-    figures: dict[str, float]
-
-
-def usage_moments(path: Path, attempt: int) -> Iterator[Moment]:
-    """Yield what an attempt of a run used, in its order; nothing where it was not sampled."""
+def _usage_moments(path: Path, attempt: int) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield what an attempt used, window by window, behind the Unix time of its end."""
     nodes = [
         _NodeWindows.of(record)
         for node, of_attempt, file in Run(path).usage_files()
         if of_attempt == attempt and (record := read_node(file, node=node, attempt=attempt)).windows
     ]
-    if not nodes:
-        return
-    lowest, *others = nodes
-    for window, since_s in zip(lowest.windows, lowest.since_s, strict=True):
-        windows = [window, *(node.nearest(since_s) for node in others)]
-        if figures := dict(_figures(windows)):
-            yield Moment(window.time_s, figures)
+    for window, since_s in zip(nodes[0].windows, nodes[0].since_s, strict=True) if nodes else []:
+        figures = _used([window, *(node.nearest(since_s) for node in nodes[1:])])
+        if figures:
+            yield window.time_s, figures
 
 
 class _NodeWindows(NamedTuple):
@@ -254,30 +253,19 @@ def _middle_s(window: UsageWindow) -> float:
     return window.time_s - window.wall_s / 2
 
 
-def _figures(windows: Sequence[UsageWindow]) -> Iterator[tuple[str, float]]:
+def _used(windows: Sequence[UsageWindow]) -> dict[str, float]:
+    """All GPUs, or nodes, of one moment together, by the keys of the summary's `usage`."""
     gpus = [gpu for window in windows for gpu in window.gpus]
-    yield from _known("gpu_utilization", mean, _means(gpu.utilization for gpu in gpus))
-    yield from _known("gpu_power_w", mean, _means(gpu.power_w for gpu in gpus))
-    yield from _known("max_gpu_memory_bytes", max, _most(gpu.memory_bytes for gpu in gpus))
-    cpus = _means(window.cpus_busy for window in windows)
-    if len(cpus) == len(windows):  # of a part of the nodes the sum is not that of the run
-        yield from _known("cpus_busy", math.fsum, cpus)
-    yield from _known("max_memory_bytes", max, _most(window.memory_bytes for window in windows))
-
-
-def _known(
-    name: str, joined: Callable[[Sequence[float]], float], values: Sequence[float]
-) -> Iterator[tuple[str, float]]:
-    if values:
-        yield name, joined(values)
-
-
-def _means(spreads: Iterable[Spread | None]) -> list[float]:
-    return [spread.mean for spread in spreads if spread]
-
-
-def _most(spreads: Iterable[Spread | None]) -> list[float]:
-    return [spread.max for spread in spreads if spread]
+    cpus = [window.cpus_busy.mean for window in windows if window.cpus_busy]
+    values: dict[str, tuple[Callable[[list[float]], float], list[float]]] = {
+        "gpu_utilization": (mean, [gpu.utilization.mean for gpu in gpus if gpu.utilization]),
+        "gpu_power_w": (mean, [gpu.power_w.mean for gpu in gpus if gpu.power_w]),
+        "max_gpu_memory_bytes": (max, [gpu.memory_bytes.max for gpu in gpus if gpu.memory_bytes]),
+        # Of a part of the nodes the sum is not that of the run.
+        "cpus_busy": (math.fsum, cpus if len(cpus) == len(windows) else []),
+        "max_memory_bytes": (max, [one.memory_bytes.max for one in windows if one.memory_bytes]),
+    }
+    return {name: join(known) for name, (join, known) in values.items() if known}
 
 
 def need_package(extra: str) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcdist.base import files
-from hpcdist.runs.run import Run, slug
-from hpcdist.runs.spec import RunSpec
-from hpcdist.summary.export.series import History, Setting, created_s, settings_of, whole_history
+from hpcdist.runs.run import slug
+from hpcdist.summary.export.series import History, Setting, make_export
 from hpcdist.summary.values import RunSummary, Summary
 from hpcdist.summary.writing import cannot_write_output
 
@@ -30,9 +29,9 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
     written = []
     taken: set[str] = set()
     for run in summary.runs:
-        spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
         path = folder / _unique(slug(run.run), taken) / _FILE
-        content = _encode(whole_history(run, created_s(spec)), run, settings_of(spec))
+        export = make_export(run)
+        content = _encode(export.read_history(), run, export.settings)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_whole(path, content, mode=files.USUAL_FILE)
