@@ -67,8 +67,8 @@ def summarize(
     """
     measured: list[MeasuredRun] = []
     skipped: list[str] = []
-    found = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
-    for run, measurement in zip(runs, found, strict=True):
+    measurements = find_measurements(runs, cache=cache, num_workers=num_workers, warn=warn)
+    for run, measurement in zip(runs, measurements, strict=True):
         skipped += [sentence(run, fault) for fault in measurement.faults]
         if measurement.run is not None:
             account = (accounting or {}).get(run.id)
@@ -91,7 +91,7 @@ def _beside_each_other(
     sized = [*compared.groups, *compared.within]
     sizes, repeats = sizes_by_run(figures, sized), repeats_by_run(figures, compared.groups)
     forecasts = forecasts_by_run(figures, sized)
-    losses = {run: one for group in compared.groups for one in group.losses for run in one.runs}
+    losses = {run: loss for group in compared.groups for loss in group.losses for run in loss.runs}
     digests = configurations([run.conditions for run in measured])
     accuracies = times_to_accuracy(measured, target=target_accuracy)
     return [

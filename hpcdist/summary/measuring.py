@@ -159,23 +159,23 @@ def find_measurements(
     """Return a measurement for each of the runs; these arguments are described at `summarize`."""
     # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
-    asked = [_Asked(run, take_fingerprint(run)) for run in runs]
+    wanted = [_Asked(run, take_fingerprint(run)) for run in runs]
     shared: dict[bytes, dict[str, Any]] = {}
-    found = [_share(_look_up(each, cache), shared) for each in asked]
-    missing = [index for index, measurement in enumerate(found) if measurement is None]
+    measurements = [_share(_look_up(each, cache), shared) for each in wanted]
+    missing = [index for index, measurement in enumerate(measurements) if measurement is None]
     if num_workers is None:
-        event_bytes = sum(asked[index].fingerprint.event_bytes for index in missing)
+        event_bytes = sum(wanted[index].fingerprint.event_bytes for index in missing)
         num_workers = choose_num_workers(event_bytes)
     new: list[tuple[Run, Fingerprint, bytes]] = []
     measured = measure_all([runs[index] for index in missing], num_workers=num_workers)
     for index, content in zip(missing, measured, strict=True):
         measurement = content if isinstance(content, Measurement) else decode(content)
-        found[index] = _share(measurement, shared)
-        if isinstance(content, bytes) and _may_be_kept(measurement, asked[index], now_s):
-            new.append((*asked[index], content))
+        measurements[index] = _share(measurement, shared)
+        if isinstance(content, bytes) and _may_be_kept(measurement, wanted[index], now_s):
+            new.append((*wanted[index], content))
     if cache is not None:
         _keep(cache, new, runs, warn)
-    return [measurement for measurement in found if measurement is not None]
+    return [measurement for measurement in measurements if measurement is not None]
 
 
 def _share(
@@ -191,16 +191,16 @@ def _share(
     )
 
 
-def _look_up(asked: _Asked, cache: SummaryCache | None) -> Measurement | None:
-    content = cache.find(*asked) if cache else None
+def _look_up(wanted: _Asked, cache: SummaryCache | None) -> Measurement | None:
+    content = cache.find(*wanted) if cache else None
     return None if content is None else decode(content)
 
 
-def _may_be_kept(measurement: Measurement | None, asked: _Asked, now_s: float) -> bool:
+def _may_be_kept(measurement: Measurement | None, wanted: _Asked, now_s: float) -> bool:
     if measurement is None or measurement.run is None:  # no run: read at once
         return False
     has_verdict = measurement.run.figures.verdict is not None
-    return is_settled(asked.fingerprint, has_verdict=has_verdict, now_s=now_s)
+    return is_settled(wanted.fingerprint, has_verdict=has_verdict, now_s=now_s)
 
 
 def _keep(

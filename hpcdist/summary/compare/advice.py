@@ -59,8 +59,8 @@ def advise(case: Case) -> list[str]:
         (part for part in _ADVISERS if shares[part] >= _WORTH_ADVICE),
         key=lambda part: -shares[part],
     )
-    told = (_ADVISERS[part](case, percents[part] / 100) for part in worth)
-    return [text for text in told if text][:MOST]
+    advice = (_ADVISERS[part](case, percents[part] / 100) for part in worth)
+    return [text for text in advice if text][:MOST]
 
 
 def straggler_named(straggler: Straggler) -> str:
@@ -136,22 +136,23 @@ def _communication(case: Case, share: float) -> str | None:
 
 def _stragglers(case: Case, share: float) -> str | None:
     so_much = f"waiting for the slowest rank is {_percent(share)} of the time"
-    found = case.losses.straggler
-    if found is None and _shares_cpus(case):  # the conclusion says that, and it is why
+    straggler = case.losses.straggler
+    if straggler is None and _shares_cpus(case):  # the conclusion says that, and it is why
         return None
-    if found is None:
+    if straggler is None:
         return (
             f"{so_much}, but none is for certain the slowest throughout: batches may take "
             "unequally long, or something else uses the CPUs now and then"
         )
-    verb = "need" if found.rank is None else "needs"
+    verb = "need" if straggler.rank is None else "needs"
     leave = ", or leave that node out" if case.losses.nodes > 1 else ""
     look = f"look for what slows it down there{leave}"
-    if found.host is None:
+    if straggler.host is None:
         look = "it is so on other hosts too, so look at what that rank does"
     return (
-        f"{so_much}: {straggler_named(found)} {verb} {format_time(found.longer_s)} more per step "
-        f"than others do, in {found.slowest_in} of {found.stretches} stretches of the run: {look}; "
+        f"{so_much}: {straggler_named(straggler)} {verb} {format_time(straggler.longer_s)} more "
+        f"per step than others do, in {straggler.slowest_in} of {straggler.stretches} stretches of "
+        f"the run: {look}; "
         f"{_at_most(share)}"
     )
 
@@ -197,7 +198,7 @@ def _save_less(unit: str, every: int, end: int, share: float) -> str | None:
 
 def _restarts(case: Case, share: float) -> str | None:
     run = max(case.runs, key=lambda run: run.lost_time_s or 0.0)
-    why = next((one.message for one in run.attempts if one.message), None)
+    why = next((attempt.message for attempt in run.attempts if attempt.message), None)
     times = number_of(run.restarts, "restart")
     text = (
         f"restarts are {_percent(share)} of the time: {times} cost {run.lost_time_s or 0.0:,.1f} s"

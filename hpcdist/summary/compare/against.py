@@ -122,7 +122,10 @@ def _pairs(baseline: Sequence[RunSummary], runs: Sequence[RunSummary]) -> list[_
     for key in now.keys() & before.keys():
         theirs, mine = before[key], _as_begun(now[key], before[key])
         common = mine.keys() & theirs.keys()
-        pairs += [_Pair(key, theirs[one], mine[one], same_settings=True) for one in common]
+        pairs += [
+            _Pair(key, theirs[configuration], mine[configuration], same_settings=True)
+            for configuration in common
+        ]
         if not common and len(mine) == len(theirs) == 1:
             (theirs_only,), (mine_only,) = theirs.values(), mine.values()
             pairs.append(_Pair(key, theirs_only, mine_only, same_settings=False))
@@ -134,20 +137,22 @@ def _as_begun(
 ) -> Mapping[str, list[RunSummary]]:
     """Runs that never began, whose device nobody knows, as repeats of those with their settings."""
     begun = {runs[0].settings: configuration for configuration, runs in theirs.items()}
-    found: dict[str, list[RunSummary]] = defaultdict(list)
+    by_configuration: dict[str, list[RunSummary]] = defaultdict(list)
     for configuration, runs in mine.items():
         never_began = configuration == runs[0].settings
-        found[begun.get(configuration, configuration) if never_began else configuration] += runs
-    return found
+        by_configuration[
+            begun.get(configuration, configuration) if never_began else configuration
+        ] += runs
+    return by_configuration
 
 
 def _by_key(runs: Sequence[RunSummary]) -> Mapping[_Key, Mapping[str, list[RunSummary]]]:
     """Runs by what they are, then by their settings."""
-    found: dict[_Key, dict[str, list[RunSummary]]] = defaultdict(lambda: defaultdict(list))
+    by_key: dict[_Key, dict[str, list[RunSummary]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         key = _Key(run.job, run.variant or "", run.nodes, run.gpus_per_node)
-        found[key][run.configuration or ""].append(run)
-    return found
+        by_key[key][run.configuration or ""].append(run)
+    return by_key
 
 
 def _changes(pair: _Pair, threshold: float) -> list[Change]:
@@ -163,13 +168,13 @@ def _changes(pair: _Pair, threshold: float) -> list[Change]:
 
 def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     """Quantity -> run -> what it measured; only done runs count."""
-    found: dict[str, dict[str, Measure]] = defaultdict(dict)
+    measured: dict[str, dict[str, Measure]] = defaultdict(dict)
     for run in runs:
         if run.state == "done":
             for quantity, sample in quantities(run).items():
                 if sample.mean > 0:
-                    found[quantity][run.run] = sample
-    return dict(found)
+                    measured[quantity][run.run] = sample
+    return dict(measured)
 
 
 def _has_ended(runs: Sequence[RunSummary]) -> bool:
@@ -184,18 +189,18 @@ def _change(
     threshold: float,
 ) -> Change:
     first, second = _over_runs(before), _over_runs(now)
-    found = ratio(second, first)
+    times = ratio(second, first)
     return Change(
         **pair.key._asdict() | {"variant": pair.key.variant or None},
         quantity=quantity,
         before=_side(before, first),
         now=_side(now, second),
-        change=found.mean - 1,
-        interval=_less_one(found.interval),
-        p=found.p,
-        over=_over(found, is_repeated=[len(before) > 1, len(now) > 1]),
+        change=times.mean - 1,
+        interval=_less_one(times.interval),
+        p=times.p,
+        over=_over(times, is_repeated=[len(before) > 1, len(now) > 1]),
         same_settings=pair.same_settings,
-        outcome=_outcome(found, threshold),
+        outcome=_outcome(times, threshold),
     )
 
 
@@ -210,9 +215,9 @@ def _failure(pair: _Pair, quantity: str, before: Mapping[str, Measure]) -> Chang
     )
 
 
-def _over(found: Ratio, *, is_repeated: Sequence[bool]) -> Over | None:
-    if found.over != "runs":
-        return found.over
+def _over(times: Ratio, *, is_repeated: Sequence[bool]) -> Over | None:
+    if times.over != "runs":
+        return times.over
     return "repeats" if all(is_repeated) else "repeats of one side"
 
 
@@ -231,12 +236,12 @@ def _less_one(interval: Interval | None) -> Interval | None:
     return interval and Interval(low=interval.low - 1, high=interval.high - 1)
 
 
-def _outcome(found: Ratio, threshold: float) -> Outcome:
-    if not differs(found):
+def _outcome(times: Ratio, threshold: float) -> Outcome:
+    if not differs(times):
         return "not distinguishable"
-    if abs(found.mean - 1) <= threshold:
+    if abs(times.mean - 1) <= threshold:
         return "within threshold"
-    return "slower" if found.mean < 1 else "faster"
+    return "slower" if times.mean < 1 else "faster"
 
 
 _HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"

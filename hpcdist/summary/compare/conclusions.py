@@ -51,18 +51,23 @@ def conclusions(comparison: Comparison) -> list[str]:
     baseline = comparison.variants[0]
     if baseline.samples_per_s is None:
         return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
-    told = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
-    counts = Counter(sentence for sentences in told for sentence in sentences)
-    shared = [one for one in counts if counts[one] > 1 and one.startswith(_OF_ALL)]
-    own = [[one for one in sentences if one not in shared] for sentences in told]
-    found = [" ".join(sentences) for sentences in (*own, shared) if sentences]
-    return [*found, *_two_loops(comparison.variants)]
+    all_sentences = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
+    counts = Counter(sentence for sentences in all_sentences for sentence in sentences)
+    shared = [
+        sentence for sentence in counts if counts[sentence] > 1 and sentence.startswith(_OF_ALL)
+    ]
+    own = [
+        [sentence for sentence in sentences if sentence not in shared]
+        for sentences in all_sentences
+    ]
+    paragraphs = [" ".join(sentences) for sentences in (*own, shared) if sentences]
+    return [*paragraphs, *_two_loops(comparison.variants)]
 
 
 def _two_loops(variants: Sequence[VariantSummary]) -> Iterator[str]:
     """Say so where variants differ in the loop that trains, not only in how it is spread."""
     if {"train", "lightning"} <= {variant.workload for variant in variants}:
-        names = [shown(one.name) for one in variants if one.workload == "lightning"]
+        names = [shown(variant.name) for variant in variants if variant.workload == "lightning"]
         yield (
             f"{', '.join(names)}: trained by Lightning's loop, the others by that of hpcdist; a "
             "difference in speed between them is also one of the two loops."
@@ -73,10 +78,14 @@ def headline(comparison: Comparison) -> str | None:
     """Name the fastest variant; None where that cannot be said."""
     baseline = comparison.variants[0]
     name = shown(baseline.name)
-    told = [one for one in comparison.variants[1:] if one.speedup and not one.is_without_its_gpus]
-    if not told or baseline.samples_per_s is None:
+    candidates = [
+        variant
+        for variant in comparison.variants[1:]
+        if variant.speedup and not variant.is_without_its_gpus
+    ]
+    if not candidates or baseline.samples_per_s is None:
         return None
-    best = max(told, key=_times)
+    best = max(candidates, key=_times)
     if _times(best) < 1 + WORTH_SAYING:
         return f"None is faster than {name}."
     if best.speedup and differs(best.speedup) is False:
@@ -94,9 +103,9 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
     lost = run.losses if run else None
     if lost is None:
         return
-    if told := _where(lost):
-        yield f"{lost.nodes} x {lost.gpus_per_node}: {told}"
-    yield from (f"{one[0].upper()}{one[1:]}." for one in lost.advice)
+    if losses := _where(lost):
+        yield f"{lost.nodes} x {lost.gpus_per_node}: {losses}"
+    yield from (f"{advice[0].upper()}{advice[1:]}." for advice in lost.advice)
 
 
 def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
@@ -111,17 +120,19 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     sd = variant.speedup.sd if variant.speedup.over == "runs" else None
     spread = "" if sd is None else f" ± {sd:.2f}"
     times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
-    told = [f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."]
+    sentences = [
+        f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."
+    ]
     if sd is None:
-        told.append(_ONCE)
+        sentences.append(_ONCE)
     elif sd > _UNSURE * variant.speedup.mean:
-        told.append(
+        sentences.append(
             "The repeats differ so much that this is a guess: something else ran there, or the "
             "runs are too short."
         )
     if sd is not None and differs(variant.speedup) is False:
-        told.append("The two are not distinguishable in speed, with 95 % confidence.")
-    return [*told, *_why(variant, baseline)]
+        sentences.append("The two are not distinguishable in speed, with 95 % confidence.")
+    return [*sentences, *_why(variant, baseline)]
 
 
 def _where(lost: Losses) -> str:
@@ -130,8 +141,8 @@ def _where(lost: Losses) -> str:
         if lost.largest is None:
             return ""
         percents = _percents(lost.shares)
-        known = {part: percents[part] for part in SHARES if part not in _KEPT}
-        return f"of its time {_told(lost.lost, known, 'is not computing')}."
+        to_win = {part: percents[part] for part in SHARES if part not in _KEPT}
+        return f"of its time {_told(lost.lost, to_win, 'is not computing')}."
     whole = 1 - lost.efficiency
     if whole < WORTH_SAYING or lost.largest is None:
         return ""
@@ -149,7 +160,7 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     who = _who(variant.lost, variant.straggler)
     return [
         f"Of its time {_losses(variant.lost)}.{who}{_computing(variant)}",
-        *(f"{one[0].upper()}{one[1:]}." for one in variant.advice),
+        *(f"{advice[0].upper()}{advice[1:]}." for advice in variant.advice),
         *_shared_cpus(variant, baseline),
     ]
 
@@ -175,11 +186,13 @@ def _percents(shares: Mapping[str, float]) -> dict[str, int]:
 
 def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
     """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
-    found = sorted((part for part in percents if percents[part] > 0), key=lambda part: -lost[part])
-    told = [part for part in found if lost[part] > WORTH_SAYING]
+    largest_first = sorted(
+        (part for part in percents if percents[part] > 0), key=lambda part: -lost[part]
+    )
+    listed = [part for part in largest_first if lost[part] > WORTH_SAYING]
     in_all = sum(percents.values())
-    text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in told)
-    rest = in_all - sum(percents[part] for part in told)
+    text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in listed)
+    rest = in_all - sum(percents[part] for part in listed)
     if rest > 0:
         text += f", {rest} % all else"
     elif rest < 0:
@@ -213,7 +226,7 @@ def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[
     if variant.num_cpus >= variant.ideal * baseline.num_cpus:
         return
     more = variant.num_cpus / baseline.num_cpus
-    mine, theirs = (number_of(one.num_cpus or 0, "CPU") for one in (variant, baseline))
+    mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (variant, baseline))
     most = "could be faster" if more <= 1 else f"could be more than {more:.3g} times as fast"
     yield f"{_NO_GPU} with {mine}, where {shown(baseline.name)} had {theirs}, nothing {most}."
 

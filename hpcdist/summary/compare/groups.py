@@ -79,7 +79,7 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         comparisons.append(comparison)
         speedups.update(zip(map(id, runs), own, strict=True))
         alike = _alike(run for run in runs if _why_left_out(run) is None)
-        within += [_group(one) for one in alike if _is_of_sizes(one, comparison.baseline)]
+        within += [_group(group) for group in alike if _is_of_sizes(group, comparison.baseline)]
     groups: list[Group] = []
     for runs in jobs.values():
         alike = _alike(run for run in runs if _why_left_out(run) is None)
@@ -216,20 +216,20 @@ def _rate(run: MeasuredRun) -> float:
 
 def _why_unlike(group: _Alike, main: _Alike) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
-    if any(run is one for run in group.baseline for one in main.runs):
+    if any(run is other_run for run in group.baseline for other_run in main.runs):
         return None  # it is compared with the same
     other = main.runs[0].figures.run
     differences = _differences(group.runs[0].conditions, main.runs[0].conditions)
-    shown = "; ".join(differences[:_SHOWN_DIFFERENCES])
+    listed = "; ".join(differences[:_SHOWN_DIFFERENCES])
     more = len(differences) - _SHOWN_DIFFERENCES
-    return f"{shown} in {other}" + (f" (and {more} more)" if more > 0 else "")
+    return f"{listed} in {other}" + (f" (and {more} more)" if more > 0 else "")
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     strategies = mine.get("strategy"), theirs.get("strategy")
     mine, theirs = compared_conditions(mine), compared_conditions(theirs)
     if mine == theirs:
-        mine, theirs = ({"strategy": one} for one in strategies)
+        mine, theirs = ({"strategy": strategy} for strategy in strategies)
     return [
         f"{key} is {_shown(mine.get(key))}, but {_shown(theirs.get(key))}"
         for key in sorted(mine.keys() | theirs.keys())
@@ -301,8 +301,8 @@ def _whole_batch(run: MeasuredRun) -> float | str | None:
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:
-    known = [value for value in values if value]
-    return len(known) == len(values) > 0 and max(known) <= (1 + _SAME_BATCH) * min(known)
+    positive = [value for value in values if value]
+    return len(positive) == len(values) > 0 and max(positive) <= (1 + _SAME_BATCH) * min(positive)
 
 
 _FREE = (
@@ -334,8 +334,8 @@ def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
 
     Equal conditions are mostly one object, which is looked at once.
     """
-    known = {id(conditions): conditions for conditions in runs}
-    digests = {key: _digests(conditions) for key, conditions in known.items()}
+    by_identity = {id(conditions): conditions for conditions in runs}
+    digests = {key: _digests(conditions) for key, conditions in by_identity.items()}
     return [digests[id(conditions)] for conditions in runs]
 
 
@@ -346,6 +346,8 @@ def _digests(conditions: Mapping[str, Any]) -> Digests:
 
 def _digest(conditions: Mapping[str, Any]) -> str:
     fixed = compared_conditions(conditions) | {"strategy": conditions.get("strategy")}
-    known = {key: value for key, value in fixed.items() if key not in _FREE and value is not None}
-    text = json.dumps(known, sort_keys=True, default=str)
+    compared = {
+        key: value for key, value in fixed.items() if key not in _FREE and value is not None
+    }
+    text = json.dumps(compared, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -48,8 +48,8 @@ class Size(NamedTuple):
 
 def size_of(runs: Sequence[RunFigures], num_devices: int) -> Size:
     """Average the repeats."""
-    found = [run.parts_s for run in runs if run.parts_s]
-    parts_s = {part: mean(one[part] for one in found) for part in SHARES}
+    parts_of = [run.parts_s for run in runs if run.parts_s]
+    parts_s = {part: mean(parts[part] for parts in parts_of) for part in SHARES}
     return Size(runs, num_devices, parts_s, mean(map(overall_rate, runs)))
 
 
@@ -83,20 +83,20 @@ def alone(size: Size) -> Losses:
 def common_straggler(runs: Sequence[RunFigures]) -> Straggler | None:
     """Return who held the others up in every run; on other hosts each time, it is the rank's own
     work."""
-    found = [run.straggler for run in runs]
-    if not found or any(one is None for one in found):
+    per_run = [run.straggler for run in runs]
+    if not per_run or any(straggler is None for straggler in per_run):
         return None
-    known = [one for one in found if one is not None]
-    if len({(one.rank, one.node) for one in known}) != 1:
+    stragglers = [straggler for straggler in per_run if straggler is not None]
+    if len({(straggler.rank, straggler.node) for straggler in stragglers}) != 1:
         return None
-    hosts = {one.host for one in known}
+    hosts = {straggler.host for straggler in stragglers}
     return Straggler(
-        rank=known[0].rank,
-        node=known[0].node,
-        host=known[0].host if len(hosts) == 1 else None,
-        longer_s=mean(one.longer_s for one in known),
-        slowest_in=sum(one.slowest_in for one in known),
-        stretches=sum(one.stretches for one in known),
+        rank=stragglers[0].rank,
+        node=stragglers[0].node,
+        host=stragglers[0].host if len(hosts) == 1 else None,
+        longer_s=mean(straggler.longer_s for straggler in stragglers),
+        slowest_in=sum(straggler.slowest_in for straggler in stragglers),
+        stretches=sum(straggler.stretches for straggler in stragglers),
     )
 
 

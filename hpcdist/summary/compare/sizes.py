@@ -63,7 +63,9 @@ def repeats_by_run(runs: Mapping[str, RunFigures], groups: Iterable[Group]) -> d
     repeats: dict[str, Repeats] = {}
     for group in groups:
         sizes = by_size(runs[run] for run in group.runs)
-        baseline = next((one for one in sizes.values() if one[0].run in group.baseline), None)
+        baseline = next(
+            (theirs for theirs in sizes.values() if theirs[0].run in group.baseline), None
+        )
         for theirs in sizes.values():
             if (summary := _repeats(theirs, None if theirs is baseline else baseline)) is not None:
                 repeats.update(dict.fromkeys((run.run for run in theirs), summary))

@@ -89,26 +89,26 @@ def _in_mlflows_words(uri: str) -> Iterator[None]:
 
 def _experiment(client: MlflowClient, job: str) -> str:
     name = shown(job)
-    found = client.get_experiment_by_name(name)
-    return client.create_experiment(name) if found is None else found.experiment_id
+    experiment = client.get_experiment_by_name(name)
+    return client.create_experiment(name) if experiment is None else experiment.experiment_id
 
 
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
     export = make_export(run)
     id_tag = run.run.replace("'", "")  # searches have no way to quote it
     query = f"tags.`{_RUN_TAG}` = '{id_tag}'"
-    known = client.search_runs([experiment], query, max_results=1)
-    if not known:
+    imported = client.search_runs([experiment], query, max_results=1)
+    if not imported:
         start = _ms(export.created_s)
         tags = {_RUN_TAG: id_tag}
         _log(client, client.create_run(experiment, start, tags, run.run), export)
         return "new"
     # It had ended when it was imported, and was imported whole: the state comes last.
-    is_whole = known[0].data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
+    is_whole = imported[0].data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
     if not is_whole:
-        _log(client, known[0], export)
+        _log(client, imported[0], export)
         return "updated"
-    return "updated" if _log_figures(client, known[0], run) else "unchanged"
+    return "updated" if _log_figures(client, imported[0], run) else "unchanged"
 
 
 def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> bool:
@@ -159,10 +159,10 @@ def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[M
         key = _metric_name(name)
         there = set()
         if key in tracked.data.metrics:
-            known = client.get_metric_history(tracked.info.run_id, key)
-            there = {(metric.value, metric.timestamp, metric.step) for metric in known}
+            points_there = client.get_metric_history(tracked.info.run_id, key)
+            there = {(metric.value, metric.timestamp, metric.step) for metric in points_there}
         wanted = [(point.value, _ms(point.time_s), point.step) for point in points]
-        metrics += [Metric(key, *one) for one in wanted if one not in there]
+        metrics += [Metric(key, *point) for point in wanted if point not in there]
     return metrics
 
 
@@ -173,7 +173,7 @@ def _metric_name(name: str) -> str:
 
 
 def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
-    known = {
+    tags = {
         "mlflow.source.type": "JOB",
         "mlflow.source.name": run.job,
         "mlflow.user": spec.user,
@@ -186,7 +186,7 @@ def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
         "hpcdist.variant": run.variant,
         _STATE_TAG: run.state or "unknown",
     }
-    return {key: shown(value) for key, value in known.items() if isinstance(value, str)}
+    return {key: shown(value) for key, value in tags.items() if isinstance(value, str)}
 
 
 def _status(run: RunSummary) -> str:

@@ -86,8 +86,8 @@ def final_figures(run: RunSummary) -> dict[str, float]:
         "final/restarts": run.restarts,
         "final/queue_wait_s": accounting.queue_wait_s if accounting else None,
     }
-    known = {name: float(value) for name, value in figures.items() if value is not None}
-    return {name: value for name, value in known.items() if abs(value) < _LARGEST}
+    numbers = {name: float(value) for name, value in figures.items() if value is not None}
+    return {name: value for name, value in numbers.items() if abs(value) < _LARGEST}
 
 
 Setting = str | float | bool
@@ -179,7 +179,7 @@ def _rates(attempt: Attempt) -> dict[int, float]:
 
 
 def _spans(record: RankRecord) -> Spans:
-    return timing.to_spans([one for one in record.windows if one.steps and one.wall_s])
+    return timing.to_spans([window for window in record.windows if window.steps and window.wall_s])
 
 
 def _usage_points(path: Path, attempt: Attempt, reached: int) -> Iterator[tuple[str, Point]]:
@@ -210,7 +210,7 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, S
         if isinstance(value, Mapping):
             yield from _flat(value, f"{key}.")
         elif isinstance(value, list):
-            is_of_texts = all(isinstance(one, str) for one in value)
+            is_of_texts = all(isinstance(item, str) for item in value)
             items = starred_args(value) if is_of_texts else value
             yield key, json.dumps(items, ensure_ascii=False, default=str)
         elif isinstance(value, str):
@@ -263,9 +263,12 @@ def _used(windows: Sequence[UsageWindow]) -> dict[str, float]:
         "max_gpu_memory_bytes": (max, [gpu.memory_bytes.max for gpu in gpus if gpu.memory_bytes]),
         # Of a part of the nodes the sum is not that of the run.
         "cpus_busy": (math.fsum, cpus if len(cpus) == len(windows) else []),
-        "max_memory_bytes": (max, [one.memory_bytes.max for one in windows if one.memory_bytes]),
+        "max_memory_bytes": (
+            max,
+            [window.memory_bytes.max for window in windows if window.memory_bytes],
+        ),
     }
-    return {name: join(known) for name, (join, known) in values.items() if known}
+    return {name: join(numbers) for name, (join, numbers) in values.items() if numbers}
 
 
 def need_package(extra: str) -> None:

@@ -44,12 +44,12 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
 def _unique(name: str, taken: set[str]) -> str:
     """Copies of one run may be in a summary."""
     number = 1
-    found = name
-    while found in taken:
+    unique = name
+    while unique in taken:
         number += 1
-        found = f"{name}-{number}"
-    taken.add(found)
-    return found
+        unique = f"{name}-{number}"
+    taken.add(unique)
+    return unique
 
 
 def _encode(history: History, run: RunSummary, settings: Mapping[str, Setting]) -> bytes:

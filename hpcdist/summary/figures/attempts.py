@@ -78,24 +78,24 @@ def list_attempts(
     record: RunRecord, attempts: dict[int, list[RankFigures]]
 ) -> list[AttemptSummary]:
     """Describe each attempt; the run's verdict is that of the last one."""
-    found = []
+    summaries = []
     for number in sorted({*attempts, *record.attempts}):
-        known = record.attempts.get(number, AttemptRecord())
+        attempt = record.attempts.get(number, AttemptRecord())
         begun = [f.first_step for f in attempts.get(number, []) if f.first_step is not None]
-        verdict = known.verdict
+        verdict = attempt.verdict
         if verdict is None and record.verdict and record.verdict.attempt == number:
             verdict = record.verdict
-        found.append(
+        summaries.append(
             AttemptSummary(
                 attempt=number,
-                life=known.life,
+                life=attempt.life,
                 first_step=min(begun, default=None),
                 last_step=largest(figures.last_step for figures in attempts.get(number, [])),
                 kind=verdict.kind if verdict else None,
                 message=verdict.message if verdict else None,
             )
         )
-    return found
+    return summaries
 
 
 _HOUR_S = 3600.0
@@ -218,16 +218,16 @@ def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
     if not bests:
         return None
     best = bests[-1].accuracy
-    found = next((test for test in bests if test.accuracy >= target), None)
-    if found is None:
+    first = next((test for test in bests if test.accuracy >= target), None)
+    if first is None:
         return TimeToAccuracy(target=target, is_reached=False, best=best)
     return TimeToAccuracy(
         target=target,
         is_reached=True,
         best=best,
-        time_s=found.time_s,
-        step=found.step,
-        epoch=found.epoch,
+        time_s=first.time_s,
+        step=first.step,
+        epoch=first.epoch,
     )
 
 
@@ -236,7 +236,7 @@ def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
     for run in measured:
         if run.bests and run.figures.state == "done":
             bests.setdefault(_compared_as(run), []).append(run.bests[-1].accuracy)
-    return {name: _rounded(min(found)) for name, found in bests.items()}
+    return {name: _rounded(min(accuracies)) for name, accuracies in bests.items()}
 
 
 def _compared_as(run: MeasuredRun) -> str:
@@ -262,8 +262,11 @@ def _of_lowest_rank(attempts: Mapping[int, Sequence[RankFigures]]) -> list[RankF
 
 def _in_order(attempts: Sequence[RankFigures]) -> list[Tested]:
     """The tests that count, their times from the first step of the run on."""
-    spans = [(one.stepping_s or 0.0, one.ended_s or one.stepping_s or 0.0) for one in attempts]
-    last_steps = last_counting_steps([one.first_step or 0 for one in attempts])
+    spans = [
+        (attempt.stepping_s or 0.0, attempt.ended_s or attempt.stepping_s or 0.0)
+        for attempt in attempts
+    ]
+    last_steps = last_counting_steps([attempt.first_step or 0 for attempt in attempts])
     return [
         test._replace(time_s=offset_s + max(0.0, test.time_s - begin_s))
         for figures, (begin_s, _), offset_s, last_step in zip(

@@ -137,13 +137,13 @@ def place_run(
 ) -> MeasuredRun:
     """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
     overrules."""
-    found = measured.figures
+    alone = measured.figures
     figures = msgspec.structs.replace(
-        found,
+        alone,
         path=str(path),
-        state=found.state or state,
+        state=alone.state or state,
         accounting=accounting,
-        cost=with_accounting(found.cost, accounting),
+        cost=with_accounting(alone.cost, accounting),
     )
     return msgspec.structs.replace(measured, figures=figures)
 
@@ -159,9 +159,9 @@ def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
 
 def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
     """Nodes, ranks per node and world size: those that ran, or else those asked for."""
-    asked = record.facts.resources
-    nodes = largest(figures.start.num_nodes for figures in ranks) or asked.nodes
-    gpus = largest(_gpus(figures.start) for figures in ranks) or asked.gpus
+    requested = record.facts.resources
+    nodes = largest(figures.start.num_nodes for figures in ranks) or requested.nodes
+    gpus = largest(_gpus(figures.start) for figures in ranks) or requested.gpus
     world_size = largest(figures.start.world_size for figures in ranks) or nodes * gpus
     return nodes, gpus, world_size
 
@@ -233,9 +233,9 @@ def _merge(ranks: Iterable[RankFigures]) -> StepTotals:
 
 def _phase_s(totals: StepTotals) -> dict[str, float]:
     """Mean seconds per step by phase, in the order of a step, then what is in none of them."""
-    known = [phase for phase in PHASES if phase in totals.phases_s]
+    usual = [phase for phase in PHASES if phase in totals.phases_s]
     unknown = sorted(totals.phases_s.keys() - set(PHASES))
-    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in (*known, *unknown)}
+    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in (*usual, *unknown)}
     other_s = totals.sum_s / totals.steps - sum(phase_s.values())
     return {**phase_s, OTHER: max(0.0, other_s)}
 
@@ -263,22 +263,22 @@ def _final(ranks: Sequence[RankFigures]) -> Final:
 def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
     """Attempts after the first, by whichever of the folder, the events and the verdict knows."""
     seen = [figures.attempt for figures in ranks]
-    told = record.verdict.restarts if record.verdict else 0
-    return max([0, record.newest_attempt, told, *seen])
+    by_verdict = record.verdict.restarts if record.verdict else 0
+    return max([0, record.newest_attempt, by_verdict, *seen])
 
 
 def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterator[AttemptSpan]:
     """Every attempt whose begin and end are known, by the clock of node 0, where the lowest rank
     is: clocks of other nodes may differ by minutes."""
     for number in sorted({*attempts, *record.attempts}):
-        known = record.attempts.get(number, AttemptRecord())
+        attempt = record.attempts.get(number, AttemptRecord())
         lowest = min(attempts.get(number, []), key=lambda figures: figures.rank, default=None)
-        begin_s = known.begin_s or (lowest.start.time_s if lowest else None)
-        ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, known)]
+        begin_s = attempt.begin_s or (lowest.start.time_s if lowest else None)
+        ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, attempt)]
         end_s = max((time_s for time_s in ends if time_s is not None), default=None)
         if begin_s is not None and end_s is not None:
             yield AttemptSpan(
-                life=known.life or 0,
+                life=attempt.life or 0,
                 begin_s=begin_s,
                 stepping_s=lowest.stepping_s if lowest else None,
                 worked_until_s=_worked_there_until_s(attempts[number], lowest) if lowest else None,
@@ -294,9 +294,9 @@ def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> 
     return max((time_s for time_s in own if time_s is not None), default=None)
 
 
-def _verdict_s(record: RunRecord, number: int, known: AttemptRecord) -> float | None:
-    if known.verdict is not None:
-        return known.verdict.time_s
+def _verdict_s(record: RunRecord, number: int, attempt: AttemptRecord) -> float | None:
+    if attempt.verdict is not None:
+        return attempt.verdict.time_s
     is_last = record.verdict is not None and record.verdict.attempt == number
     return record.verdict.time_s if record.verdict and is_last else None
 

@@ -166,7 +166,7 @@ def _add_pauses(parts: dict[str, float], ranks: Sequence[StepTotals], pauses: Pa
     step time already."""
     if pauses.saves_s > 0:
         step_s = [totals.sum_s / totals.steps for totals in ranks]
-        longer_s = [min(pauses.saves_s, max(0.0, one - step_s[pauses.saver])) for one in step_s]
+        longer_s = [min(pauses.saves_s, max(0.0, own_s - step_s[pauses.saver])) for own_s in step_s]
         weights = [totals.steps for totals in ranks]
         in_steps_s = sum(map(_product, longer_s, weights)) / sum(weights)
         _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
@@ -197,23 +197,23 @@ def held_up_by(attempts: dict[int, list[RankFigures]], world_size: int) -> HeldU
     """Compare the ranks in the stretches of all attempts in which every rank recorded steps."""
     if world_size < 2:
         return HeldUp()
-    found: list[Stretch] = []
+    stretches: list[Stretch] = []
     places: list[Place] = []
     totals = StepTotals()
     for number in sorted(attempts):
         stepped = [figures for figures in attempts[number] if figures.spans]
         if len(stepped) >= world_size:
             stepped.sort(key=lambda figures: figures.rank)
-            found += cut([figures.spans for figures in stepped])
+            stretches += cut([figures.spans for figures in stepped])
             places = [_place(figures) for figures in stepped]
             for figures in stepped:
                 totals.steps += figures.totals.steps
                 totals.sum_s += figures.totals.sum_s
-    if not found:
+    if not stretches:
         return HeldUp()
     step_s = totals.sum_s / totals.steps
-    straggler = find_straggler(found, places, step_s)
-    return HeldUp(rotating_s=rotating_s(found), straggler=straggler)
+    straggler = find_straggler(stretches, places, step_s)
+    return HeldUp(rotating_s=rotating_s(stretches), straggler=straggler)
 
 
 def parts_of_run(attempts: dict[int, list[RankFigures]], held_up: HeldUp) -> dict[str, float]:
@@ -224,7 +224,7 @@ def parts_of_run(attempts: dict[int, list[RankFigures]], held_up: HeldUp) -> dic
         for figures in ranks:
             by_rank[figures.rank].append(figures.totals)
             saves_s[figures.rank] += figures.saves_s
-    totals = {rank: _merged(found) for rank, found in by_rank.items()}
+    totals = {rank: _merged(own) for rank, own in by_rank.items()}
     stepped = [rank for rank in sorted(totals) if totals[rank].steps]
     saver = max(stepped, key=lambda rank: saves_s[rank])
     num_steps = max(1, _num_steps(attempts))
@@ -245,12 +245,12 @@ def _place(figures: RankFigures) -> Place:
     return Place(figures.rank, figures.start.node, figures.start.host)
 
 
-def _merged(found: Sequence[StepTotals]) -> StepTotals:
-    if len(found) == 1:
-        return found[0]
+def _merged(own: Sequence[StepTotals]) -> StepTotals:
+    if len(own) == 1:
+        return own[0]
     totals = StepTotals()
-    for one in found:
-        totals.merge(one)
+    for other in own:
+        totals.merge(other)
     return totals
 
 

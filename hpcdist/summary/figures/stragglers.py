@@ -112,7 +112,7 @@ def _are_whole(spans: Spans, marks: Sequence[tuple[int, float]], steps: float) -
     done = list(map(sub, spans.last_steps, spans.first_steps))
     if sum(done) == spans.last_steps[-1] - spans.first_steps[0]:
         return [True] * (len(marks) - 1)
-    return [abs(found - steps) < _SAME_STEPS for found in _between(marks, done)]
+    return [abs(num_steps - steps) < _SAME_STEPS for num_steps in _between(marks, done)]
 
 
 def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
@@ -145,19 +145,19 @@ def _find_rank(
     stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
 ) -> Straggler | None:
     by_stretch = [dict(enumerate(stretch.own_s)) for stretch in stretches]
-    found = _slowest(by_stretch, by_stretch)
-    if found is None:
+    slowest = _slowest(by_stretch, by_stretch)
+    if slowest is None:
         return None
-    longer_s = mean([_longer(stretch.own_s, found.key) for stretch in stretches])
+    longer_s = mean([_longer(stretch.own_s, slowest.key) for stretch in stretches])
     if longer_s < _LEAST_SHARE * step_s:
         return None
-    place = places[found.key]
+    place = places[slowest.key]
     return Straggler(
         rank=place.rank,
         node=place.node,
         host=place.host,
         longer_s=longer_s,
-        slowest_in=found.num_slowest,
+        slowest_in=slowest.num_slowest,
         stretches=len(stretches),
     )
 
@@ -175,25 +175,27 @@ def _find_node(
         return None
     fastest = [_per_node(stretch, ranks_of, min) for stretch in stretches]
     slowest = [_per_node(stretch, ranks_of, max) for stretch in stretches]
-    found = _slowest(fastest, slowest)
-    if found is None:
+    held_up_most = _slowest(fastest, slowest)
+    if held_up_most is None:
         return None
-    others = [index for node, ranks in ranks_of.items() if node != found.key for index in ranks]
+    others = [
+        index for node, ranks in ranks_of.items() if node != held_up_most.key for index in ranks
+    ]
     longer_s = mean(
         [
-            mean([one.own_s[index] for index in ranks_of[found.key]])
-            - lower_median([one.own_s[index] for index in others])
-            for one in stretches
+            mean([stretch.own_s[index] for index in ranks_of[held_up_most.key]])
+            - lower_median([stretch.own_s[index] for index in others])
+            for stretch in stretches
         ]
     )
     if longer_s < _LEAST_SHARE * step_s:
         return None
     return Straggler(
         rank=None,
-        node=found.key,
-        host=places[ranks_of[found.key][0]].host,
+        node=held_up_most.key,
+        host=places[ranks_of[held_up_most.key][0]].host,
         longer_s=longer_s,
-        slowest_in=found.num_slowest,
+        slowest_in=held_up_most.num_slowest,
         stretches=len(stretches),
     )
 

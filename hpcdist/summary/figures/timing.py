@@ -153,9 +153,9 @@ def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
     by_rank: dict[int, list[int]] = {}
     for ranks in attempts:
         for place, spans in enumerate(ranks):
-            found = by_rank.setdefault(place, [0, 0])
-            found[0] += sum(spans.samples)
-            found[1] += sum(spans.last_steps) - sum(spans.first_steps)
+            sums = by_rank.setdefault(place, [0, 0])
+            sums[0] += sum(spans.samples)
+            sums[1] += sum(spans.last_steps) - sum(spans.first_steps)
     return sum(samples / steps for samples, steps in by_rank.values()) or None
 
 
@@ -286,8 +286,8 @@ def warm_up_length(times_s: Sequence[float]) -> int:
     most = min(num // _MOST_SHARE, num - _FEWEST_LEFT)
     if most < 2:
         return min(1, max(0, num - 1))
-    found = _least_error(times_s, most)
-    return found if found > 1 and _is_slower(times_s[1:found], times_s[found:]) else 1
+    length = _least_error(times_s, most)
+    return length if length > 1 and _is_slower(times_s[1:length], times_s[length:]) else 1
 
 
 def _least_error(times_s: Sequence[float], most: int) -> int:
@@ -297,7 +297,7 @@ def _least_error(times_s: Sequence[float], most: int) -> int:
     rest = [time_s - shift_s for time_s in times_s[most + 1 :]]
     total, squares = sum(rest), sum([value * value for value in rest])
     num = len(rest)
-    found, least = most, math.inf
+    length, least = most, math.inf
     for index in range(most, 0, -1):
         value = times_s[index] - shift_s
         total += value
@@ -305,8 +305,8 @@ def _least_error(times_s: Sequence[float], most: int) -> int:
         num += 1
         error = (squares - total * total / num) / (num * num)
         if error <= least + slack:  # of equal ones the fewest
-            found, least = index, error
-    return found
+            length, least = index, error
+    return length
 
 
 def _is_slower(early_s: Sequence[float], rest_s: Sequence[float]) -> bool:

@@ -102,12 +102,12 @@ class SummaryCache:
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_uid != os.getuid():
                     return {}
-                found = msgspec.msgpack.decode(file.read(), type=_Folder)
+                folder = msgspec.msgpack.decode(file.read(), type=_Folder)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return {}
         with contextlib.suppress(OSError):
             os.utime(path)  # used now: what was not used for longest is dropped first
-        return found.runs if (found.version, found.path) == (self._version, runs) else {}
+        return folder.runs if (folder.version, folder.path) == (self._version, runs) else {}
 
     def _write(self, runs: str, entries: Mapping[str, Entry], wanted: set[str]) -> None:
         ordered = sorted(entries, key=lambda name: name not in wanted)
@@ -125,14 +125,14 @@ class SummaryCache:
 
     def _shrink(self) -> None:
         """Drop the files that were not used for longest, until the rest is small enough."""
-        found = []
+        caches = []
         for entry in os.scandir(self.folder):
             if entry.name.endswith(_SUFFIX):
                 with contextlib.suppress(OSError):  # another summary dropped it
                     stat = entry.stat()
-                    found.append((stat.st_mtime_ns, stat.st_size, entry.path))
+                    caches.append((stat.st_mtime_ns, stat.st_size, entry.path))
         num_bytes = 0
-        for _, size, path in sorted(found, reverse=True):
+        for _, size, path in sorted(caches, reverse=True):
             num_bytes += size
             if num_bytes > _MOST_BYTES:
                 with contextlib.suppress(OSError):
@@ -168,15 +168,15 @@ def take_fingerprint(run: Run) -> Fingerprint:
     digest = hashlib.blake2b(digest_size=16)
     event_bytes = 0
     changed_ns = 0
-    for name, found in _files(str(run.path)):
+    for name, stat in _files(str(run.path)):
         digest.update(f"{name}\0".encode(errors="surrogateescape"))
-        if found is None:
+        if stat is None:
             continue
-        times = (found.st_mtime_ns, found.st_ctime_ns)
-        digest.update(b"%d %d %d %d\n" % (found.st_size, found.st_ino, *times))
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        digest.update(b"%d %d %d %d\n" % (stat.st_size, stat.st_ino, *times))
         changed_ns = max(changed_ns, *times)
         if name.startswith("events/"):
-            event_bytes += found.st_size
+            event_bytes += stat.st_size
     return Fingerprint(digest.digest(), event_bytes, changed_ns / 1e9)
 
 
@@ -186,8 +186,8 @@ def code_version() -> str:
     package = Path(__file__).parents[2]
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*.py")):
-        found = path.stat()
-        digest.update(b"%s %d %d\n" % (os.fsencode(path), found.st_size, found.st_mtime_ns))
+        stat = path.stat()
+        digest.update(b"%s %d %d\n" % (os.fsencode(path), stat.st_size, stat.st_mtime_ns))
     return f"{__version__} {digest.hexdigest()}"
 
 
@@ -195,8 +195,8 @@ def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
     """Path in the run directory, and what is there."""
     for name in _SMALL_FILES:
         yield name, _stat(f"{folder}/{name}")
-    for name, found in _entries(f"{folder}/events"):
-        yield f"events/{name}", found
+    for name, stat in _entries(f"{folder}/events"):
+        yield f"events/{name}", stat
     for attempt in _names(f"{folder}/attempts"):
         yield f"attempts/{attempt}", None
         for name in _ATTEMPT_FILES:

@@ -81,9 +81,9 @@ def read_nodes(run: Run) -> Iterator[NodeRecord]:
 
 def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
     """Read one file of a node."""
-    found, faults = _read_events(path)
+    events, faults = _read_events(path)
     return NodeRecord(
-        node=node, attempt=attempt, begins=found["node"], windows=found["usage"], faults=faults
+        node=node, attempt=attempt, begins=events["node"], windows=events["usage"], faults=faults
     )
 
 
@@ -102,20 +102,20 @@ def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
 
 def read_rank(path: Path, *, rank: int, attempt: int) -> RankRecord:
     """Read one event file of a rank."""
-    found, faults = _read_events(path)
+    events, faults = _read_events(path)
     return RankRecord(
         rank=rank,
         attempt=attempt,
-        starts=found["start"],
-        resumes=found["resume"],
-        windows=found["steps"],
-        evaluations=found["evaluate"],
-        epochs=found["epoch"],
-        saves=found["checkpoint"],
-        memories=found["memory"],
-        notes=found["note"],
-        ends=found["end"],
-        measurements={kind: found[kind] for kind in BENCHMARK_EVENTS},
+        starts=events["start"],
+        resumes=events["resume"],
+        windows=events["steps"],
+        evaluations=events["evaluate"],
+        epochs=events["epoch"],
+        saves=events["checkpoint"],
+        memories=events["memory"],
+        notes=events["note"],
+        ends=events["end"],
+        measurements={kind: events[kind] for kind in BENCHMARK_EVENTS},
         faults=faults,
     )
 

@@ -38,7 +38,7 @@ def search_runs(folder: Path) -> Found:
     foreign: list[Run] = []
     seen = {_identity(str(folder))}
     for path in _other_entries(folder):
-        below = [Run(Path(found)) for found in _walk(path, _DEEPEST, seen)]
+        below = [Run(Path(run)) for run in _walk(path, _DEEPEST, seen)]
         nested += below
         if not below:
             foreign.append(Run(Path(path)))
@@ -53,9 +53,9 @@ def search_named(runs: Path, names: Sequence[str]) -> Found:
     """
     if not names:
         return search_runs(runs)
-    found = [_search_name(runs, name) for name in names]
-    by_path = {run.path: run for part in found for run in part.runs}
-    return Found(list(by_path.values()), [run for part in found for run in part.foreign])
+    searches = [_search_name(runs, name) for name in names]
+    by_path = {run.path: run for part in searches for run in part.runs}
+    return Found(list(by_path.values()), [run for part in searches for run in part.foreign])
 
 
 def _search_name(runs: Path, name: str) -> Found:
@@ -64,13 +64,13 @@ def _search_name(runs: Path, name: str) -> Found:
     except RunNotFoundError:
         if not os.path.isdir(name):
             raise
-    found = search_runs(Path(name).absolute())
-    if not found.runs:
+    search = search_runs(Path(name).absolute())
+    if not search.runs:
         raise RunNotFoundError(
             f"there is no run in {name}",
             hint="a run is a folder with spec.json; name one, or a folder that holds some",
         )
-    return found
+    return search
 
 
 def _other_entries(folder: Path) -> list[str]:
