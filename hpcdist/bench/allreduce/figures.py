@@ -28,11 +28,11 @@ _LEAST_PAIRS = 3  # of two, either could be the slow one
 _SHOWN_PAIRS = 3
 
 
-class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="collective"):
-    """All-reduces of one size over all ranks; without a size where an older version wrote it."""
+class SizeFigures(Struct, frozen=True, kw_only=True):
+    """All-reduces of one size; times are those of the slowest rank."""
 
     bytes: Count = 0
-    ranks: Annotated[int, Meta(ge=1)] = 1
+    """0 where an older version wrote the event, without a size."""
     iterations: Count = 0
     mean_time_s: Seconds = 0.0
     median_time_s: Seconds = 0.0
@@ -40,12 +40,19 @@ class Collective(Struct, frozen=True, kw_only=True, tag_field="event", tag="coll
     min_time_s: Seconds = 0.0
     algorithm_bytes_per_s: PerSecond = 0.0
     bus_bytes_per_s: PerSecond = 0.0
-    dtype: str | None = None
     checked: bool = False
+    """The sums were checked, and are right."""
+
+
+class Collective(SizeFigures, frozen=True, kw_only=True, tag_field="event", tag="collective"):
+    """The event of all-reduces of one size over all ranks."""
+
+    ranks: Annotated[int, Meta(ge=1)] = 1
+    dtype: str | None = None
 
 
 class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair"):
-    """All-reduces between two nodes."""
+    """The event of all-reduces between two nodes."""
 
     nodes: tuple[int, int]
     hosts: tuple[str, str]
@@ -53,21 +60,6 @@ class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair")
     mean_time_s: Seconds
     median_time_s: Seconds
     alone: bool = False
-
-
-class SizeFigures(Struct, frozen=True, kw_only=True):
-    """All-reduces of one size; times are those of the slowest rank."""
-
-    bytes: int
-    iterations: int
-    mean_time_s: float
-    median_time_s: float
-    p95_time_s: float
-    min_time_s: float
-    algorithm_bytes_per_s: float
-    bus_bytes_per_s: float
-    checked: bool
-    """The sums were looked at, and are right."""
 
 
 class PairFigures(Struct, frozen=True, kw_only=True):

@@ -129,8 +129,8 @@ class _AllreduceRank(BenchmarkRank):
         """Measure all sizes, then all pairs."""
         if self.context.world_size == 1:
             self.context.note(
-                "one rank sends nothing, and what is measured is the cost of a call: "
-                "measure with more --nodes or --gpus"
+                "a single rank sends nothing, so this measures only the cost of a call: "
+                "use more --nodes or --gpus"
             )
         rounds = self._rounds()
         self._planned = len(self._sizes) + len(rounds)
@@ -219,7 +219,7 @@ class _AllreduceRank(BenchmarkRank):
         fitting, too_large = room.split_by_room(self.setting.sizes, rooms[least])
         place = self._places[least]
         why = (
-            f"rank {least} on {place.host} should not use more than {show_bytes(rooms[least])}: "
+            f"rank {least} on {place.host} must not use more than {show_bytes(rooms[least])}: "
             f"{show_bytes(place.free_bytes)} are free there, for "
             f"{self._num_sharing(place)} of the ranks"
         )
@@ -227,7 +227,7 @@ class _AllreduceRank(BenchmarkRank):
             raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
         if too_large and self.context.rank == 0:
             left_out = ", ".join(map(show_binary, too_large))
-            self.context.note(f"left out for want of memory: {left_out}; {why}")
+            self.context.note(f"left out for lack of memory: {left_out}; {why}")
         return fitting
 
     def _room(self, place: _Place) -> int:

@@ -106,9 +106,9 @@ def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
     if not unclear:
         return
     worst = max(spread(cell) for series in unclear.values() for cell in series)
-    what = "How many workers are best" if _is_compared(unclear) else "How fast loading is"
+    what = "The best number of workers" if _is_compared(unclear) else "The speed of loading"
     yield (
-        f"{what} cannot be told{_with(unclear, named=named)}: the passes differ by "
+        f"{what} is unclear{_with(unclear, named=named)}: the passes differ by "
         f"{show_percent(worst)} (sd). Run it again."
     )
 
@@ -178,7 +178,7 @@ def _on_more(cell: DataloadCell, most: DataloadCell, *, whose: str, cpus: float)
         chance = ", which is within the noise" if ratio > 1 + LEAST_DIFFERENCE else ""
         return (
             f"more workers gain nothing on {whose}: {with_workers(most.setting.workers)} "
-            f"{ratio:.2f} times that{chance}."
+            f"{ratio:.2f} times as fast{chance}."
         )
     if workers < int(cpus):
         return f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
@@ -191,7 +191,7 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
     then = (
         f"the model waits {show_percent(idle)} of the time"
         if idle > 0
-        else "ready before it is wanted"
+        else "ready before the model needs it"
     )
     step_time, batch_time = show_time(step.mean_time_s), show_time(cell.mean_time_s)
     yield f"{whose} takes {step_time}, a batch {batch_time}: {then}."
@@ -199,7 +199,7 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
         batch_s = computing_s(cell) * cell.setting.batch_size * cell.ranks / cell.cpus
         together_s = max(cell.mean_time_s, step.mean_time_s + batch_s)
         yield (
-            "both, measured alone, want the same CPUs: together a step takes about "
+            "both, measured alone, need the same CPUs: together a step takes about "
             f"{show_time(together_s)}."
         )
 
@@ -225,7 +225,7 @@ def _on_first(cell: DataloadCell) -> Iterator[str]:
 _TEMPERATURES = {
     "cold": ", with files that came from storage",
     "warm": ", though its files were in memory already",
-    "unknown": "; whether its files were in memory cannot be told here",
+    "unknown": "; this file system does not show whether its files were in memory",
 }
 
 
@@ -359,7 +359,7 @@ def _would_help(
         if setting.device_transform is not True:
             yield (
                 "device_transform",
-                "data.device_transform=true has GPUs do them, of which most are there for batches.",
+                "data.device_transform=true does them on GPUs, which can do most of them.",
             )
     if name in {"collate", "hand_over"} and setting.handover == "float32":
         yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
@@ -399,11 +399,11 @@ def _on_choice(key: str, same: Sequence[DataloadCell]) -> str:
     slow, fast = same[0], same[-1]
     own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
     if any(map(is_unclear, same)):
-        return f"cannot be told, the passes differ by {show_percent(max(map(spread, same)))} (sd)"
+        return f"unclear, as the passes differ by {show_percent(max(map(spread, same)))} (sd)"
     if not is_faster(fast, slow):
-        return f"{own} and {other} load alike, all else as above"
+        return f"{own} and {other} load equally fast, all else being equal"
     ratio = fast.images_per_s / slow.images_per_s
-    return f"{own} loads {ratio:.2f} times as much as {other}, all else as above"
+    return f"{own} loads {ratio:.2f} times as much as {other}, all else being equal"
 
 
 def shortened(text: str, width: int = _WIDTH) -> str:

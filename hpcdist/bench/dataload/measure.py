@@ -13,11 +13,11 @@ from torch import Tensor
 
 from hpcdist.bench.dataload.figures import Passes, Setting, Temperature
 from hpcdist.bench.dataload.sources import Batches, Source, forget, temperature
+from hpcdist.bench.ranks import BenchmarkRank
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, epoch_order
 from hpcdist.job.spec import Model, TimedModel, Train
 from hpcdist.machine.memory import proportional_bytes
-from hpcdist.rank.context import RankContext
 
 LEAST_PASSES = 2
 """Passes of a turn at least, where the job wants so many: a single one has no spread."""
@@ -57,29 +57,32 @@ def fit(wanted: Effort, *, batch_time_s: float, time_s: float) -> Effort:
     return Effort(passes=passes, batches=max(1, min(wanted.batches, batches)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Pass:
+    time_s: float
+    first_s: float
+    """Until its first batch."""
+    worker_bytes: int | None
+
+
 class Way:
     """One way of loading, which is measured in one turn or more; workers live as long as a turn."""
 
     def __init__(
         self,
-        context: RankContext,
+        rank: BenchmarkRank,
         source: Source,
         setting: Setting,
         *,
         seed: int,
-        each: Callable[[], None],
         should_stop: Callable[[], bool],
-        largest: Callable[[float], float],
     ) -> None:
-        """`each` is called after every batch, `should_stop` before every pass that counts;
-        `largest` waits for all ranks, and gives the largest of what they say.
-        """
-        self._context = context
+        """`should_stop` is called before every pass that counts, equally often by all ranks."""
+        context = rank.context
+        self._rank = rank
         self._source = source
         self._device = torch.device(context.device)
-        self._each = each
         self._should_stop = should_stop
-        self._largest = largest
         self._shape = Shape(
             num_samples=len(source),
             batch_size=setting.batch_size,
@@ -104,16 +107,16 @@ class Way:
         first_files, number = self._forget_files(effort, time_s)
         self._meet()
         begun_s = time.perf_counter()
-        with self._source.open(self._context) as batches:
+        with self._source.open(self._rank.context) as batches:
             first = self._pass(batches, number, weigh=True, begun_s=begun_s)
-            batch_time_s = self._largest(first.time_s / number)
+            batch_time_s = self._rank.largest(first.time_s / number)
             effort = fit(
                 Effort(passes=effort.passes, batches=self._batches or effort.batches),
                 batch_time_s=batch_time_s,
                 time_s=time_s * (1 - _FIRST_SHARE),
             )
             self._batches = effort.batches  # later turns have passes of the same length at most
-            timed: list[Timed] = []
+            timed: list[_Pass] = []
             while len(timed) < effort.passes and not self._should_stop():
                 timed.append(self._pass(batches, effort.batches))
         return Passes(
@@ -129,11 +132,11 @@ class Way:
         batches = -(-_STAGE_IMAGES // self._shape.batch_size)
         self._warm_up(batches)
         self._meet()
-        return self._source.stages(self._own_indices(batches), self._each)
+        return self._source.stages(self._own_indices(batches), self._rank.alive)
 
     def _warm_up(self, batches: int) -> None:
         """Load what the first image loads: libraries, and pages of memory."""
-        self._source.stages(self._own_indices(batches)[:2], self._each)
+        self._source.stages(self._own_indices(batches)[:2], self._rank.alive)
 
     def _own_indices(self, batches: int) -> list[int]:
         order, shares = self._shape.order(batches, self._number), self._shape.shares(batches)
@@ -144,7 +147,7 @@ class Way:
         number = first_batches(
             effort.batches,
             distinct=self._shape.distinct_batches,
-            batch_time_s=self._largest(sum(self._stages_s.values())) * self._shape.batch_size,
+            batch_time_s=self._rank.largest(sum(self._stages_s.values())) * self._shape.batch_size,
             time_s=time_s * _FIRST_SHARE,
         )
         paths = self._source.paths(self._own_indices(number))
@@ -157,28 +160,42 @@ class Way:
     def _pass(
         self,
         batches: Batches,
-        number: int,
+        num_batches: int,
         *,
         weigh: bool = False,
         begun_s: float | None = None,
-    ) -> Timed:
+    ) -> _Pass:
+        """Load so many batches up to the device, in an order that no other pass has.
+
+        With `weigh` the workers' memory is measured before the last batch, which the time does not
+        contain. `begun_s` is when the time began, by time.perf_counter; by default ranks begin
+        together.
+        """
         if begun_s is None:
             self._meet()
-        timed = time_pass(
-            batches,
-            self._shape,
-            self._device,
-            num_batches=number,
-            number=self._number,
-            weigh=weigh,
-            each=self._each,
-            begun_s=begun_s,
-        )
+        order = self._shape.order(num_batches, self._number)
+        shares = self._shape.shares(num_batches)
+        begin_s = time.perf_counter() if begun_s is None else begun_s
+        first_s, paused_s, worker_bytes = 0.0, 0.0, None
+        loading = batches.epoch(order, shares, self._number)
+        with closing(loading) as loaded:  # type: ignore[type-var]
+            for done, batch in enumerate(loaded, start=1):
+                batches.bring(batch)
+                if done == 1:
+                    first_s = time.perf_counter() - begin_s
+                if weigh and done == max(1, num_batches - 1):
+                    pause_s = time.perf_counter()
+                    worker_bytes = _memory_per_worker()
+                    paused_s = time.perf_counter() - pause_s
+                self._rank.alive()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         self._number += 1
-        return timed
+        time_s = time.perf_counter() - begin_s - paused_s
+        return _Pass(time_s=time_s, first_s=first_s, worker_bytes=worker_bytes)
 
     def _meet(self) -> None:
-        self._largest(0.0)
+        self._rank.largest(0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,53 +233,7 @@ class Shape:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Timed:
-    """A pass."""
-
-    time_s: float
-    first_s: float
-    """Until its first batch."""
-    worker_bytes: int | None
-
-
-def time_pass(
-    batches: Batches,
-    shape: Shape,
-    device: torch.device,
-    *,
-    num_batches: int,
-    number: int,
-    weigh: bool,
-    each: Callable[[], None],
-    begun_s: float | None = None,
-) -> Timed:
-    """Load so many batches up to the device.
-
-    `number` chooses the order; `weigh` measures the workers' memory before the last batch, which
-    the time is without; `each` is called after each batch; `begun_s` is when the
-    time begins, by time.perf_counter.
-    """
-    order, shares = shape.order(num_batches, number), shape.shares(num_batches)
-    begin_s = time.perf_counter() if begun_s is None else begun_s
-    first_s, paused_s, worker_bytes = 0.0, 0.0, None
-    with closing(batches.epoch(order, shares, number)) as loaded:  # type: ignore[type-var]
-        for done, batch in enumerate(loaded, start=1):
-            batches.bring(batch)
-            if done == 1:
-                first_s = time.perf_counter() - begin_s
-            if weigh and done == max(1, num_batches - 1):
-                pause_s = time.perf_counter()
-                worker_bytes = memory_per_worker()
-                paused_s = time.perf_counter() - pause_s
-            each()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    time_s = time.perf_counter() - begin_s - paused_s
-    return Timed(time_s=time_s, first_s=first_s, worker_bytes=worker_bytes)
-
-
-def memory_per_worker() -> int | None:
+def _memory_per_worker() -> int | None:
     """Return the mean memory of this process's workers, shared pages counted in part; None without.
 
     Workers are the processes that multiprocessing has started, by whatever method.

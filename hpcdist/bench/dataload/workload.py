@@ -159,13 +159,11 @@ class _DataloadRank(BenchmarkRank):
         from hpcdist.bench.dataload.measure import Way
 
         way = Way(
-            self.context,
+            self,
             self._sources.source(combination.data),
             combination.setting,
             seed=self._job.dataload.seed,
-            each=self.alive,
             should_stop=self._is_stopping,
-            largest=self.largest,
         )
         self._ways[combination.setting] = way
         return way

@@ -139,7 +139,7 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
         return f"{title} is faster than single with {listed} per batch, but not with {largest:,}."
     best = max(comparisons, key=_gain)
     if _is_unsure(best):
-        return f"{title} cannot be told from single: {_at_best(best)}{_UNSURE}"
+        return f"{title} cannot be distinguished from single: {_at_best(best)}{_UNSURE}"
     return f"{title} is never faster than single: {_at_best(best)}{_why_never(best)}"
 
 
@@ -217,7 +217,7 @@ def _why_never(best: Comparison) -> str:
             f"{name} {show_percent(time_s / parallel.mean_time_s)}"
             for name, time_s in parallel.parts_s.items()
         )
-        return f"Of its time go to {listed}."
+        return f"Parts of its time: {listed}."
     share = math.ceil(parallel.batch_size / parallel.devices)
     saved = max(0.0, 1 - 1 / _gain(best))
     return (

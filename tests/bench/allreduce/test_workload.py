@@ -59,7 +59,7 @@ def test_one_rank_is_told_that_it_sends_nothing(submit_job):
     launched = submit_job("allreduce", *SMALL, "allreduce.sizes=[1024]")
     assert launched.verdict().state == "done", launched.everything_said()
     (note,) = events_of(launched, "note")
-    assert note["message"].startswith("one rank sends nothing")
+    assert note["message"].startswith("a single rank sends nothing")
 
 
 def test_a_slow_node_is_found_by_its_pairs_which_are_measured_again(submit_job):
@@ -175,5 +175,5 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told(submit_job):
     # One rank may fill half of what the job is given; more cannot be known before it starts.
     launched.wait(lambda: events_of(launched, "note") if launched.run.event_file(0).exists() else 0)
     note = events_of(launched, "note")[0]
-    assert note["message"].startswith("left out for want of memory: 200,000,000 B; rank 0 on ")
+    assert note["message"].startswith("left out for lack of memory: 200,000,000 B; rank 0 on ")
     launched.verdict()

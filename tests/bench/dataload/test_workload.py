@@ -75,7 +75,7 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     told = to_json(summary)[0]["loading"]
     assert len(told["cells"]) == 4
     first = told["conclusions"][0]
-    assert re.search(r"images/s with transform|cannot be told", first)
+    assert re.search(r"images/s with transform|is unclear", first)
     file = io.StringIO()
     print_summary(summary, Console(file=file, width=160))
     assert file.getvalue().startswith(f"dataload: {first}"[:60])
@@ -198,7 +198,7 @@ def test_a_data_set_in_memory_and_a_model_whose_step_is_timed(submit_job):
     cells = events_of(launched, "loading")
     assert {cell["first_files"] for cell in cells} == {"memory"}
     assert {cell["batches"] for cell in cells} == {300}  # of 179 or 89 that there are
-    assert re.search(r"bottleneck|cannot be told", launched.everything_said())
+    assert re.search(r"bottleneck|is unclear", launched.everything_said())
 
 
 def test_a_data_set_in_memory_is_transformed_with_and_without_workers(submit_job):

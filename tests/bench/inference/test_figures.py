@@ -93,12 +93,14 @@ def test_a_form_that_never_wins_is_explained_by_what_sharing_saved():
 def test_a_form_that_never_wins_is_explained_by_its_own_parts_where_they_are_known():
     parts_s = {"replicate": 0.02, "scatter": 0.004, "gather": 0.002}
     sentence = concluded({512: 40.0}, parts_s=parts_s)
-    assert sentence.endswith("Of its time go to replicate 50 %, scatter 10 %, gather 5 %.")
+    assert sentence.endswith("Parts of its time: replicate 50 %, scatter 10 %, gather 5 %.")
 
 
 def test_calls_that_differ_too_much_to_tell_are_no_reason_to_say_never():
     sentence = concluded({512: 17.0}, sd_ms=60.0)
-    assert sentence.startswith("data_parallel (2 devices) cannot be told from single: at its best")
+    assert sentence.startswith(
+        "data_parallel (2 devices) cannot be distinguished from single: at its best"
+    )
     assert "inference.repeats" in sentence
     # Less noise, in which half of the ideal gain would have been seen.
     assert "is never faster than single" in concluded({512: 30.0}, sd_ms=10.0)
