@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdist.job.program_text import OF_EACH_RANK, Change, Event, Import, Place, read_program
 
@@ -80,8 +82,7 @@ _NEEDS_DYNAMO = (b"DistributedDataParallel", b"fully_shard", b"FullyShardedDataP
 """Names whose first use imports torch._dynamo, which takes as long as torch itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True, kw_only=True):
     """A package that each rank imports itself, and the change that is the reason."""
 
     package: str
@@ -114,13 +115,12 @@ class LeftOut:
         return f"write the value out, or set {name} where you submit: export {name}=..."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preload:
+class Preload(Struct, frozen=True, kw_only=True):
     """The imports before the fork."""
 
-    steps: list[Change | str] = field(default_factory=list)
+    steps: list[Change | str] = []
     """Changes of the environment, and the modules that are imported in it, in order."""
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[LeftOut] = []
 
     @property
     def modules(self) -> list[str]:

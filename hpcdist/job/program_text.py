@@ -20,10 +20,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 OF_EACH_RANK = frozenset(
     (
@@ -82,8 +83,7 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """The place of a statement."""
 
     file: Path
@@ -93,8 +93,7 @@ class Place:
         return f"{self.file.name}, line {self.line}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A variable of the environment is set or removed."""
 
     name: str | None
@@ -107,8 +106,7 @@ class Change:
     place: Place
 
 
-@dataclass(frozen=True, kw_only=True)
-class Import:
+class Import(Struct, frozen=True, kw_only=True):
     """A module is imported that is neither the user's own nor of the standard library."""
 
     module: str
@@ -119,12 +117,11 @@ class Import:
 Event: TypeAlias = Change | Import
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
+class Program(Struct, frozen=True, kw_only=True):
     """The imports of a program, and the variables that it sets, in order."""
 
-    events: list[Event] = field(default_factory=list)
-    sources: list[bytes] = field(default_factory=list)
+    events: list[Event] = []
+    sources: list[bytes] = []
     """The user's files that were read."""
 
 
