@@ -88,9 +88,9 @@ class RunFailedError(HpcdistError):
         return self.verdict.traceback
 
     def __str__(self) -> str:
-        told = self.remote_traceback
+        traceback = self.remote_traceback
         where = f"rank {self.rank} on {self.host}"
-        return self.message if told is None else f"{self.message}\n\nin {where}:\n{told}"
+        return self.message if traceback is None else f"{self.message}\n\nin {where}:\n{traceback}"
 
 
 class SchedulerError(HpcdistError):

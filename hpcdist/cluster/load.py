@@ -144,10 +144,10 @@ def shipped_names() -> list[str]:
 
 def shipped_file(name: str) -> str:
     """The text of a file; ProfileError with the nearest names where there is none of the name."""
-    known = shipped_names()
-    if name not in known:
-        near = nearest(name, known)
-        listed = f"those that ship are {', '.join(nearest_first(name, known))}"
+    names = shipped_names()
+    if name not in names:
+        near = nearest(name, names)
+        listed = f"those that ship are {', '.join(nearest_first(name, names))}"
         raise ProfileError(
             f"no profile called {name!r} comes with hpcdist",
             hint=f"did you mean {near}? {listed}" if near else listed,
@@ -267,18 +267,18 @@ def _interpreter(python: str, folder: Path) -> str:
 
 
 def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
-    known = _profile_names(files)
-    asked = [
+    names = _profile_names(files)
+    choices = [
         ("", name),
         (f"{CLUSTER_VARIABLE}: ", os.environ.get(CLUSTER_VARIABLE) or None),
         *((f"{file.shown}: default: ", file.default) for file in files),
     ]
-    for origin, wanted in asked:
+    for origin, wanted in choices:
         if wanted is not None:
-            if wanted not in known:
-                raise _unknown(wanted, origin, known, files)
+            if wanted not in names:
+                raise _unknown(wanted, origin, names, files)
             return wanted
-    return known[0] if len(known) == 1 else None
+    return names[0] if len(names) == 1 else None
 
 
 def _profile_names(files: Sequence[ProfileFile]) -> list[str]:
@@ -286,7 +286,7 @@ def _profile_names(files: Sequence[ProfileFile]) -> list[str]:
 
 
 def _unknown(
-    name: str, origin: str, known: Sequence[str], files: Sequence[ProfileFile]
+    name: str, origin: str, names: Sequence[str], files: Sequence[ProfileFile]
 ) -> ProfileError:
     message = f"{origin}there is no cluster called {name!r}"
     ships = name in shipped_names()
@@ -297,8 +297,8 @@ def _unknown(
             hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
             f"`hpcdist cluster {how}` makes one",
         )
-    near = nearest(name, known)
-    listed = f"clusters are {', '.join(nearest_first(name, known)) or 'none'}"
+    near = nearest(name, names)
+    listed = f"clusters are {', '.join(nearest_first(name, names)) or 'none'}"
     where = f"in {' and '.join(file.shown for file in files)}"
     if ships:
         where += f"; `hpcdist cluster copy {name}` prints the one that comes with hpcdist"

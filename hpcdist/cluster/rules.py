@@ -178,9 +178,9 @@ LSF_KEYS = {
 def lsf_problems(section: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the mistakes in the section, whose values have the right types."""
     yield from _options(section.get("options", []))
-    for key, known in _PLACES.items():
+    for key, places in _PLACES.items():
         if (text := section.get(key)) is not None:
-            yield from _template(f"lsf.{key}", text, known)
+            yield from _template(f"lsf.{key}", text, places)
     if section.get("gpu") is not None and section.get("gpu_rusage") is not None:
         yield (
             "lsf.gpu_rusage",
@@ -223,16 +223,16 @@ def _options(options: list[str]) -> Iterator[Problem]:
         )
 
 
-def _template(key: str, text: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    places = " and ".join(f"{{{name}}}" for name in known)
+def _template(key: str, text: str, places: tuple[str, ...]) -> Iterator[Problem]:
+    shown_places = " and ".join(f"{{{name}}}" for name in places)
     if not text.strip() or not text.isprintable():
         yield key, f"is {show(text)}, must be one line of text", f"leave {key} out for its default"
         return
     for name in placeholders(text):
-        if name not in known:
-            yield key, f"is {show(text)}, with {{{name}}}", f"what is filled in is {places}"
+        if name not in places:
+            yield key, f"is {show(text)}, with {{{name}}}", f"what is filled in is {shown_places}"
     if has_stray_brace(text):
-        yield key, f"is {show(text)}, with a brace that has no other", f"write {places}"
+        yield key, f"is {show(text)}, with a brace that has no other", f"write {shown_places}"
     if key != "lsf.launcher" and ('"' in text or "\\" in text):
         yield key, f"is {show(text)}, which stands in quotes in the script", 'remove " and \\'
 

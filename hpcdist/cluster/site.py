@@ -139,8 +139,8 @@ def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> 
 
 def _lsf(options: LsfOptions) -> Iterator[str]:
     """The keys that differ from what holds without them."""
-    told, usual = msgspec.to_builtins(options), msgspec.to_builtins(LsfOptions())
-    other = {key: value for key, value in told.items() if value != usual[key]}
+    values, usual = msgspec.to_builtins(options), msgspec.to_builtins(LsfOptions())
+    other = {key: value for key, value in values.items() if value != usual[key]}
     if other:
         yield "    lsf:  # as LSF tells; see the site's documentation"
         yield from (f"      {key}: {json.dumps(value)}" for key, value in other.items())

@@ -232,7 +232,7 @@ def plan_preload(
         if isinstance(event, Change):
             plan.change(event)
         elif _package(event.module) in PRELOADED_PACKAGES:
-            if not any(one in shadowed for one in _BRINGS.get(_package(event.module), ())):
+            if not any(brought in shadowed for brought in _BRINGS.get(_package(event.module), ())):
                 plan.load(event)
         elif _package(event.module) not in _LIGHT:
             plan.load_any(event)
@@ -295,7 +295,7 @@ class _Plan:
             self._meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
             self._import(module)
         left_out = [self._why_left_out(package) for package in self._named]
-        return Preload(steps=self._steps, left_out=[one for one in left_out if one is not None])
+        return Preload(steps=self._steps, left_out=[left for left in left_out if left is not None])
 
     def _bring(self, module: str, place: Place, *, is_certain: bool) -> None:
         package = _package(module)
@@ -307,8 +307,8 @@ class _Plan:
         elif package in self._loaded:
             self._import(module)
         else:
-            for one in brought:  # in the ranks it is imported here, in the environment of here
-                self._import(one)
+            for part in brought:  # in the ranks it is imported here, in the environment of here
+                self._import(part)
 
     def _meet(self, packages: Iterable[str], place: Place | None, *, is_certain: bool) -> None:
         """Packages are imported, those before that the others import."""
@@ -337,7 +337,7 @@ class _Plan:
         return next((change for change in changes if package in readers(change.name)), None)
 
     def _why_left_out(self, package: str) -> LeftOut | None:
-        for one in (package, *_BRINGS.get(package, ())):
-            if one in self._left_out:
-                return replace(self._left_out[one], package=package)
+        for name in (package, *_BRINGS.get(package, ())):
+            if name in self._left_out:
+                return replace(self._left_out[name], package=package)
         return None

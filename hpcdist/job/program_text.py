@@ -20,7 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -286,7 +286,7 @@ class _Reader:
         """Follow functions that are never mentioned: they may be called all the same. What those of
         own modules import is left to the ranks."""
         events = self.program.events
-        for node, file in [one for functions in self._functions.values() for one in functions]:
+        for node, file in list(chain(*self._functions.values())):
             before = len(events)
             self._waiting.append((node, file))
             self._run_waiting()

@@ -92,8 +92,8 @@ def claim(uuids: Sequence[str]) -> list[socket.socket]:
             held.append(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             held[-1].bind(_claim_name(uuid))
     except OSError:
-        for one in held:
-            one.close()
+        for claimed in held:
+            claimed.close()
         raise
     return held
 

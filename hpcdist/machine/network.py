@@ -85,12 +85,12 @@ def interface_of(ip: str) -> str | None:
     """The interface that has an address; None where none has."""
     if ipaddress.ip_address(ip).is_loopback:
         return loopback_interface()
-    return next((one.interface for one in local_addresses() if one.ip == ip), None)
+    return next((address.interface for address in local_addresses() if address.ip == ip), None)
 
 
 def loopback_interface() -> str:
     """Name of the loopback interface: lo, on all but exotic systems."""
-    return next((one.interface for one in local_addresses() if one.is_loopback), "lo")
+    return next((address.interface for address in local_addresses() if address.is_loopback), "lo")
 
 
 def network_key() -> str:
