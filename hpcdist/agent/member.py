@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import time
 from collections import deque
@@ -253,13 +252,10 @@ class Member:
             self._heed(notice)
 
     def _read_notes(self, leader: Leader) -> None:
-        """Heed what started the agents: it may know more than reaches this one."""
+        """Tell of hosts on which no agent could be started."""
         for note in self._notes.new():
-            if "signal" not in note:
-                sentence = f"no agent could be started there: {note['said']}"
-                leader.coordinator.on_unreachable(note["node"], note["host"], sentence)
-            elif notice := self.notices.of_signal(signal.Signals[note["signal"]]):
-                self._heed(notice)
+            sentence = f"no agent could be started there: {note.said}"
+            leader.coordinator.on_unreachable(note.node, note.host, sentence)
 
     def _heed(self, notice: Warned | Cancelled | LimitReached) -> None:
         """The job will be ended; a warning is told later where the coordinator is not known yet."""

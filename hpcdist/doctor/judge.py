@@ -1,4 +1,4 @@
-"""From what the doctor's job left to findings; pure.
+"""Findings from the evidence that the doctor's job left; pure.
 
 Each check is proven by what the job wrote. The first that is not is where the job failed, and gets
 the reason; of what would have come after it nothing is known.
@@ -25,7 +25,7 @@ _OF_BASH = re.compile(r"(?:slurm_script|\.lsbatch/\S+): (.+)")
 
 
 def judge(evidence: Evidence, cluster: ClusterProfile, *, asks_for_gpus: bool) -> list[Finding]:
-    """One finding per check, in the order in which a job meets what they check."""
+    """Return one finding per check, in the order in which a job meets what they check."""
     checks: dict[str, Callable[[], Finding | None]] = {
         "shared folder": lambda: _folder(evidence),
         "setup lines": lambda: _setup(evidence, cluster),
@@ -65,7 +65,7 @@ def _reason(evidence: Evidence) -> str:
 
 
 def _folder(evidence: Evidence) -> Finding | None:
-    """A node has seen it where its agent wrote, or where the scheduler put a log from there."""
+    """Judge the folder: a node has seen it where its agent wrote, or its log is there."""
     name = "shared folder"
     wrote = {seen.node for seen in evidence.nodes} | evidence.logs.keys()
     missing = [node for node in range(evidence.num_nodes) if node not in wrote]
@@ -105,7 +105,7 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
 
 
 def _first_of_bash(lines: list[str]) -> str:
-    """What bash itself said of the script, without the path of the scheduler's copy of it."""
+    """Return what bash itself said of the script, without the path of the scheduler's copy."""
     said = (_OF_BASH.search(line) for line in lines)
     return next((found[1] for found in said if found), "")
 
@@ -196,7 +196,7 @@ def _interface(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
 
 
 def _offers_only_loopback(evidence: Evidence) -> bool:
-    """And other nodes could not use it."""
+    """Return whether node 0 offers nothing that other nodes could use."""
     first = next((seen for seen in evidence.nodes if seen.node == 0), None)
     reached = sum(seen.master_addr is not None for seen in evidence.nodes)
     return (

@@ -35,7 +35,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     num_nodes: int
     ranks_per_node: int
     versions: dict[str, str | None]
-    """Of the machine that submitted."""
+    """Versions on the machine that submitted."""
     verdict: Verdict
     nodes: list[NodeSeen]
     places: list[dict[str, Any]]
@@ -47,7 +47,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     ended: frozenset[int] = frozenset()
     """Nodes on which the agent's process ended in order."""
     scheduler_says: str = ""
-    """Of the job's end."""
+    """What the scheduler says of the job's end."""
 
 
 class NotEndedError(Exception):

@@ -1,4 +1,4 @@
-"""Where a run can go: `base` has the protocol, each folder one scheduler, and
+"""The schedulers: `base` has the protocol, each folder one scheduler, and
 `hpcdist.cluster.schedulers` the table of them."""
 
 from __future__ import annotations

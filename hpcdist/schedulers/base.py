@@ -30,14 +30,14 @@ _DETECTION_TIMEOUT_S = 10.0
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """How a scheduler would run a job: made without any effect."""
+    """A plan of how a scheduler would run a job: made without any effect."""
 
     launch: LaunchPlan
-    """How the ranks are laid out; the agents read it in spec.json."""
+    """The layout of the ranks; the agents read it in spec.json."""
     notes: list[str] = []
-    """What the user should know, one sentence each."""
+    """Sentences that the user should read."""
     cluster: ClusterProfile = ClusterProfile()
-    """How the cluster wants to be asked."""
+    """The profile of the cluster."""
     allocation: str | None = None
     """Id of the allocation in which the job runs at once, as a step; None: it is submitted."""
     step_options: list[str] = []
@@ -45,7 +45,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the job's nodes are to have GPUs."""
+        """Return whether the job's nodes are to have GPUs."""
         return self.launch.device != "cpu" and self.cluster.gpu_request != "none"
 
 
@@ -65,20 +65,20 @@ class Dependency(Struct, frozen=True, kw_only=True):
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """What one script is for: one run, or all runs of an array."""
+    """The target of one script: one run, or all runs of an array."""
 
     name: str
-    """What the scheduler calls the job: the id of the run, or of the sweep."""
+    """The job's name at the scheduler: the id of the run, or of the sweep."""
     folder: Path
     """Takes script.sh, and submitit's files."""
     cwd: str
-    """Where the ranks run."""
+    """The working directory of the ranks."""
     environment: dict[str, str] = {}
     """Variables that say where things are."""
     array_size: int | None = None
     """Number of runs; None: one run, and no array."""
     max_parallel: int | None = None
-    """So many runs of the array at one time; None: as many as there is room for."""
+    """Most runs of the array at one time; None: as many as there is room for."""
     dependencies: list[Dependency] = []
     """All of them must come true."""
     allocation: str | None = None
@@ -108,19 +108,19 @@ class Condition(Struct, frozen=True, kw_only=True):
 
 
 class JobPlace(Struct, frozen=True, kw_only=True):
-    """Which node of its job an agent is."""
+    """An agent's place among the nodes of its job."""
 
     node_rank: int
     num_nodes: int | None = None
     """Nodes of the job; None where the scheduler does not say."""
     host: str
-    """What the scheduler calls the node; its host name where it does not say."""
+    """The scheduler's name of the node; its host name where the scheduler gives none."""
     cpus: int | None = None
     """CPUs that the job has on the node; None where the scheduler does not say."""
 
 
 class Accounting(Struct, frozen=True, kw_only=True):
-    """What a scheduler's books have on a run's job, over all its lives; None where unknown."""
+    """Books of a scheduler on a run's job, over all its lives; None where a value is unknown."""
 
     job_id: str
     state: str
@@ -144,22 +144,22 @@ class Accounting(Struct, frozen=True, kw_only=True):
     max_rss_bytes: int | None = None
     """Largest resident memory of a task, all processes on its node included."""
     cpu_time_s: float | None = None
-    """Of all CPUs together."""
+    """CPU time of all CPUs together."""
     energy_j: float | None = None
-    """Where the site measures it."""
+    """Energy, where the site measures it."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
     """One line of the doctor's."""
 
     name: str
-    """What was checked."""
+    """Name of the check."""
     state: Literal["pass", "warn", "FAIL", "skip"]
     """warn: it works, and may not for long; skip: it does not apply, or could not be looked at."""
     detail: str
-    """What was found."""
+    """The observation, in a sentence or less."""
     advice: str = ""
-    """What to do, where it does not pass."""
+    """Advice, where it does not pass."""
 
 
 def passed(name: str, detail: str) -> Finding:
@@ -183,7 +183,7 @@ def skipped(name: str, detail: str) -> Finding:
 
 
 Task: TypeAlias = Callable[[], Any]
-"""What is executed on every node of a job; it can be pickled."""
+"""A callable that every node of a job executes; it can be pickled."""
 
 
 class Scheduler(ABC):
@@ -192,19 +192,19 @@ class Scheduler(ABC):
     name: ClassVar[str]
     """As in the table."""
     title: ClassVar[str]
-    """What people call it, as in messages: Slurm."""
+    """The name in messages: Slurm."""
     version_command: ClassVar[Sequence[str]] = ()
     """Command that succeeds where the scheduler is there; without one it is never chosen by itself.
     """
     runs_here: ClassVar[bool] = False
     """Runs are processes of this machine: they end with the command that follows them."""
     has_queue: ClassVar[bool] = False
-    """It holds jobs back until others have ended, and goes on when the caller has left."""
+    """Jobs wait until others have ended, and go on when the caller has left."""
     allocation_variable: ClassVar[str | None] = None
     """Variable with the id of the allocation that a shell is in, in which a job can run at once, as
     a step; None: there are no steps."""
     can_requeue: ClassVar[bool] = False
-    """It can start a job again that was stopped before its end."""
+    """The scheduler can start a job again that was stopped before its end."""
     longest_poll_s: ClassVar[float] = 15.0
     """Longest pause between two questions while a run is followed; sites frown upon more."""
 

@@ -1,4 +1,4 @@
-"""Which of the jobs that a batch scheduler knows is a run's, and what is told of runs without one.
+"""Runs and their jobs, for schedulers with a queue: noting, finding and ending them.
 
 Jobs are known by id and name: an id alone may be another job's by now. Of a run whose submission
 was cut short only the name is known, which was planned before.
@@ -15,35 +15,39 @@ import msgspec
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission, SweepPlace
+from hpcdist.runs.verdict import cancelled_verdict
 from hpcdist.schedulers.base import Condition, Target
 
 _STARTING_S = 120.0
 _SETTLE_S = 5.0
 """A scheduler that answers again may have the request before it still."""
 _POLL_S = 0.5
+_GONE_LIMIT_S = 180.0
+"""How long jobs have to end. Slurm's KillWait and UnkillableStepTimeout are 30 s and 60 s where a
+site sets nothing; LSF sends SIGINT, SIGTERM and SIGKILL 10 s after each other."""
 
 
-class KnownJob(Protocol):
-    """One job, or one element of an array, as its scheduler tells of it."""
+class ListedJob(Protocol):
+    """One job, or one element of an array, as its scheduler lists it."""
 
     @property
     def job_id(self) -> str:
-        """As the scheduler writes it, of an element with its place in the array."""
+        """The id as the scheduler writes it, of an element with its place in the array."""
 
     @property
     def name(self) -> str:
-        """What it was called when it was submitted."""
+        """The name that it was submitted with."""
 
     @property
     def task(self) -> str:
-        """Number of its run in the array, from 0 on; empty where there is no array."""
+        """The number of its run in the array, from 0 on; empty where there is no array."""
 
 
-_Job = TypeVar("_Job", bound=KnownJob)
+_Job = TypeVar("_Job", bound=ListedJob)
 
 
 class JobIndex(Generic[_Job]):
-    """Jobs, to find those of any number of runs in."""
+    """Jobs by their ids and names."""
 
     def __init__(self, jobs: Iterable[_Job]) -> None:
         jobs = list(jobs)
@@ -51,19 +55,19 @@ class JobIndex(Generic[_Job]):
         self._by_name = {(job.name, job.task): job for job in jobs}
 
     def find(self, run: Run, submission: Submission | None) -> _Job | None:
-        """The run's job; None where the scheduler does not know it any more, or never did."""
+        """Return the run's job; None where the scheduler does not know it."""
         if submission is None:
             return self._by_name.get(_planned_name(run))
         return self._by_key.get(job_key(submission))
 
 
 def job_key(submission: Submission) -> tuple[str, str]:
-    """Id and name of a run's job."""
+    """Return the id and name of a run's job."""
     return str(submission.job_id), str(submission.job_name)
 
 
 def unsubmitted(run: Run, scheduler: str) -> Condition:
-    """Of a run without submission.json, whose job the scheduler does not know."""
+    """Return the condition of a run without submission.json, whose job is not known."""
     try:
         is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
     except OSError:  # deleted a moment ago
@@ -96,24 +100,38 @@ def note_jobs(
         raise
 
 
-def wait_until_ended(
-    job_ids: Collection[str], living: Callable[[], Collection[str]], *, limit_s: float, hint: str
+def end_jobs(
+    runs: Sequence[Run],
+    job_ids: Collection[str],
+    *,
+    kill: Callable[[Sequence[str]], None],
+    list_living: Callable[[], Collection[str]],
+    hint: str,
 ) -> None:
-    """Ask until none of the jobs is among the living ones; SchedulerError after `limit_s`."""
-    deadline = time.monotonic() + limit_s
-    while job_ids and (left := sorted(set(living()).intersection(job_ids))):
+    """Have `kill` end the jobs of runs, wait until none is among the living ones, and write the
+    runs' verdicts.
+
+    Raises SchedulerError where they do not end, whose hint is `hint`.
+    """
+    for run in runs:
+        run.ask_to_cancel()
+    kill(sorted(job_ids))
+    deadline = time.monotonic() + _GONE_LIMIT_S
+    while job_ids and (left := sorted(set(list_living()).intersection(job_ids))):
         if time.monotonic() > deadline:
             raise SchedulerError(
-                f"jobs {', '.join(left)} have not ended within {limit_s:g} s", hint=hint
+                f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s", hint=hint
             )
         time.sleep(_POLL_S)
+    for run in runs:
+        run.write_verdict(cancelled_verdict())
 
 
 def find_by_name(
     name: str, error: SchedulerError, ask: Callable[[], Sequence[_Job]]
 ) -> _Job | None:
-    """A job of that name, where the submission ended with an error that leaves it open whether
-    there is one; None where there is none.
+    """Return a job of that name, after a submission whose error leaves it open whether there is
+    one; None where there is none.
 
     Raises SubmissionUnclearError where the scheduler does not say.
     """
@@ -135,6 +153,6 @@ def _named(name: str, error: SchedulerError, ask: Callable[[], Sequence[_Job]]) 
 
 
 def _planned_name(run: Run) -> tuple[str, str]:
-    """The name of a run's job, and its task in an array, as they were planned."""
+    """Return the name of a run's job, and its task in an array, as they were planned."""
     place = run.read_sweep_place() or SweepPlace()
     return place.job_name or run.id, "" if place.task is None else str(place.task)

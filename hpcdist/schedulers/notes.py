@@ -1,21 +1,31 @@
-"""Notes for node 0's agent from what started the agents, where no signal or connection tells it."""
+"""Notes for node 0's agent from what started the agents, of hosts on which no agent could start: no
+connection tells of them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
-from typing import Any
+
+import msgspec
 
 NOTES_VARIABLE = "HPCDIST_LAUNCHER_NOTES"
 """Path of the file with the notes, one JSON object per line."""
 
 
-def write_note(**note: Any) -> None:
-    """Add a note: {signal}, or {node, host, said} of a host on which no agent could be started."""
-    with contextlib.suppress(OSError), open(os.environ[NOTES_VARIABLE], "a") as file:
-        file.write(json.dumps(note) + "\n")  # a full disk must not end the writer, and the job
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """A host on which no agent could be started."""
+
+    node: int
+    host: str
+    said: str
+    """The last words of what was to start it."""
+
+
+def write_note(note: Note) -> None:
+    """Add a note; a full disk must not end the writer, and the job."""
+    with contextlib.suppress(OSError), open(os.environ[NOTES_VARIABLE], "ab") as file:
+        file.write(msgspec.json.encode(note) + b"\n")
 
 
 class Notes:
@@ -26,8 +36,8 @@ class Notes:
         self._path = os.environ.pop(NOTES_VARIABLE, None)
         self._offset = 0
 
-    def new(self) -> Iterator[dict[str, Any]]:
-        """Those that have come since the last call; a line that is being written comes later."""
+    def new(self) -> Iterator[Note]:
+        """Yield the notes since the last call; a line that is being written comes later."""
         if self._path is None:
             return
         try:
@@ -38,4 +48,4 @@ class Notes:
             return
         self._offset += len(whole) + len(newline)
         for line in whole.splitlines():
-            yield json.loads(line)
+            yield msgspec.json.decode(line, type=Note)

@@ -75,7 +75,8 @@ def _cancelled(verdict: Verdict) -> Verdict:
 
 
 def _killed(verdict: Verdict) -> Verdict:
-    """Whether it is to come back, only the scheduler knows: the exit code must not ask for it."""
+    """Return the verdict of a kill. Only the scheduler knows whether the job is to come back: the
+    exit code must not ask for it."""
     return msgspec.structs.replace(
         verdict,
         kind="preempted",

@@ -6,8 +6,8 @@ from hpcdist.base.errors import ProfileError, SchedulerError
 from hpcdist.cluster.load import list_profiles, load_profile
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, first_file
-from hpcdist.schedulers.lsf import detect as detect_lsf
-from hpcdist.schedulers.lsf.queues import parse_default_queues, parse_hosts_table
+from hpcdist.schedulers.lsf import site as lsf_site
+from hpcdist.schedulers.lsf.site import parse_default_queues, parse_hosts_table
 from hpcdist.schedulers.slurm import site as slurm_site
 
 SINFO = """\
@@ -197,23 +197,23 @@ MAXIMUM LIMITS:
 
 
 def test_lsf_tells_open_queues_hosts_gpus_and_limits():
-    assert detect_lsf.open_queues(BQUEUES) == ["normal", "gpu"]
+    assert lsf_site.open_queues(BQUEUES) == ["normal", "gpu"]
     assert parse_default_queues("Default Queues:  normal gpu\nX: y\n") == ["normal", "gpu"]
     up = {host.name: host.slots for host in parse_hosts_table(BHOSTS) if host.is_up}
     assert up == {"hosta": 16, "hostb": 32, "hostd": None}
-    gpus = detect_lsf.parse_bhosts_gpu(BHOSTS_GPU)
+    gpus = lsf_site.parse_bhosts_gpu(BHOSTS_GPU)
     assert {host: len(models) for host, models in gpus.items()} == {"hosta": 2, "hostb": 4}
-    assert detect_lsf.run_limit(BQUEUES_LONG) == 1440
-    assert detect_lsf.run_limit("QUEUE: normal\n") is None
+    assert lsf_site.run_limit(BQUEUES_LONG) == 1440
+    assert lsf_site.run_limit("QUEUE: normal\n") is None
 
 
 def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles):
     queues = [
-        detect_lsf.make_queue(
+        lsf_site.make_queue(
             name,
             is_default=name == "normal",
             hosts=[host for host in parse_hosts_table(BHOSTS) if host.is_up],
-            gpus=detect_lsf.parse_bhosts_gpu(BHOSTS_GPU),
+            gpus=lsf_site.parse_bhosts_gpu(BHOSTS_GPU),
             time_limit_min=None,
         )
         for name in ("normal", "gpu")
@@ -236,7 +236,7 @@ def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles
     ids=["no answer", "default", "per task", "per slot, as 9.1 calls it", "not per task"],
 )
 def test_lsf_counts_memory_per_host_unless_its_parameters_say_otherwise(parameters, per):
-    assert detect_lsf.memory_is_per(parameters) == per
+    assert lsf_site.memory_is_per(parameters) == per
 
 
 def test_an_lsf_site_whose_options_are_others_gets_them_in_its_profile(profiles):
@@ -253,5 +253,5 @@ def test_older_lsf_sites_count_gpus_by_a_resource():
         "ngpus        Numeric  Inc   Number of GPUs\n"
         "ngpus_excl_p Numeric  Inc   Number of GPUs in exclusive mode\n"
     )
-    assert detect_lsf.gpu_resource(table) == "ngpus_excl_p"
-    assert detect_lsf.gpu_resource("RESOURCE_NAME\nmem Numeric\n") is None
+    assert lsf_site.gpu_resource(table) == "ngpus_excl_p"
+    assert lsf_site.gpu_resource("RESOURCE_NAME\nmem Numeric\n") is None

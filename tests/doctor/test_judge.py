@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from hpcdist.cluster.profile import ClusterProfile
-from hpcdist.doctor.folder import examine_folder, file_system
+from hpcdist.doctor.examine import examine_folder, file_system
 from hpcdist.doctor.judge import judge
 from hpcdist.doctor.trial import Evidence
 from hpcdist.monitor.nodes import NodeSeen

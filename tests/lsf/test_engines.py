@@ -64,10 +64,10 @@ def test_the_states_of_many_runs_are_one_question(user):
 
 IMPATIENT = """\
 import sys
-from hpcdist.schedulers.lsf import commands, queues
+from hpcdist.schedulers.lsf import commands, site
 of_bsub_s, of_others_s = map(float, sys.argv.pop(1).split(","))
 commands._BSUB_TIMEOUT_S = of_bsub_s
-queues._TIMEOUT_S = commands.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
+site._TIMEOUT_S = commands.call_lsf.__kwdefaults__["timeout_s"] = of_others_s
 from hpcdist.cli.main import main
 sys.exit(main())
 """

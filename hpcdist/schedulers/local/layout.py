@@ -1,4 +1,4 @@
-"""How the ranks of a run on this machine share its CPUs and GPUs, and the same in words."""
+"""The layout of ranks over this machine's CPUs and GPUs, and the same in words."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ from hpcdist.schedulers.local import layout
 from hpcdist.schedulers.script import comment, render
 
 _PATIENCE_S = 0.9
-"""How long agents have, beyond the ranks' grace, to end a run in order before they are killed."""
+"""Time that agents have, beyond the ranks' grace, to end a run in order before they are killed."""
 
 _KILL_PATIENCE_S = 5.0
 _POLL_S = 0.02
@@ -178,7 +178,7 @@ class LocalScheduler(Scheduler):
         yield passed("machine", f"{len(usable_cpus())} CPUs, {there}, {free:.1f} GB of memory free")
 
     def try_script(self, script: str) -> Finding:  # noqa: ARG002 - as the protocol has it
-        """There is nobody who could refuse it."""
+        """Skip it: there is nobody who could refuse a script."""
         return skipped("directives", "a run on this machine has none")
 
 

@@ -82,7 +82,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     """One way to ask bjobs."""
 
     fields: tuple[str, ...]
-    """Those of -o. The name comes last, for it may hold the delimiter."""
+    """Fields of -o. The name comes last, for it may hold the delimiter."""
     is_json: bool
 
     @property
@@ -129,7 +129,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     """123, or 123[4] of an array's element."""
     name: str
-    """What it was called when it was submitted, without an element's index."""
+    """The name that it was submitted with, without an element's index."""
     stat: str
     """LSF's word for its state."""
     exit_code: int | None = None
@@ -138,7 +138,7 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     pend_reason: str = ""
     """LSF's own words."""
     hosts: list[str] = []
-    """Those it runs or ran on, in LSF's order, each once."""
+    """Hosts that it runs or ran on, in LSF's order, each once."""
     submit_s: float | None = None
     """Unix time."""
     start_s: float | None = None

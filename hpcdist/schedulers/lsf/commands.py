@@ -25,7 +25,7 @@ DOWN = re.compile(
     r"failed in an LSF library call|communication time ?out",
     re.IGNORECASE,
 )
-"""What commands say where LSF is there and its daemons do not answer."""
+"""Complaints of commands where LSF is there and its daemons do not answer."""
 _FORMATS = re.compile(r"LSB_B[A-Z]+_FORMAT")
 _OF_A_JOB = re.compile(r"LSB_\w+|LS_JOBPID|LS_SUBCWD|LS_EXEC_T|HPCDIST_LSF_\w+|SUBMITIT_\w+")
 """Variables of a job that the caller may be part of: they would be taken for the new job's."""

@@ -1,4 +1,4 @@
-"""What the doctor asks of LSF."""
+"""The doctor's questions to LSF."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hpcdist.base.errors import HpcdistError, SchedulerError
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, skipped, warned
 from hpcdist.schedulers.lsf.commands import call_lsf, lsf_lines
-from hpcdist.schedulers.lsf.queues import Queue, ask_queue, parse_queue_states
+from hpcdist.schedulers.lsf.site import Queue, ask_queue, parse_queue_states
 
 _NEEDED = ("bsub", "bjobs", "bkill", "bqueues")
 _DIRECTIVE = re.compile(r"^#[ \t]*BSUB[ \t]+(-.*)$", re.MULTILINE)
@@ -26,7 +26,7 @@ _NOT_TRIED = "LSF has no dry run: bsub judges the rest"
 
 
 def examine() -> Iterator[Finding]:
-    """The commands, their version, the daemons; ends where nothing more can work."""
+    """Check the commands, their version and the daemons, as far as they work."""
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing:
         yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
@@ -37,7 +37,7 @@ def examine() -> Iterator[Finding]:
 
 
 def try_script(script: str) -> Finding:
-    """What can be seen of a script without submitting it: its queue, and what that allows."""
+    """Check a script without submitting it: its queue, and what that allows."""
     name = "directives"
     try:
         options = script_options(script)
@@ -53,7 +53,7 @@ def try_script(script: str) -> Finding:
 
 
 def explain_end(run: Run) -> str:
-    """What LSF knows of a job's end, in its own words; empty where it does not answer."""
+    """Return what LSF knows of a job's end, in its own words; empty: it does not answer."""
     job_id = run.read_job_id() or ""
     if not job_id:
         return ""
@@ -71,7 +71,7 @@ def end_words(text: str) -> list[str]:
 
 
 def script_options(script: str) -> dict[str, str]:
-    """Options of bsub in a script and their values; raises ValueError where quotes are open."""
+    """Return the options of bsub in a script; raises ValueError where quotes are open."""
     found: dict[str, str] = {}
     for line in _DIRECTIVE.findall(script):
         option = ""
@@ -119,7 +119,7 @@ def _daemons() -> Finding:
 
 
 def _cluster() -> str:
-    """What lsid tells; it is the other daemon that answers, and not every site has it."""
+    """Return what lsid tells; another daemon answers it, and not every site has it."""
     if shutil.which("lsid") is None:
         return ""
     try:
@@ -145,7 +145,7 @@ def _judge(options: dict[str, str], queue: Queue) -> Finding:
 
 
 def _problem(options: dict[str, str], queue: Queue) -> str | None:
-    """What bsub would refuse; a limit that is counted by a host's speed is left to it."""
+    """Return what bsub would refuse; a limit that is counted by a host's speed is left to it."""
     if not queue.is_open:
         return f"queue {queue.name} is closed: it takes no jobs"
     time, slots = _limits(queue)
@@ -158,7 +158,7 @@ def _problem(options: dict[str, str], queue: Queue) -> str | None:
 
 
 def _limits(queue: Queue) -> tuple[str, str]:
-    """Of time and of slots, in words; empty where there is none."""
+    """Return the limits of time and of slots, in words; empty where there is none."""
     return (
         "" if queue.run_limit_min is None else f"{queue.run_limit_min:g} minutes",
         "" if queue.max_slots is None else f"{queue.max_slots} slots",
@@ -170,12 +170,12 @@ def _is_over(asked: float | None, allowed: float | None) -> bool:
 
 
 def _minutes(text: str) -> float | None:
-    """24:00, or 1440, with or without /host."""
+    """Return the minutes of 24:00, or of 1440, with or without /host."""
     found = _RUN_LIMIT.match(text)
     return 60 * int(found[1] or 0) + int(found[2]) if found else None
 
 
 def _slots(text: str) -> int | None:
-    """8, or 4,8: the least counts."""
+    """Return 8 for 8, and 4 for 4,8: the least counts."""
     first = text.partition(",")[0]
     return int(first) if first.isdecimal() else None

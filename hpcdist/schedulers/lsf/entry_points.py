@@ -1,4 +1,4 @@
-"""What submitit finds of hpcdist, by the entry points of the group `submitit` in setup.cfg.
+"""The door by which submitit finds LSF: the entry points of the group `submitit` in setup.cfg.
 
 submitit takes what is registered for there: whatever is installed is in the list of its clusters,
 its parameters are among the known ones, and its modules are imported by every program. So where
@@ -44,5 +44,5 @@ def _job_environment() -> type:
 
 
 def _is_lsf_here() -> bool:
-    """Whether jobs can be submitted to LSF, or this is a task of one."""
+    """Return whether jobs can be submitted to LSF, or this is a task of one."""
     return _JOB_VARIABLE in os.environ or shutil.which("bsub") is not None

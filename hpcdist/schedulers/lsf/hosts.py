@@ -25,12 +25,12 @@ from typing import BinaryIO
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
 from hpcdist.machine.process import die_with_parent
-from hpcdist.schedulers.notes import NOTES_VARIABLE, write_note
+from hpcdist.schedulers.notes import NOTES_VARIABLE, Note, write_note
 
 HOSTS_VARIABLE = "HPCDIST_LSF_HOSTS"
 """The hosts and slots of the job, as LSB_MCPU_HOSTS has them, each host once."""
 LIFE_VARIABLE = "HPCDIST_LSF_LIFE"
-"""How often LSF had started the job before."""
+"""Number of starts of the job before this one."""
 TASK_VARIABLE = "HPCDIST_LSF_TASK"
 """Number of the command's copy, counted over all hosts."""
 TASKS_PER_NODE_VARIABLE = "HPCDIST_LSF_TASKS_PER_NODE"
@@ -43,7 +43,7 @@ _KILLS = frozenset({signal.SIGINT, signal.SIGTERM})
 _NO_SUCH_COMMAND = 127  # as a shell says it
 _POLL_S = 0.05
 _OTHERS_END_S = 60.0
-"""How long the other hosts have to end after the first, before they are ended."""
+"""Time that the other hosts have to end after the first, before they are ended."""
 _KILLED_END_S = 5.0
 """The same for tasks that need not end together, when LSF has ended the job."""
 
@@ -75,7 +75,7 @@ def main() -> None:
         sentence = f"LSF gave the job {len(hosts)} hosts, and {options.nodes} were asked for"
         print(f"hpcdist: {sentence}")
         for node in range(len(hosts), options.nodes):
-            write_note(node=node, host="none", said=sentence)
+            write_note(Note(node=node, host="none", said=sentence))
     received: list[int] = []
     for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
@@ -248,12 +248,12 @@ def launch_command(template: str, command: Sequence[str], *, host: str) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class _Launcher:
-    """What starts the command on another host, and lasts as long as it does."""
+    """A process that starts the command on another host, and lasts as long as it does."""
 
     host: str
     process: subprocess.Popen[bytes]
     log: Path
-    """Of the launcher and of the command."""
+    """File with the output of the launcher and of the command."""
     begin: int
     """Length of the log before; a former start of the job may have written to it."""
 
@@ -294,7 +294,7 @@ class _StartedCommand:
         except OSError as error:
             self._is_incomplete = True
             sentence = f"{self._options.launcher} cannot be run: {error.strerror}"
-            write_note(node=task // self._options.tasks_per_node, host=host.name, said=sentence)
+            self._note(task, host.name, sentence)
             return
         self._launchers[task] = _Launcher(
             host=host.name, process=process, log=Path(log), begin=begin
@@ -324,8 +324,10 @@ class _StartedCommand:
             if launcher.process.poll() is not None:
                 del self._launchers[task]
             if launcher.process.returncode:
-                node = task // self._options.tasks_per_node
-                write_note(node=node, host=launcher.host, said=launcher.describe_end())
+                self._note(task, launcher.host, launcher.describe_end())
+
+    def _note(self, task: int, host: str, sentence: str) -> None:
+        write_note(Note(node=task // self._options.tasks_per_node, host=host, said=sentence))
 
     def are_all_ended(self) -> bool:
         """Return whether the copies on all hosts have ended, as far as the launchers tell."""

@@ -1,4 +1,4 @@
-"""Why a job waits and how it ended, in plain words.
+"""Reasons of LSF in plain words: why a job waits and how it ended.
 
 LSF's own words are those of lsb_pendreason() in the LSF API reference, and of the page "Termination
 reasons displayed by bacct, bhist, and bjobs" of IBM Spectrum LSF 10.1. Engines and versions differ
@@ -125,7 +125,7 @@ _ONLY_SOME_HOSTS = re.compile(
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """What LSF says of a job that has ended badly."""
+    """The end of a job that has ended badly, in LSF's view."""
 
     state: State
     words: str

@@ -31,12 +31,12 @@ from hpcdist.schedulers.lsf.hosts import means_first_host
 from hpcdist.schedulers.requeue import Decision, RequeueRefusedError
 
 _TIMEOUT_S = 10.0
-"""Of one call; what fails is tried again."""
+"""Limit of one call; what fails is tried again."""
 _END_IS_KNOWN_S = 10.0
-"""Within which LSF notices that a job's script has ended."""
+"""Time in which LSF notices that a job's script has ended."""
 _POLL_S = 1.0
 _ONLY_ONCE = re.compile(r"^#BSUB (?:-J|-w|-ti)\b.*\n", re.MULTILINE)
-"""What a job that goes on must not have: its array, and what it waited for, which is long gone."""
+"""Lines that a job must not have when it goes on: its array, and the jobs that it waited for."""
 
 
 class LsfRequeuer:

@@ -14,7 +14,6 @@ from hpcdist.cluster.site import Site
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.verdict import Verdict, cancelled_verdict
 from hpcdist.schedulers.base import (
     Accounting,
     Condition,
@@ -27,29 +26,31 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.jobs import (
     JobIndex,
+    end_jobs,
     note_jobs,
     unsubmitted,
-    wait_until_ended,
 )
-from hpcdist.schedulers.lsf import detect, doctor
+from hpcdist.schedulers.lsf import doctor
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import array_id, bkill, lsf_id, submission_environment
-from hpcdist.schedulers.lsf.explanation import explanation
 from hpcdist.schedulers.lsf.hosts import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
-from hpcdist.schedulers.lsf.queues import ask_hosts, ask_queue, check_queue, max_array_size
-from hpcdist.schedulers.lsf.request import job_script, request_of
+from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
-from hpcdist.schedulers.requeue import Decision
+from hpcdist.schedulers.lsf.site import (
+    ask_hosts,
+    ask_queue,
+    check_queue,
+    detect_lsf,
+    max_array_size,
+)
 from hpcdist.schedulers.resources import lay_out, time_limit_min
 
-_GONE_LIMIT_S = 180.0
-"""SIGINT, SIGTERM and SIGKILL come 10 s after each other where a site sets nothing."""
 _WARNINGS = ("SIGUSR2", "SIGINT", "SIGTERM")
 _ACTIVE = ("pending", "running")
 _KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
-class LsfScheduler(Scheduler):
+class LsfScheduler(LsfRequeuer, Scheduler):
     """Runs as LSF's jobs."""
 
     name = "lsf"
@@ -57,9 +58,6 @@ class LsfScheduler(Scheduler):
     version_command = ("bsub", "-V")
     has_queue = True
     can_requeue = True
-
-    def __init__(self) -> None:
-        self._requeuer = LsfRequeuer()
 
     def plan(
         self,
@@ -150,18 +148,14 @@ class LsfScheduler(Scheduler):
         submissions = {run.id: run.read_submission() for run in runs}
         known = JobIndex(ask_jobs(_asked(submissions.values())))  # nothing may be half done
         jobs = [job for run in runs if (job := known.find(run, submissions[run.id])) is not None]
-        for run in runs:
-            run.ask_to_cancel()
         job_ids = sorted({job.job_id for job in jobs if job.condition().state in _ACTIVE})
-        bkill(job_ids)
-        wait_until_ended(
+        end_jobs(
+            runs,
             job_ids,
-            lambda: _living(job_ids),
-            limit_s=_GONE_LIMIT_S,
+            kill=bkill,
+            list_living=lambda: _living(job_ids),
             hint="their hosts may be down; bkill -r JOBID takes them from LSF's list",
         )
-        for run in runs:
-            run.write_verdict(cancelled_verdict())
 
     def place(self) -> JobPlace:
         """Return the place among the hosts that the job's script has counted."""
@@ -177,17 +171,9 @@ class LsfScheduler(Scheduler):
         it."""
         return int(os.environ.get(LIFE_VARIABLE) or 0)
 
-    def decide(self, verdict: Verdict) -> Decision:
-        """Answer the run limit, and the loss of a host, by a requeue; never a kill."""
-        return self._requeuer.decide(verdict)
-
-    def requeue(self, run: Run) -> None:
-        """Call brequeue, which ends this job's processes, and queues it again."""
-        self._requeuer.requeue(run)
-
     def detect_site(self) -> Site:
         """Ask bqueues, bparams and bhosts."""
-        return detect.detect_lsf()
+        return detect_lsf()
 
     def examine(self) -> Iterator[Finding]:
         """Look at the commands, their version and the daemons."""
@@ -251,7 +237,7 @@ def _condition(run: Run, submission: Submission | None, known: JobIndex[ListedJo
 
 
 def _was_killed(run: Run, exit_code: int | None) -> bool:
-    """Whether it ended by a signal of LSF's that may have meant a requeue, and none came."""
+    """Return whether it ended by a signal of LSF's that may have meant a requeue, and none came."""
     attempt = run.read_attempt_verdict(run.newest_attempt())
     return (
         attempt is not None

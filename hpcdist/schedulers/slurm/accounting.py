@@ -1,4 +1,4 @@
-"""What sacct has on jobs: one call for any number of runs.
+"""The books of sacct: one call for any number of runs.
 
 A job that was started again has a record for each of its lives, each followed by its steps'.
 """

@@ -1,5 +1,5 @@
-"""What sbatch is asked for: the options for a job, how they come about, and the environment that
-sbatch is called with. Pure.
+"""The options of sbatch for a job, how they come about, and the environment that sbatch is called
+with. Pure.
 
 Every option is described at slurm.schedmd.com/sbatch.html; those of 20.11 and newer are used.
 """

@@ -1,4 +1,4 @@
-"""What the doctor asks of Slurm."""
+"""The doctor's questions to Slurm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOAD = "go to a login node of the cluster, or load the site's Slurm module"
 
 
 def examine() -> Iterator[Finding]:
-    """The commands, their version, the controller, accounting; ends where nothing more can work."""
+    """Check the commands, their version, the controller and accounting, as far as they work."""
     missing = [name for name in _NEEDED if shutil.which(name) is None]
     if missing:
         yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
@@ -36,7 +36,7 @@ def examine() -> Iterator[Finding]:
 
 
 def try_script(script: str) -> Finding:
-    """What sbatch --test-only says of a script, in Slurm's own words."""
+    """Ask sbatch --test-only about a script."""
     with tempfile.NamedTemporaryFile("w", prefix="hpcdist-", suffix=".sh") as file:
         file.write(script)
         file.flush()
@@ -59,7 +59,7 @@ def try_script(script: str) -> Finding:
 
 
 def explain_end(run: Run) -> str:
-    """What Slurm knows of a job's end, in its own words; empty where it does not answer."""
+    """Return what Slurm knows of a job's end, in its own words; empty: it does not answer."""
     job_id = run.read_job_id() or ""
     try:
         argv = ["scontrol", "--oneliner", "show", "job", job_id]

@@ -17,19 +17,19 @@ from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.requeue import Cause, Decision
 
 _TIMEOUT_S = 10.0
-"""Of one call; what fails is tried again."""
+"""Limit of one call; what fails is tried again."""
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 
 class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What Slurm says of the job that this process is part of."""
+    """The job that this process is part of, in Slurm's view."""
 
     state: str
     reason: str
     restarts: int
-    """How often it was requeued, a requeue under way included."""
+    """Number of its requeues, a requeue under way included."""
     is_preempted: bool
-    """It was chosen to make room, and perhaps has a grace period."""
+    """Slurm has chosen it to make room, perhaps with a grace period."""
 
 
 def ask_own_job() -> OwnJob:
@@ -44,7 +44,7 @@ def requeue_own_job() -> None:
 
 
 def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
-    """What is to follow the end of a life."""
+    """Return what is to follow the end of a life."""
     if job.restarts > life or job.state in {"PENDING", "REQUEUED"}:
         # A preemption without a grace period looks like an administrator's requeue.
         cause: Cause = "preemption" if job.is_preempted else "requeue or preemption"
@@ -61,7 +61,7 @@ def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
 
 
 def parse_job(text: str) -> OwnJob:
-    """One line of `scontrol --oneliner show job`."""
+    """Read one line of `scontrol --oneliner show job`."""
     fields = dict(_FIELD.findall(text))
     return OwnJob(
         state=fields.get("JobState", ""),
@@ -72,7 +72,7 @@ def parse_job(text: str) -> OwnJob:
 
 
 def _job_id() -> str:
-    """Of an element of an array by its place there: the last element's SLURM_JOB_ID is the array's
-    own, and would mean all of them."""
+    """Return the job's id; of an array's element with its place, for the last element's
+    SLURM_JOB_ID is the array's own, and would mean all of them."""
     array, task = (os.environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
     return f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]

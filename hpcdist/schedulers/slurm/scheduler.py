@@ -19,7 +19,7 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
-from hpcdist.runs.verdict import Verdict, cancelled_verdict
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import (
     Accounting,
     Allocation,
@@ -33,10 +33,10 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.jobs import (
     JobIndex,
+    end_jobs,
     job_key,
     note_jobs,
     unsubmitted,
-    wait_until_ended,
 )
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import cpus_per_node, lay_out
@@ -73,8 +73,6 @@ from hpcdist.schedulers.slurm.steps import (
 if TYPE_CHECKING:
     from hpcdist.schedulers.slurm.submitting import Sbatch
 
-_GONE_LIMIT_S = 180.0
-"""KillWait and UnkillableStepTimeout are 30 s and 60 s where a site sets nothing."""
 _WARNINGS = ("SIGUSR2", "SIGTERM")
 _ACTIVE = ("pending", "running")
 _NO_BOOKS = re.compile(r"accounting storage is disabled", re.IGNORECASE)
@@ -247,20 +245,16 @@ class SlurmScheduler(Scheduler):
             if run not in steps and (job := queue.find(run, run.read_submission())) is not None
         }
         refuse_elsewhere(run for run in runs if run.id not in jobs)
-        for run in runs:
-            run.ask_to_cancel()
         for run in steps:
+            run.ask_to_cancel()
             cancel_step(run)
-        job_ids = {job.job_id for job in jobs.values()}
-        scancel(sorted(job_ids))
-        wait_until_ended(
-            job_ids,
-            _living,
-            limit_s=_GONE_LIMIT_S,
+        end_jobs(
+            runs,
+            {job.job_id for job in jobs.values()},
+            kill=scancel,
+            list_living=_living,
             hint="their nodes may be down; see: scontrol show job JOBID",
         )
-        for run in runs:
-            run.write_verdict(cancelled_verdict())
 
     def place(self) -> JobPlace:
         """Return the place as srun tells it (slurm.schedmd.com/srun.html, OUTPUT ENVIRONMENT
@@ -322,8 +316,8 @@ def _send(
 def _from_accounting(
     missing: Sequence[Run], submissions: Mapping[str, Submission]
 ) -> dict[str, Condition]:
-    """Of jobs that squeue has forgotten, by their submissions; lost where accounting is off or does
-    not know them."""
+    """Return the condition of jobs that squeue has forgotten, by their submissions: lost where
+    accounting is off or does not know them."""
     if not missing:
         return {}
     job_ids = {job_key(submissions[run.id])[0] for run in missing}

@@ -55,7 +55,7 @@ class Sbatch:
         self._target = target
         self._script = script
         self.said: list[str] = []
-        """What Slurm had to say besides the job's id."""
+        """Lines that Slurm printed besides the job's id."""
 
     def submit(self, tasks: Sequence[Task], *, num_nodes: int) -> list[str]:
         """Submit the script, whose runs execute `tasks`; return the ids of their jobs.

@@ -15,13 +15,13 @@ from hpcdist.schedulers.lsf.bjobs import (
     parse_time,
     read_pending,
 )
-from hpcdist.schedulers.lsf.queues import (
+from hpcdist.schedulers.lsf.reasons import plain_reason
+from hpcdist.schedulers.lsf.site import (
     parse_hosts_table,
     parse_max_array_size,
     parse_queue_states,
     parse_queues,
 )
-from hpcdist.schedulers.lsf.reasons import plain_reason
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}

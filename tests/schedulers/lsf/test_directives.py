@@ -12,8 +12,7 @@ from hpcdist.cluster.profile import LSF_OPTIONS, ClusterProfile, LsfOptions
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.lsf.explanation import explanation
-from hpcdist.schedulers.lsf.request import check_folder, directives, lsf_time
+from hpcdist.schedulers.lsf.request import check_folder, directives, explanation, lsf_time
 
 ASKED = Path(__file__).parent / "asked"
 

@@ -7,7 +7,7 @@ import pytest
 from hpcdist.base.errors import JobError
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.job.spec import Resources, ScriptJob
-from hpcdist.schedulers.lsf.queues import (
+from hpcdist.schedulers.lsf.site import (
     Host,
     Queue,
     ask_hosts,

@@ -1,5 +1,6 @@
-"""The queues and hosts of a site, as bqueues, bhosts and bparams tell: a job that could never start
-is found before it waits.
+"""The site: its queues and hosts, as bqueues, bhosts and bparams tell.
+
+A job that could never start is found before it waits.
 
 The formats are those of the command reference of IBM Spectrum LSF 10.1.
 """
@@ -16,7 +17,8 @@ import msgspec
 
 from hpcdist.base.errors import JobError, SchedulerError
 from hpcdist.base.text import nearest_first
-from hpcdist.cluster.profile import ClusterProfile
+from hpcdist.cluster.profile import ClusterProfile, LsfOptions
+from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.lsf.commands import call_lsf
 from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
@@ -33,6 +35,10 @@ _SECTION = re.compile(r"^(?:[A-Z][A-Z ]+:|SCHEDULING PARAMETERS)")
 _MAX_ARRAY_SIZE = re.compile(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)")
 _DEFAULT_QUEUES = re.compile(r"^\s*Default Queues:[ \t]*(\S.*)$", re.MULTILINE)
 _IS_DEFAULT = "This is the default queue"
+_GPU_RESOURCES = ("ngpus_excl_p", "ngpus_physical", "ngpus")
+"""Resources by which older sites count GPUs, the one to be preferred first."""
+_PARAMETER = re.compile(r"^\s*[A-Z_]{4,}\s*=", re.MULTILINE)
+_PER_TASK = re.compile(r"RESOURCE_RESERVE_PER_(?:TASK|SLOT)\s*=\s*[Yy]")
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +47,13 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_default: bool = False
     is_open: bool = True
-    """It takes jobs."""
+    """The queue takes jobs."""
     is_active: bool = True
-    """It starts jobs."""
+    """The queue starts jobs."""
     run_limit_min: float | None = None
     """The longest that a job may ask for; None: no limit."""
     default_run_limit_min: float | None = None
-    """Of a job that asks for none; None: as run_limit_min."""
+    """Limit of a job that asks for none; None: as run_limit_min."""
     run_limit_of: str | None = None
     """Host or model by whose speed the limits are counted; None: as a clock shows them."""
     min_slots: int | None = None
@@ -304,3 +310,114 @@ def _ask(*argv: str) -> str:
     except SchedulerError:
         return ""
     return f"{done.stdout}\n{done.stderr}"
+
+
+# A first hpcdist.yaml.
+
+
+def detect_lsf() -> Site:
+    """Ask LSF what it offers; raises SchedulerError where it does not answer."""
+    names = open_queues(ask("bqueues", "-w"))
+    default = next(iter(parse_default_queues(ask("bparams"))), None)
+    limited = default if default in names else next(iter(names), None)
+    hosts = [host for host in parse_hosts_table(ask("bhosts", "-w")) if host.is_up]
+    gpus, notes = _gpus()
+    return Site(
+        scheduler="lsf",
+        gpu_request="gpus-per-node",
+        partitions=tuple(
+            make_queue(
+                name,
+                is_default=name == default,
+                hosts=hosts,
+                gpus=gpus,
+                # One question, for the queue that is going to be the profile's.
+                time_limit_min=run_limit(ask("bqueues", "-l", name)) if name == limited else None,
+            )
+            for name in names
+        ),
+        partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
+        lsf=_options(has_gpu_option=not notes),
+        notes=notes,
+    )
+
+
+def open_queues(text: str) -> list[str]:
+    """Return the queues that take and start jobs, from the table of bqueues."""
+    return [name for name, state in parse_queue_states(text).items() if state == "Open:Active"]
+
+
+def run_limit(text: str) -> float | None:
+    """Return the longest run limit of the queue that `bqueues -l` tells of, in minutes."""
+    queues: Sequence[Queue] = parse_queues(text)
+    return queues[0].run_limit_min if queues else None
+
+
+def parse_bhosts_gpu(text: str) -> dict[str, list[str]]:
+    """Return the models of the GPUs by host, whose name stands in its first line only."""
+    found: dict[str, list[str]] = {}
+    host = ""
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if not line[:1].isspace() and words:
+            host, *words = words
+        if len(words) > 1 and words[0].isdigit():
+            found.setdefault(host, []).append(words[1])
+    return found
+
+
+def make_queue(
+    name: str,
+    *,
+    is_default: bool,
+    hosts: Sequence[Host],
+    gpus: dict[str, list[str]],
+    time_limit_min: float | None,
+) -> Partition:
+    """Return a queue of these hosts: LSF's lists do not say which hosts serve which queue."""
+    theirs = [host for host in hosts if gpus.get(host.name)] or list(hosts)
+    return Partition(
+        name=name,
+        is_default=is_default,
+        num_nodes=len(theirs),
+        cpus=min((host.slots or 0 for host in theirs), default=0),
+        gpus=min((len(gpus.get(host.name, [])) for host in theirs), default=0),
+        time_limit_min=time_limit_min,
+    )
+
+
+def memory_is_per(parameters: str) -> str:
+    """Return what rusage[mem=...] is counted per, from `bparams -a`: per host, unless a site says
+    that it is per task (or slot, as older versions call it)."""
+    if not _PARAMETER.search(parameters):
+        return LsfOptions().mem_per  # nothing is known
+    return "slot" if _PER_TASK.search(parameters) else "host"
+
+
+def gpu_resource(resources: str) -> str | None:
+    """Return the resource that GPUs are counted by, from the table of lsinfo; None: none."""
+    names = {line.split()[0] for line in resources.splitlines() if line.split()}
+    return next((name for name in _GPU_RESOURCES if name in names), None)
+
+
+def _options(*, has_gpu_option: bool) -> LsfOptions:
+    options: dict[str, str | None] = {"mem_per": memory_is_per(_try("bparams", "-a"))}
+    resource = None if has_gpu_option else gpu_resource(_try("lsinfo"))
+    if resource is not None:
+        options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
+    return LsfOptions(**options)  # type: ignore[arg-type]
+
+
+def _try(*command: str) -> str:
+    """Return what a command prints that not every site has; nothing where it does not answer."""
+    try:
+        return ask(*command)
+    except SchedulerError:
+        return ""
+
+
+def _gpus() -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    try:
+        return parse_bhosts_gpu(ask("bhosts", "-gpu", "-w")), ()
+    except SchedulerError as error:  # LSF before 10.1 does not know the option
+        return {}, (f"the GPUs of the hosts are not known: {error.message}",)
