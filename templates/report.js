@@ -38,7 +38,7 @@ for (const block of document.querySelectorAll(".again")) {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Selected: copy it by your keys";
+      button.textContent = "Selected: copy it with your keyboard";
     }
   });
   block.append(button);

@@ -59,10 +59,10 @@ def draw(runs: Sequence[RunSummary], title: str) -> Figure:
 
 def _forecast(runs: Sequence[RunSummary], last: _Point) -> list[ForecastSize]:
     """Return the sizes of the forecast, after the largest that was measured; else nothing."""
-    found = next((run.forecast.sizes for run in runs if run.forecast), [])
+    sizes = next((run.forecast.sizes for run in runs if run.forecast), [])
     measured = Measure(mean=last.measured.mean)
     first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
-    return [first, *found] if found else []
+    return [first, *sizes] if sizes else []
 
 
 def _draw(

@@ -193,7 +193,7 @@ def read_usage(path: Path) -> UsageSeries | None:
             begins_s.setdefault(attempt, begin_s - zero_s)
             _add_node(lines, record, zero_s)
     panels = {panel: [line for (own, _), line in lines.items() if own == panel] for panel in PANELS}
-    panels = {panel: found for panel, found in panels.items() if found}
+    panels = {panel: own for panel, own in panels.items() if own}
     if not panels:
         return None
     return UsageSeries(panels, num_nodes=len(nodes), num_left_out=len(nodes) - len(taken))
@@ -234,11 +234,11 @@ def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
 
 
 def _of_gpu(gpu: GpuWindow) -> Iterator[tuple[str, float]]:
-    found: tuple[tuple[str, Spread | None, float], ...] = (
+    spreads: tuple[tuple[str, Spread | None, float], ...] = (
         (GPU_BUSY, gpu.utilization, 100.0),
         (GPU_POWER, gpu.power_w, 1.0),
     )
-    for panel, spread, factor in found:
+    for panel, spread, factor in spreads:
         if spread:
             yield panel, spread.mean * factor
     if gpu.memory_bytes:
