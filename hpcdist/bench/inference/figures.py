@@ -144,7 +144,7 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
 
 
 _UNSURE = (
-    "But calls differ so much that this says nothing: repeat them more often "
+    "But calls differ too much to conclude from that: repeat them more often "
     "(inference.repeats), with nothing else on the machine."
 )
 
