@@ -5,18 +5,15 @@ Those of image files are made by `hpcdist.data.images.loading`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, derive_seed
-from hpcdist.data.workers import end_workers, start_worker
+from hpcdist.data.workers import BatchMaker, Requests, end_workers, make_loader
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
@@ -64,24 +61,16 @@ class WorkerBatches:
         self._device = device
         self._memory_format = memory_format
         pin = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
-        self._indices = _IndexLists()
+        self._indices = Requests[list[int]]()
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
-        self._loader = DataLoader(
-            _WholeBatches(samples),
-            batch_sampler=self._indices,
-            num_workers=data.workers,
-            collate_fn=_as_it_is,  # type: ignore[arg-type]  # what __getitems__ gives is no list
-            pin_memory=pin,
-            prefetch_factor=data.prefetch_factor,
-            persistent_workers=data.persistent_workers,
-            multiprocessing_context=data.multiprocessing_context,
-            worker_init_fn=partial(start_worker, os.getpid()),
-            generator=self._seeds,
+        self._loader = make_loader(
+            _WholeBatches(samples), self._indices, data, seeds=self._seeds, pin_memory=pin
         )
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
         """The batches of these shares of an epoch's order; workers draw nothing by lot."""
-        self._indices.lists = [order[share.begin : share.filled_end].tolist() for share in shares]
+        lists = [order[share.begin : share.filled_end].tolist() for share in shares]
+        self._indices.set(lists, len(lists))
         self._seeds.manual_seed(derive_seed(epoch))
         yield from self._loader
 
@@ -118,31 +107,9 @@ def make_batches(
     return DirectBatches(samples.to(device, memory_format=memory_format), device)
 
 
-class _IndexLists(Sampler[list[int]]):
-    """The index lists that are set for the next epoch."""
-
-    def __init__(self) -> None:
-        self.lists: list[list[int]] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.lists)
-
-    def __len__(self) -> int:
-        return len(self.lists)
-
-
-class _WholeBatches(Dataset[Samples]):
-    """Gives DataLoader whole batches: its workers call __getitems__ once per batch."""
-
+class _WholeBatches(BatchMaker[list[int], Samples]):
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
-    def __getitems__(self, indices: list[int]) -> Samples:
-        return self._samples.at(torch.tensor(indices))
-
-    def __getitem__(self, index: int) -> Samples:
-        return self.__getitems__([index])
-
-
-def _as_it_is(batch: Samples) -> Samples:
-    return batch
+    def __getitems__(self, request: list[int]) -> Samples:
+        return self._samples.at(torch.tensor(request))

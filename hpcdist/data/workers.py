@@ -1,33 +1,97 @@
-"""The workers of a DataLoader: how each begins, and how all end."""
+"""DataLoaders whose workers make whole batches: making them, starting and ending workers."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
 
+from hpcdist.job.spec import Data
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank.exit import shield_worker
 
+Request = TypeVar("Request")
+Batch = TypeVar("Batch")
 
-def start_worker(rank_pid: int, _worker: int) -> None:
+
+class Requests(Sampler[Request], Generic[Request]):
+    """The requests for the batches of the next epoch."""
+
+    def __init__(self) -> None:
+        self.set((), 0)
+
+    def set(self, requests: Iterable[Request], number: int) -> None:
+        """Set the requests of the next epoch; they are taken one by one, as batches are made."""
+        self._requests = requests
+        self._number = number
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return self._number
+
+
+class BatchMaker(Dataset[Batch], Generic[Request, Batch]):
+    """Makes whole batches: DataLoader's workers call __getitems__ once per batch."""
+
+    def __getitems__(self, request: Request) -> Batch:
+        """Return the batch that is asked for."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: int) -> Batch:
+        raise NotImplementedError(index)
+
+
+def make_loader(
+    maker: BatchMaker[Request, Batch],
+    requests: Requests[Request],
+    data: Data,
+    *,
+    seeds: torch.Generator,
+    pin_memory: bool = False,
+) -> DataLoader[Batch]:
+    """Return a loader with the job's workers; `seeds`: the generator that it draws from."""
+    workers: dict[str, Any] = {}
+    if data.workers:
+        workers = {
+            "prefetch_factor": data.prefetch_factor,
+            "persistent_workers": data.persistent_workers,
+            "multiprocessing_context": data.multiprocessing_context,
+            "worker_init_fn": partial(_start_worker, os.getpid()),
+        }
+    return DataLoader(
+        maker,
+        batch_sampler=requests,  # type: ignore[arg-type]  # gives requests, not lists
+        num_workers=data.workers,
+        collate_fn=_keep,
+        pin_memory=pin_memory,
+        generator=seeds,
+        **workers,
+    )
+
+
+def _keep(batch: Batch) -> Batch:
+    return batch
+
+
+def _start_worker(rank_pid: int, _worker: int) -> None:
     """Leave all signals to the rank, and end with it, however that ends."""
     shield_worker()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the rank's to answer
-    if not _has_server():
+    # Where a fork server is the parent of this worker, torch watches the rank.
+    if type(multiprocessing.current_process()).__name__ != "ForkServerProcess":
         die_with_parent(rank_pid)
 
 
-def _has_server() -> bool:
-    """Return whether a fork server is the parent of this worker: then torch watches the rank."""
-    kind = type(multiprocessing.current_process()).__name__
-    return kind == "ForkServerProcess"
-
-
 def end_workers(loader: DataLoader[Any]) -> None:
-    """End the workers that a DataLoader keeps, which it has no public word for."""
+    """End the workers that a DataLoader keeps, for which it has no public method."""
     iterator: Any = loader._iterator  # noqa: SLF001
     loader._iterator = None  # noqa: SLF001 - the next epoch starts new ones
     if iterator is not None:

@@ -6,17 +6,15 @@ are missing. The places are used in turns, so that no batch costs new memory.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
@@ -24,7 +22,7 @@ from hpcdist.data.images.memory import Pinned, SharedMemory
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, changed
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
-from hpcdist.data.workers import end_workers, start_worker
+from hpcdist.data.workers import BatchMaker, Requests, end_workers, make_loader
 from hpcdist.job.spec import Data
 
 _WORKER_LOST = "DataLoader worker"
@@ -90,7 +88,7 @@ class ImageBatches:
         self._tell_bad = tell_bad
         self._told: set[int] = set()
         self._normalize = BufferedNormalizer(samples.normalization, memory_format)
-        self._requests = _Requests()
+        self._requests = Requests[_Request]()
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
         self._places: _Places | None = None
         self._loader: DataLoader[_Made] | None = None
@@ -156,8 +154,7 @@ class ImageBatches:
         return Samples(images=images, labels=labels, transform_seed=seed)
 
     def _made(self, lists: Sequence[list[int]], epoch: int) -> Iterator[_Made]:
-        self._requests.waiting = self._number(lists, epoch)
-        self._requests.count = len(lists)
+        self._requests.set(self._number(lists, epoch), len(lists))
         assert self._loader is not None
         try:
             yield from self._loader
@@ -192,49 +189,16 @@ class ImageBatches:
         kind = np.uint8 if self._data.handover == "uint8" else np.float32
         self._places = _Places.make(shape, kind)
         self._pinned = Pinned(self._places.memory) if self._is_pinned() else None
-        self._loader = self._make_loader(self._places)
+        self._loader = make_loader(
+            _Maker(self._samples, self._places), self._requests, self._data, seeds=self._seeds
+        )
 
     def _is_pinned(self) -> bool:
         wanted = self._data.pin_memory
         return self._device.type == "cuda" and (wanted == "auto" or wanted)
 
-    def _make_loader(self, places: _Places) -> DataLoader[_Made]:
-        data = self._data
-        workers: dict[str, Any] = {}
-        if data.workers:
-            workers = {
-                "prefetch_factor": data.prefetch_factor,
-                "persistent_workers": data.persistent_workers,
-                "multiprocessing_context": data.multiprocessing_context,
-                "worker_init_fn": partial(start_worker, os.getpid()),
-            }
-        return DataLoader(
-            _Maker(self._samples, places),
-            batch_sampler=self._requests,  # type: ignore[arg-type]  # gives requests, not lists
-            num_workers=data.workers,
-            collate_fn=_as_it_is,  # type: ignore[arg-type]  # what __getitems__ gives is no list
-            generator=self._seeds,
-            **workers,
-        )
 
-
-class _Requests(Sampler[_Request]):
-    """The requests that are set for the next epoch."""
-
-    def __init__(self) -> None:
-        self.waiting: Iterator[_Request] = iter(())
-        self.count = 0
-
-    def __iter__(self) -> Iterator[_Request]:
-        return self.waiting
-
-    def __len__(self) -> int:
-        return self.count
-
-
-class _Maker(Dataset[_Made]):
-    """Makes whole batches: DataLoader's workers call __getitems__ once per batch."""
-
+class _Maker(BatchMaker[_Request, _Made]):
     def __init__(self, samples: ImageSamples | PixelSamples, places: _Places) -> None:
         self._samples = samples
         self._places = places
@@ -256,13 +220,6 @@ class _Maker(Dataset[_Made]):
             self._samples.normalization.into(target, image)
         return bad
 
-    def __getitem__(self, index: int) -> _Made:
-        raise NotImplementedError(index)
-
 
 def _channels_first(pixels: NDArray[Any]) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2)
-
-
-def _as_it_is(batch: _Made) -> _Made:
-    return batch
