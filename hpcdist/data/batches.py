@@ -89,18 +89,20 @@ def make_batches(
     data: Data,
     *,
     memory_format: torch.memory_format = torch.preserve_format,
-    tell_bad: Callable[[BadFile], None] = lambda _: None,
+    report_bad: Callable[[BadFile], None] = lambda _: None,
 ) -> DirectBatches | WorkerBatches | ImageBatches:
     """The source of batches that the job asks for, in a memory format.
 
     Each has `epoch`, which gives batches as they are handed over, and `bring`, which makes of one
-    what the model takes; it has nothing to do where `on_device` is true. `tell_bad` hears of each
+    what the model takes; it has nothing to do where `on_device` is true. `report_bad` hears of each
     file that is no image, once.
     """
     if not isinstance(samples, Samples):
         from hpcdist.data.images.loading import ImageBatches
 
-        return ImageBatches(samples, device, data, memory_format=memory_format, tell_bad=tell_bad)
+        return ImageBatches(
+            samples, device, data, memory_format=memory_format, report_bad=report_bad
+        )
     if data.workers:
         at_home = samples.to(torch.device("cpu"), memory_format=memory_format)
         return WorkerBatches(at_home, device, data, memory_format=memory_format)

@@ -87,8 +87,8 @@ def find_data_set(data: Data) -> Entry:
     if data.name not in DATA_SETS:
         names = nearest_first(data.name, DATA_SETS)
         raise JobError(
-            f"data.name is {data.name!r}, which is no data set that is known",
-            hint="known are: " + ", ".join(names),
+            f"data.name is {data.name!r}, which is not a known data set",
+            hint="the known ones are: " + ", ".join(names),
         )
     return DATA_SETS[data.name]
 

@@ -51,8 +51,8 @@ def check(data: Data) -> SplitSizes:
     for name, md5 in MD5.items():
         path = root / _FOLDER / name
         try:
-            found = path.stat()
-            actual = _md5(path, found.st_size, found.st_mtime_ns)
+            status = path.stat()
+            actual = _md5(path, status.st_size, status.st_mtime_ns)
         except OSError as error:
             raise _error(data, f"{path} cannot be read: {error.strerror or error}") from None
         if actual != md5:

@@ -247,10 +247,10 @@ def _read(file: BinaryIO, num_bytes: int = -1) -> bytes:
 
 
 def _unpacked_bytes(path: Path) -> int:
-    found = path.stat()
+    status = path.stat()
     if path.suffix != ".gz":
-        return found.st_size
-    return _count_bytes(path, found.st_size, found.st_mtime_ns)
+        return status.st_size
+    return _count_bytes(path, status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=16)  # a sweep asks for every point

@@ -84,14 +84,20 @@ def split_classes(root: Path, classes: Sequence[ImageClass]) -> ImageParts:
     where every class has one image, the test images are drawn from all of them.
     """
     lots = random.Random(_SEED)
-    test = {path for found in classes for path in _drawn(found.paths, lots)}
+    test = {path for image_class in classes for path in _drawn(image_class.paths, lots)}
     if not test:
-        everything = [path for found in classes for path in found.paths]
+        everything = [path for image_class in classes for path in image_class.paths]
         test = set(lots.sample(everything, max(1, round(len(everything) * TEST_SHARE))))
-    chosen = [(found, [path in test for path in found.paths]) for found in classes]
+    chosen = [
+        (image_class, [path in test for path in image_class.paths]) for image_class in classes
+    ]
     return ImageParts(
-        train=make_files(root, classes, (_where(found, marks, False) for found, marks in chosen)),
-        test=make_files(root, classes, (_where(found, marks, True) for found, marks in chosen)),
+        train=make_files(
+            root, classes, (_where(image_class, marks, False) for image_class, marks in chosen)
+        ),
+        test=make_files(
+            root, classes, (_where(image_class, marks, True) for image_class, marks in chosen)
+        ),
     )
 
 
@@ -104,7 +110,7 @@ def make_files(
         root=root,
         paths=tuple(path for some in of_class for path in some),
         labels=tuple(label for label, some in enumerate(of_class) for _ in some),
-        classes=tuple(found.name for found in classes),
+        classes=tuple(image_class.name for image_class in classes),
     )
 
 
@@ -114,5 +120,5 @@ def _drawn(paths: Sequence[str], lots: random.Random) -> list[str]:
     return lots.sample(paths, max(1, round(len(paths) * TEST_SHARE)))
 
 
-def _where(found: ImageClass, marks: Sequence[bool], wanted: bool) -> list[str]:  # noqa: FBT001
-    return [path for path, mark in zip(found.paths, marks, strict=True) if mark is wanted]
+def _where(image_class: ImageClass, marks: Sequence[bool], wanted: bool) -> list[str]:  # noqa: FBT001
+    return [path for path, mark in zip(image_class.paths, marks, strict=True) if mark is wanted]

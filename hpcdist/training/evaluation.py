@@ -86,7 +86,7 @@ class Scoring:
         self.num_batches = -(-len(test) // _BATCH_SIZE)
         self._num_samples = len(test)
         self._source = _Slices(test.to(device)) if isinstance(test, Samples) else make_source(test)
-        self._found = torch.zeros(self.num_batches, 3, dtype=torch.float64, device=device)
+        self._counts = torch.zeros(self.num_batches, 3, dtype=torch.float64, device=device)
 
     def batches(self, numbers: Sequence[int]) -> Iterator[Samples]:
         """These batches, on the device; the first of all for a number that is too large."""
@@ -104,14 +104,14 @@ class Scoring:
 
     def add(self, index: int, logits: Tensor, labels: Tensor) -> None:
         """Count the right answers in a batch of this rank."""
-        self._found[index] = _count(logits.float(), labels)
+        self._counts[index] = _count(logits.float(), labels)
 
     def score(self, world_size: int) -> Score:
         """Add up what all ranks found, with one all-reduce, and begin anew."""
-        found, self._found = self._found, torch.zeros_like(self._found)
+        counts, self._counts = self._counts, torch.zeros_like(self._counts)
         if world_size > 1:
-            dist.all_reduce(found)  # adds zeros to each row, which rounds nothing
-        loss, right, samples = found.sum(dim=0).tolist()
+            dist.all_reduce(counts)  # adds zeros to each row, which rounds nothing
+        loss, right, samples = counts.sum(dim=0).tolist()
         counted = max(1.0, samples)  # none where all files are bad
         return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
 

@@ -105,7 +105,7 @@ class Trainer:
             device=self.device,
             data=job.data,
             memory_format=self._memory_format,
-            tell_bad=BadFileNotes(context),
+            report_bad=BadFileNotes(context),
         )
         self._batches = source(data.train)
         test = data.test

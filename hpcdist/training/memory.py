@@ -135,12 +135,14 @@ def advise(
     `used_bytes` is all that its tensors held; None: not known.
     """
     rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
-    found = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain)
+    options = sorted(
+        _options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain
+    )
     kind = "" if holding.is_measured else _LATER
     held = f"model states are {_listed(holding, kind)}"
     if rest_bytes is not None:
         held += f", and what grows with the batch was {_gb(rest_bytes)}"
-    return f"{held}; what would help: {'; '.join(option.text for option in found)}"
+    return f"{held}; what would help: {'; '.join(option.text for option in options)}"
 
 
 def advise_on_model(

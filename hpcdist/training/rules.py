@@ -122,7 +122,7 @@ def _check_blocks(job: TrainingJob) -> None:
     if _is_without_blocks(name):
         raise JobError(
             f"train.activation_checkpointing is true, but {name} has no blocks of several layers "
-            "whose inside could be computed again",
+            "that could be computed again",
             hint="leave it out, or take a smaller train.batch_size with train.accumulate",
         )
     if job.train.compile:

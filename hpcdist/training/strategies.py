@@ -86,9 +86,9 @@ class DataParallel(Single):
         """Return that fewer than two GPUs show nothing of it."""
         if place.num_gpus >= _SEVERAL:
             return None
-        found = "one GPU" if place.num_gpus else "no GPU"
+        gpus = "one GPU" if place.num_gpus else "no GPU"
         return (
-            f"strategy data_parallel has {found} here: the training computes what it would on "
+            f"strategy data_parallel has {gpus} here: the training computes what it would on "
             "several GPUs, whose batches are added up in one step, but nothing is copied or "
             "computed in parallel, so times say nothing about data_parallel"
         )

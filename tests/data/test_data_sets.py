@@ -79,7 +79,7 @@ def test_a_missing_root_is_said_with_the_layout_that_is_wanted(tmp_path):
 def test_an_unknown_data_set_is_answered_with_the_nearest_first():
     with pytest.raises(JobError, match=r"data\.name is 'fashionmnist'") as error:
         check_data(Data(name="fashionmnist"))
-    assert error.value.hint.startswith("known are: fashion_mnist")
+    assert error.value.hint.startswith("the known ones are: fashion_mnist")
 
 
 GARBAGE = {

@@ -67,7 +67,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(train_ranks, make_job)
     other = make_job(model={"name": "mlp"}, checkpoint={"resume": str(first.run.path)})
     refused = train_ranks(other, 1)
     assert refused.exit_codes == [1]
-    assert "is of another training: model.name fashion_cnn, now mlp" in refused.log()
+    assert "belongs to another training: model.name fashion_cnn, now mlp" in refused.log()
 
 
 def test_a_finished_training_that_starts_again_trains_no_further(train_ranks, make_job):

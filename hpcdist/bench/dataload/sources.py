@@ -59,13 +59,13 @@ class Source:
         data: Data,
         samples: Samples | ImageSamples | PixelSamples,
         num_classes: int,
-        tell_bad: Callable[[BadFile], None],
+        report_bad: Callable[[BadFile], None],
     ) -> None:
         """`tell_bad` hears of files that show no picture."""
         self._data = data
         self._samples = samples
         self.num_classes = num_classes
-        self._tell_bad = tell_bad
+        self._tell_bad = report_bad
         self.is_kept = False
         """Decoded pictures were kept when it was opened last."""
 
@@ -107,7 +107,7 @@ class Source:
             torch.device(context.device),
             self._data,
             memory_format=memory_format,
-            tell_bad=self._tell_bad,
+            report_bad=self._tell_bad,
         )
         try:
             yield batches
@@ -120,11 +120,11 @@ class Source:
 class Sources:
     """Lists or loads data once for all ways of loading that share them."""
 
-    def __init__(self, seed: int, device: str, tell_bad: Callable[[BadFile], None]) -> None:
+    def __init__(self, seed: int, device: str, report_bad: Callable[[BadFile], None]) -> None:
         """`tell_bad` hears of each file that shows no picture, once."""
         self._seed = seed
         self._device = device
-        self._tell = tell_bad
+        self._tell = report_bad
         self._told: set[str] = set()
         self._found: dict[Any, Any] = {}
 

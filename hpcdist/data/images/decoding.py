@@ -155,8 +155,8 @@ def _find_simplejpeg() -> Callable[..., Any] | None:
         from simplejpeg import decode_jpeg
     except ImportError:
         return None
-    found: Callable[..., Any] = decode_jpeg
-    return found
+    decode: Callable[..., Any] = decode_jpeg
+    return decode
 
 
 _BEGIN = b"\xff\xd8"
@@ -264,9 +264,9 @@ def check_size(width: int, height: int) -> None:
 
 def _kind(content: bytes) -> str:
     beginning = content[:64].lstrip().lower()
-    known = next((kind for mark, kind in _KINDS if beginning.startswith(mark.lower())), None)
-    if known is not None:
-        return known
+    label = next((kind for mark, kind in _KINDS if beginning.startswith(mark.lower())), None)
+    if label is not None:
+        return label
     if content.isascii() and b"\0" not in content:
         return "text"
     return f"begins with the bytes {content[:_FIRST_BYTES].hex(' ')}"

@@ -160,10 +160,10 @@ def _made_folder(data: Data) -> Path | None:
             f"data.root is {data.root!r}: {root} is neither a folder nor a .tgz", hint=LAYOUT
         )
     try:
-        found = root.stat()
+        status = root.stat()
     except OSError as error:
         raise unreadable(root, error) from None
-    mark = f"{root.resolve()}\0{found.st_size}\0{found.st_mtime_ns}"
+    mark = f"{root.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     digest = hashlib.sha256(mark.encode(errors="surrogateescape")).hexdigest()[:16]
     return cache_folder() / f"faces-{digest}"
 
@@ -240,7 +240,10 @@ def find_split_files(folders: Iterable[Path]) -> SplitFiles | None:
 def split_by_files(root: Path, classes: Sequence[ImageClass], files: SplitFiles) -> ImageParts:
     """The parts as the files say; JobError where they are damaged, or name what is not there."""
     train, test = _both_parts(files)
-    images = {found.name: {PurePath(path).stem: path for path in found.paths} for found in classes}
+    images = {
+        image_class.name: {PurePath(path).stem: path for path in image_class.paths}
+        for image_class in classes
+    }
     return ImageParts(
         train=_part(root, classes, train, images), test=_part(root, classes, test, images)
     )
@@ -297,7 +300,9 @@ def _part(
 ) -> ImageFiles:
     chosen = {path for line in lines for path in _named(line, images)}
     return make_files(
-        root, classes, ([path for path in found.paths if path in chosen] for found in classes)
+        root,
+        classes,
+        ([path for path in image_class.paths if path in chosen] for image_class in classes),
     )
 
 

@@ -59,7 +59,7 @@ def existing_root(data: Data, layout: str) -> Path:
 
 def check_enough(classes: list[ImageClass], folder: Path, layout: str) -> None:
     """Raise JobError for a folder with less than two images, saying what is there instead."""
-    number = sum(len(found.paths) for found in classes)
+    number = sum(len(image_class.paths) for image_class in classes)
     if number == 0 and has_images(folder):
         wrong = f"{folder} holds images, but no folders with images in them"
     elif number == 0:
@@ -77,7 +77,8 @@ def _both_parts(root: Path, test: str) -> ImageParts:
         if not classes:
             check_enough(classes, root / name, _LAYOUT)
     paths = {
-        name: {found.name: found.paths for found in classes} for name, classes in parts.items()
+        name: {image_class.name: image_class.paths for image_class in classes}
+        for name, classes in parts.items()
     }
     names = sorted(set(paths[_TRAIN]) | set(paths[test]))
     both = [ImageClass(name=name, paths=()) for name in names]
@@ -129,7 +130,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _paths_below(folder: Path, relative: str, ancestors: tuple[_Identity, ...]) -> list[str]:
     """Sorted by folder, then by name."""
-    found: list[tuple[str, list[str]]] = []
+    folders: list[tuple[str, list[str]]] = []
     waiting = [(folder, relative, ancestors)]
     while waiting:
         folder, relative, above = waiting.pop()
@@ -143,8 +144,8 @@ def _paths_below(folder: Path, relative: str, ancestors: tuple[_Identity, ...]) 
             elif is_folder(entry):
                 path = os.path.join(relative, entry.name)
                 waiting.append((Path(entry.path), path, (*above, identity)))
-        found.append((relative, sorted(names)))
-    return [os.path.join(relative, name) for relative, names in sorted(found) for name in names]
+        folders.append((relative, sorted(names)))
+    return [os.path.join(relative, name) for relative, names in sorted(folders) for name in names]
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
@@ -171,15 +172,15 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _identity(folder: Path) -> _Identity:
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise unreadable(folder, error) from None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def unreadable(path: Path, error: OSError) -> JobError:
     """The error for a folder or file that the system does not let us read."""
     return JobError(
         f"{path} cannot be read: {error.strerror or error}",
-        hint="see that it is there, and that you may read it: ls -la " + str(path.parent),
+        hint="check that it exists and that you may read it: ls -la " + str(path.parent),
     )

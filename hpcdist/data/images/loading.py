@@ -78,15 +78,15 @@ class ImageBatches:
         data: Data,
         *,
         memory_format: torch.memory_format = torch.channels_last,
-        tell_bad: Callable[[BadFile], None] = lambda _: None,
+        report_bad: Callable[[BadFile], None] = lambda _: None,
     ) -> None:
-        """`tell_bad` hears of each file that is no image, once."""
+        """`report_bad` hears of each file that is no image, once."""
         self._samples = samples
         self._device = device
         self._data = data
         self._memory_format = memory_format
-        self._tell_bad = tell_bad
-        self._told: set[int] = set()
+        self._report_bad = report_bad
+        self._reported: set[int] = set()
         self._normalize = BufferedNormalizer(samples.normalization, memory_format)
         self._requests = Requests[_Request]()
         self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
@@ -121,7 +121,7 @@ class ImageBatches:
             return Samples(images=self._normalize(images), labels=batch.labels)
         moved = batch.to(self._device, non_blocking=self._pinned is not None)
         if self._pinned is not None:
-            self._pinned.note_copy(self._shown)
+            self._pinned.note_copy(self._place)
         images = changed(moved, self._samples.for_batches)
         if images.dtype == torch.uint8:
             images = self._samples.normalization(images)
@@ -143,11 +143,11 @@ class ImageBatches:
         labels = self._samples.labels[torch.tensor(indices)]
         for position, bad in made.bad:
             labels[position] = IGNORED_LABEL
-            if bad.index not in self._told:
-                self._told.add(bad.index)
-                self._tell_bad(bad)
+            if bad.index not in self._reported:
+                self._reported.add(bad.index)
+                self._report_bad(bad)
         assert self._places is not None
-        self._shown = made.place
+        self._place = made.place
         pixels = self._places.of(made.place, len(indices))
         images = _channels_first(pixels)
         seed = self._samples.batch_seed(indices, epoch)
@@ -163,7 +163,7 @@ class ImageBatches:
                 raise
             raise HpcdistError(
                 f"a worker that loads data was lost: {error}",
-                hint="killed by signal Killed is mostly for want of memory: raise "
+                hint="killed by signal Killed mostly means too little memory: raise "
                 "resources.mem_gb, or lower data.workers",
             ) from None
 

@@ -77,8 +77,8 @@ def make_faces(folder: Path, plan: Plan) -> None:
     """
     photographs = _open_photographs()
     classes = plan.classes()
-    for found in classes:
-        (folder / found.name).mkdir()
+    for image_class in classes:
+        (folder / image_class.name).mkdir()
 
     def make(job: tuple[str, int, int]) -> None:
         path, person, number = job
@@ -87,8 +87,8 @@ def make_faces(folder: Path, plan: Plan) -> None:
     with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
         jobs = (
             (path, person, number)
-            for person, found in enumerate(classes)
-            for number, path in enumerate(found.paths)
+            for person, image_class in enumerate(classes)
+            for number, path in enumerate(image_class.paths)
         )
         for _ in threads.map(make, jobs):
             pass
@@ -97,14 +97,13 @@ def make_faces(folder: Path, plan: Plan) -> None:
 def _open_photographs() -> list[Image]:
     from PIL import Image
 
-    found = find_spec("sklearn")
-    if found is None or found.origin is None:
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
         raise JobError(
-            "the photographs that the made faces are cut from come with scikit-learn, which is not "
-            "installed",
+            "scikit-learn, which has the photographs that faces are made from, is not installed",
             hint="pip install scikit-learn, or name your own images with data.root",
         )
-    folder = Path(found.origin).parent / "datasets" / "images"
+    folder = Path(package.origin).parent / "datasets" / "images"
     photographs = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS]
     for photograph in photographs:
         photograph.load()

@@ -50,7 +50,7 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
     except OSError as error:
         raise JobError(
             f"{path} cannot be made: {error.strerror or error}",
-            hint=f"name a folder that you may write with {CACHE_VARIABLE}, or data by data.root",
+            hint=f"set {CACHE_VARIABLE} to a folder that you may write, or data.root to your data",
         ) from None
     return path
 

@@ -152,16 +152,16 @@ class _Layout:
         return _GAP + column * width, _LINE + 2 * _GAP + row * height
 
 
-def draw_grid(shown: Sequence[Shown], *, title: str, both: bool) -> Image:
+def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
     """The samples beneath a title; `both`: before on the left and after on the right of each."""
     from PIL import Image, ImageDraw
 
-    layout = _lay_out(shown, per_sample=2 if both else 1)
+    layout = _lay_out(samples, per_sample=2 if both else 1)
     font = _font()
     page = Image.new("RGB", layout.size, _BACKGROUND)
     pen = ImageDraw.Draw(page)
     pen.text((_GAP, _GAP), _fitted(pen, title, layout.size[0] - 2 * _GAP, font), _INK, font)
-    for number, sample in enumerate(shown):
+    for number, sample in enumerate(samples):
         left, top = layout.corner(number)
         pictures = (sample.before, sample.after) if both else (sample.after,)
         for place, pixels in enumerate(pictures):
@@ -175,13 +175,13 @@ def draw_grid(shown: Sequence[Shown], *, title: str, both: bool) -> Image:
     return page
 
 
-def _lay_out(shown: Sequence[Shown], *, per_sample: int) -> _Layout:
-    pixels = next((sample.after for sample in shown if sample.after is not None), None)
+def _lay_out(samples: Sequence[Shown], *, per_sample: int) -> _Layout:
+    pixels = next((sample.after for sample in samples if sample.after is not None), None)
     height, width = (_LEAST_SIDE, _LEAST_SIDE) if pixels is None else pixels.shape[:2]
     tile = _scaled(width, height)
-    even = math.sqrt(len(shown) * (tile[1] + _LINE) / (tile[0] * per_sample))
-    columns = _columns(len(shown), even)
-    rows = math.ceil(len(shown) / columns)
+    even = math.sqrt(len(samples) * (tile[1] + _LINE) / (tile[0] * per_sample))
+    columns = _columns(len(samples), even)
+    rows = math.ceil(len(samples) / columns)
     return _Layout(tile=tile, per_sample=per_sample, columns=columns, rows=rows)
 
 
@@ -223,9 +223,9 @@ def _font() -> Font:
     """The one that matplotlib brings, which has the letters of most languages."""
     from PIL import ImageFont
 
-    found = find_spec("matplotlib")
-    if found is not None and found.origin is not None:
-        path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+    package = find_spec("matplotlib")
+    if package is not None and package.origin is not None:
+        path = Path(package.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
         if path.is_file():
             return ImageFont.truetype(str(path), _TEXT)
     return ImageFont.load_default()

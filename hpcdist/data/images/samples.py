@@ -246,13 +246,13 @@ class ImageSamples(_Filled):
 
     def _bad(self, index: int, error: Exception) -> BadFile:
         reason = explain_unread(error) if isinstance(error, OSError) else str(error)
-        found = BadFile(index, self.path(index), reason)
+        bad_file = BadFile(index, self.path(index), reason)
         if self._refuse:
             raise HpcdistError(
-                str(found),
+                str(bad_file),
                 hint="remove it, or set data.bad_files to skip",
             )
-        return found
+        return bad_file
 
     def _shape_made(self) -> tuple[int, int, int]:
         """Return the shape that data.transform makes, by one trial."""
@@ -271,7 +271,7 @@ class ImageSamples(_Filled):
             except (OSError, UnreadableImageError):
                 continue
         raise HpcdistError(
-            f"none of {len(tried):,} files of {len(self):,} in {self._root} shows a picture",
+            f"none of {len(tried):,} files tried, of {len(self):,} in {self._root}, is an image",
             hint="name another folder with data.root",
         )
 
@@ -344,7 +344,7 @@ def _check_made(
         remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
     raise HpcdistError(
         f"{part} makes {width} x {height} pixels of {source}, and {shape[2]} x {shape[1]} of "
-        "another image: those of a batch must be alike",
+        "another image: all images of a batch must have one size",
         hint=f"{remedy}, or set data.size",
     )
 

@@ -148,7 +148,7 @@ def check_transform(spec: Spec) -> None:
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1]
         raise JobError(
-            f"data.transform is {_shown(spec)}, but torchvision cannot be used: {reason}",
+            f"data.transform is {_as_json(spec)}, but torchvision cannot be used: {reason}",
             hint="install it with: pip install torchvision",
         )
     if done.stdout:
@@ -158,40 +158,40 @@ def check_transform(spec: Spec) -> None:
 
 def try_transform(spec: Spec) -> None:
     """Make the transforms, and raise JobError for what torchvision does not take."""
-    known = _known()
+    offered = _offered()
     for step in steps_of(spec):
-        if step.name not in known:
-            names = nearest_first(step.name, [*PRESETS, *known])[:6]
+        if step.name not in offered:
+            names = nearest_first(step.name, [*PRESETS, *offered])[:6]
             raise JobError(
                 f"data.transform has {step.name!r}, which is neither a preset nor a transform of "
                 "torchvision that makes one image of one",
                 hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
         for name in step.arguments:
-            if name not in known[step.name]:
+            if name not in offered[step.name]:
                 raise JobError(
                     f"data.transform: {step.name} has no argument {name!r}",
-                    hint="its arguments are: " + ", ".join(nearest_first(name, known[step.name])),
+                    hint="its arguments are: " + ", ".join(nearest_first(name, offered[step.name])),
                 )
     try:
         build_transform(spec)
     except Exception as error:  # noqa: BLE001 - torchvision raises whatever it likes
         raise JobError(
-            f"data.transform is {_shown(spec)}: torchvision cannot make it: "
+            f"data.transform is {_as_json(spec)}: torchvision cannot make it: "
             f"{error or type(error).__name__}",
             hint="its arguments are those of torchvision.transforms.v2",
         ) from None
 
 
-def _known() -> dict[str, tuple[str, ...]]:
+def _offered() -> dict[str, tuple[str, ...]]:
     """Return the arguments of each transform that is offered."""
     from torchvision.transforms import v2
 
     return {
-        name: tuple(inspect.signature(found).parameters)
-        for name, found in vars(v2).items()
-        if inspect.isclass(found)
-        and found.__module__.rpartition(".")[2] in _MODULES
+        name: tuple(inspect.signature(member).parameters)
+        for name, member in vars(v2).items()
+        if inspect.isclass(member)
+        and member.__module__.rpartition(".")[2] in _MODULES
         and name not in _NOT_OFFERED
     }
 
@@ -249,15 +249,15 @@ def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
         return steps_of(item)
     if len(item) != 1:
         raise JobError(
-            f"data.transform has the item {_shown(item)}, which must be one name with its "
+            f"data.transform has the item {_as_json(item)}, which must be one name with its "
             "arguments",
             hint="for example {RandomAffine: {degrees: 5}}",
         )
     [(name, arguments)] = item.items()
     if not isinstance(arguments, Mapping):
         raise JobError(
-            f"data.transform: the arguments of {name} are {_shown(arguments)}, must be names with "
-            "values",
+            f"data.transform: the arguments of {name} are {_as_json(arguments)}, must be names "
+            "with values",
             hint="for example {RandomAffine: {degrees: 5}}",
         )
     if name in PRESETS:
@@ -265,5 +265,5 @@ def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
     return [Step(name, dict(arguments))]
 
 
-def _shown(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, default=str)

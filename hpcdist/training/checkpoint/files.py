@@ -50,10 +50,10 @@ def step_of(path: Path) -> int:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in a folder, newest first."""
-    found = [
+    numbered = [
         (int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))
     ]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [path for _, path in sorted(numbered, reverse=True)]
 
 
 def is_intact(path: Path) -> bool:
@@ -83,11 +83,11 @@ def _all_parts_are_intact(path: Path) -> bool:
 
 def checksum(path: Path) -> int:
     """CRC-32 of a file, as zip files have it."""
-    found = 0
+    crc = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
-            found = zlib.crc32(chunk, found)
-    return found
+            crc = zlib.crc32(chunk, crc)
+    return crc
 
 
 def set_aside_damaged(path: Path) -> None:
@@ -122,8 +122,8 @@ def resume_candidates(resume: str) -> list[Path]:
         return [path]
     folders = [folder for folder in (path / "checkpoints", path) if folder.is_dir()]
     for folder in folders:
-        if found := list_checkpoints(folder):
-            return found
+        if checkpoints := list_checkpoints(folder):
+            return checkpoints
     wrong = "holds no checkpoint" if folders else "does not exist"
     raise JobError(
         f"checkpoint.resume is {resume!r}, which {wrong}",

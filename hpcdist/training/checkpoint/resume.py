@@ -58,10 +58,10 @@ def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Pa
     Rank 0 alone looks for it and verifies it: on a shared file system nodes may see different
     things.
     """
-    found = [_find(context, job) if context.rank == 0 else None]
+    start = [_find(context, job) if context.rank == 0 else None]
     if has_group:
-        dist.broadcast_object_list(found, src=0)
-    return None if found[0] is None else Path(found[0])
+        dist.broadcast_object_list(start, src=0)
+    return None if start[0] is None else Path(start[0])
 
 
 def _find(context: RankContext, job: TrainingJob) -> str | None:
@@ -146,7 +146,7 @@ def require_same_training(before: dict[str, Any], now: dict[str, Any], checkpoin
     wrong = [phrase for phrase in describe_differences(before, now) if phrase.startswith(_NEEDED)]
     if wrong:
         raise HpcdistError(
-            f"{checkpoint} is of another training: {'; '.join(wrong)}",
+            f"{checkpoint} belongs to another training: {'; '.join(wrong)}",
             hint="set checkpoint.resume to a checkpoint of this job, or leave it out",
         )
 

@@ -63,7 +63,7 @@ def save(
         dist.gather_object(own, described if dist.get_rank() == 0 else None, dst=0)
         if dist.get_rank() != 0:
             return 0
-        parts = {name: told for rank in described for name, told in rank.items()}
+        parts = {name: entry for rank in described for name, entry in rank.items()}
         return _complete(path, aside, state, parts, is_current)
     except BaseException:
         if dist.get_rank() == 0:
@@ -98,23 +98,23 @@ class _Reader(FileSystemReader):
     def read_metadata(self, *_arguments: Any, **_options: Any) -> Metadata:
         """The list of tensors; only the classes of such lists are unpickled."""
         with (Path(self.path) / _METADATA).open("rb") as file:
-            found = _Unpickler(file).load()
-        if not isinstance(found, Metadata):
-            raise pickle.UnpicklingError(f"{_METADATA} holds a {type(found).__name__}")
-        return found
+            value = _Unpickler(file).load()
+        if not isinstance(value, Metadata):
+            raise pickle.UnpicklingError(f"{_METADATA} holds a {type(value).__name__}")
+        return value
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """A class that lists of tensors are made of."""
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
+        if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype):
+            return value
         if (module, name) in _KNOWN:
             return super().find_class(module, name)
         if module in _KNOWN_MODULES and "." not in name and name not in _UNSAFE:
-            found = super().find_class(module, name)
-            if isinstance(found, type):  # not what the module has imported or can do
-                return found
+            value = super().find_class(module, name)
+            if isinstance(value, type):  # not what the module has imported or can do
+                return value
         raise pickle.UnpicklingError(f"{_METADATA} asks for {module}.{name}")
 
 

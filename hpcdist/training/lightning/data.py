@@ -134,7 +134,7 @@ class JobData(LightningDataModule):
             device=progress.device,
             data=progress.job.data,
             memory_format=memory_format,
-            tell_bad=BadFileNotes(progress.context),
+            report_bad=BadFileNotes(progress.context),
         )
         self.num_classes = data.num_classes
         self.first_samples = data.train.probe(LEAST_BATCH).to(

@@ -61,7 +61,7 @@ def check_model_name(name: str) -> None:
         return
     nearest = nearest_first(name, [*OWN_MODELS, *sorted(torchvision_models())])
     raise JobError(
-        f"model.name is {name!r}, which is no model that is known",
+        f"model.name is {name!r}, which is not a known model",
         hint=f"the nearest of {len(nearest)} are: {', '.join(nearest[:_SHOWN])}; a class of your "
         "own is named as package.module:Class",
     )
@@ -277,21 +277,27 @@ def _callable(node: ast.AST) -> ast.FunctionDef | None:
         return None
     if not {ast.unparse(base) for base in node.bases} <= _PLAIN_BASES:
         return None
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-    found = [one for one in methods if one.name in {"__init__", "__new__"}]
-    if len(found) != 1 or found[0].name != "__init__" or found[0].decorator_list:
+    methods = [method for method in node.body if isinstance(method, ast.FunctionDef)]
+    constructors = [method for method in methods if method.name in {"__init__", "__new__"}]
+    if (
+        len(constructors) != 1
+        or constructors[0].name != "__init__"
+        or constructors[0].decorator_list
+    ):
         return None
-    return found[0]
+    return constructors[0]
 
 
 def _signature(function: ast.FunctionDef, owner: ast.AST) -> Signature | None:
     taken = function.args
     if taken.vararg or taken.kwarg or taken.posonlyargs:
         return None
-    positional = [one.arg for one in taken.args][int(isinstance(owner, ast.ClassDef)) :]
+    positional = [argument.arg for argument in taken.args][int(isinstance(owner, ast.ClassDef)) :]
     without_default = positional[: len(positional) - len(taken.defaults)]
-    keywords = [one.arg for one in taken.kwonlyargs]
+    keywords = [argument.arg for argument in taken.kwonlyargs]
     needed = [
-        one for one, default in zip(keywords, taken.kw_defaults, strict=True) if default is None
+        argument
+        for argument, default in zip(keywords, taken.kw_defaults, strict=True)
+        if default is None
     ]
     return Signature(names=(*positional, *keywords), required=(*without_default, *needed))

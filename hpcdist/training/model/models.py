@@ -182,9 +182,9 @@ def _build_own_model(
     if os.getcwd() not in sys.path[:1]:  # the user's folder, where the check looked first
         sys.path.insert(0, os.getcwd())
     cls = getattr(importlib.import_module(module), class_name)
-    known = dict(zip(GIVEN, (image_shape, num_classes), strict=True))
+    given = dict(zip(GIVEN, (image_shape, num_classes), strict=True))
     taken = inspect.signature(cls).parameters
-    model = cls(**{key: value for key, value in known.items() if key in taken} | args)
+    model = cls(**{key: value for key, value in given.items() if key in taken} | args)
     if not isinstance(model, nn.Module):
         raise JobError(
             f"model.name is {name!r}, which gives a {type(model).__name__}, not a torch.nn.Module",

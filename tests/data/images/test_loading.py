@@ -24,7 +24,7 @@ def files(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("pictures"), NUMBER)
 
 
-def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, tell_bad=None, **keys):
+def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, report_bad=None, **keys):
     """Index in the epoch's order -> (image, label), as all ranks together have it."""
     data = Data(**keys)
     order = epoch_order(len(files), seed=5, epoch=epoch)
@@ -39,7 +39,7 @@ def load(files, *, world_size=1, batch_size=6, position=0, epoch=1, tell_bad=Non
         )
         shares = [share for _, shares in plan.steps(position) for share in shares]
         samples = ImageSamples(files, data, seed=5, on_device=is_on_device(data, "cpu"))
-        batches = ImageBatches(samples, CPU, data, tell_bad=tell_bad or (lambda _: None))
+        batches = ImageBatches(samples, CPU, data, report_bad=report_bad or (lambda _: None))
         for share, batch in zip(shares, batches.epoch(order, shares, epoch), strict=True):
             brought = batches.bring(batch)
             assert brought.images.dtype == torch.float32
@@ -119,7 +119,7 @@ def test_a_transform_that_gives_images_of_several_sizes_is_refused_by_name(tmp_p
 def test_an_image_that_is_too_small_for_a_crop_is_skipped_by_name(tmp_path):
     files = mixed_files(tmp_path / "pictures")
     told = []
-    found = load(files, transform=[{"RandomCrop": {"size": 20}}], tell_bad=told.append)
+    found = load(files, transform=[{"RandomCrop": {"size": 20}}], report_bad=told.append)
     assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {4, 7}
     assert all("18 x 60 pixels) fails in data.transform: Required crop" in str(b) for b in told)
 
@@ -241,7 +241,7 @@ def spoilt(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_files_are_skipped_named_once_and_left_out_of_the_loss(spoilt, workers):
     told = []
-    found = load(spoilt, workers=workers, tell_bad=told.append)
+    found = load(spoilt, workers=workers, report_bad=told.append)
     assert len(found) == NUMBER
     assert {index for index, (_, label) in found.items() if label == IGNORED_LABEL} == {3, 8, 20}
     assert sorted(bad.index for bad in told) == [3, 8, 20]
