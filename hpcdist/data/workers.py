@@ -1,23 +1,45 @@
-"""DataLoaders whose workers make whole batches: making them, starting and ending workers."""
+"""Sources of batches, and DataLoaders whose workers make whole batches."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from hpcdist.data.arrays import Samples
+from hpcdist.data.order import Share
 from hpcdist.job.spec import Data
 from hpcdist.machine.process import die_with_parent
 from hpcdist.rank.exit import shield_worker
 
 Request = TypeVar("Request")
 Batch = TypeVar("Batch")
+
+
+class BatchSource(ABC):
+    """A source of batches, cut into the shares of an epoch's order."""
+
+    on_device = True
+    """Batches come as the model takes them: `bring` has nothing to do."""
+
+    @abstractmethod
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
+        """Yield the batches of these shares, as they are handed over."""
+
+    def bring(self, batch: Samples) -> Samples:
+        """Return a batch as the model takes it, on the device."""
+        return batch
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
+        """Give back what is only needed while batches are made, such as workers."""
 
 
 class Requests(Sampler[Request], Generic[Request]):

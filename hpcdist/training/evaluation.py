@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hpcdist.data.arrays import IGNORED_LABEL, Samples
 from hpcdist.data.order import Share
+from hpcdist.data.workers import BatchSource
 
 if TYPE_CHECKING:
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
@@ -34,19 +35,6 @@ class Score:
     accuracy: float
     """Share of right answers."""
     samples: int
-
-
-class BatchSource(Protocol):
-    """A source of batches."""
-
-    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
-        """The batches of these shares of an order."""
-
-    def bring(self, batch: Samples) -> Samples:
-        """A batch as the model takes it."""
-
-    def close(self) -> None:
-        """Give back what is only needed while batches are made."""
 
 
 def evaluate(
@@ -116,20 +104,14 @@ class Scoring:
         return Score(loss=loss / counted, accuracy=right / counted, samples=int(samples))
 
 
-class _Slices:
+class _Slices(BatchSource):
     """Batches of samples in memory, in their own order: without a copy."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
-    def epoch(self, _order: Tensor, shares: Sequence[Share], _epoch: int) -> Iterator[Samples]:
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:  # noqa: ARG002
         return (self._samples.between(share.begin, share.filled_end) for share in shares)
-
-    def bring(self, batch: Samples) -> Samples:
-        return batch
-
-    def close(self) -> None:
-        pass
 
 
 def _count(logits: Tensor, labels: Tensor) -> Tensor:

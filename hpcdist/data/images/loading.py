@@ -22,7 +22,7 @@ from hpcdist.data.images.memory import Pinned, SharedMemory
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, changed
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
-from hpcdist.data.workers import BatchMaker, Requests, end_workers, make_loader
+from hpcdist.data.workers import BatchMaker, BatchSource, Requests, end_workers, make_loader
 from hpcdist.job.spec import Data
 
 _WORKER_LOST = "DataLoader worker"
@@ -68,7 +68,7 @@ class _Places:
         return self.memory.array(self.shape, self.kind)[place, :number]
 
 
-class ImageBatches:
+class ImageBatches(BatchSource):
     """The batches of one part of a data set, ahead of time where there are workers."""
 
     def __init__(

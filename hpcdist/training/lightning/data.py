@@ -12,14 +12,15 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from hpcdist.data.arrays import DataSet, Samples
-from hpcdist.data.batches import DirectBatches, WorkerBatches, make_batches
+from hpcdist.data.batches import make_batches
 from hpcdist.data.order import LEAST_BATCH, epoch_order
+from hpcdist.data.workers import BatchSource
 from hpcdist.rank.timing import Timer
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.progress import BadFileNotes, Progress
 
 if TYPE_CHECKING:
-    from hpcdist.data.images.loading import ImageBatches
+    pass
 
 
 class TrainBatch(NamedTuple):
@@ -53,7 +54,7 @@ class TrainBatches:
 
     def __init__(
         self,
-        source: DirectBatches | WorkerBatches | ImageBatches,
+        source: BatchSource,
         progress: Progress,
         timer: Timer,
     ) -> None:
