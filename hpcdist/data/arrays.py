@@ -39,21 +39,21 @@ class Samples:
         return channels, height, width
 
     def probe(self, number: int) -> Samples:
-        """The first samples, to try a model with."""
+        """Return the first samples, to try a model with."""
         return self.between(0, number)
 
     def at(self, indices: Tensor) -> Samples:
-        """The samples with these indices, as one copy, in the same memory format."""
+        """Return the samples with these indices, as one copy, in the same memory format."""
         return Samples(
             images=_select(self.images, indices), labels=self.labels.index_select(0, indices)
         )
 
     def between(self, begin: int, end: int) -> Samples:
-        """The samples from `begin` up to `end`, without a copy."""
+        """Return the samples from `begin` up to `end`, without a copy."""
         return Samples(images=self.images[begin:end], labels=self.labels[begin:end])
 
     def scaled(self, shape: tuple[int, int, int]) -> Samples:
-        """The same samples with images of another height and width."""
+        """Return the same samples with images of another height and width."""
         if shape[1:] == self.shape[1:]:
             return self
         images = functional.interpolate(
@@ -68,7 +68,7 @@ class Samples:
         non_blocking: bool = False,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> Samples:
-        """The same samples on a device; images in a memory format."""
+        """Return the same samples on a device; images in a memory format."""
         return Samples(
             images=self.images.to(device, non_blocking=non_blocking, memory_format=memory_format),
             labels=self.labels.to(device, non_blocking=non_blocking),
@@ -76,7 +76,7 @@ class Samples:
         )
 
     def pin_memory(self) -> Samples:
-        """The same samples in page-locked memory; called by torch's DataLoader."""
+        """Return the same samples in page-locked memory; called by torch's DataLoader."""
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
@@ -102,11 +102,10 @@ class DataSet:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
         return self.train.shape
 
     def first(self, train_samples: int | None, test_samples: int | None) -> DataSet:
-        """Only the first samples of each part, which are in memory; None: all."""
+        """Return only the first samples of each part, which are in memory; None: all."""
         assert isinstance(self.train, Samples)
         assert isinstance(self.test, Samples)
         return replace(
@@ -117,7 +116,7 @@ class DataSet:
 
 
 def _select(images: Tensor, indices: Tensor) -> Tensor:
-    """The images with these indices; what is channels_last stays so.
+    """Return the images with these indices; what is channels_last stays so.
 
     index_select always gives contiguous tensors, here of the images as [samples, height, width,
     channels]: whole images are copied, which takes a third of the time of a select across the
@@ -131,7 +130,7 @@ def _select(images: Tensor, indices: Tensor) -> Tensor:
 def make_data_set(
     train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], num_classes: int
 ) -> DataSet:
-    """A data set from uint8 images and their labels.
+    """Return a data set from uint8 images and their labels.
 
     Images are [samples, height, width], or [samples, height, width, channels]. Pixels are brought
     to mean 0 and deviation 1 over each channel of the training images, once for all epochs.

@@ -31,7 +31,6 @@ class DirectBatches(BatchSource):
         self._samples = samples.to(device)
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:  # noqa: ARG002
-        """Yield the batches of these shares; nothing is drawn."""
         order = order.to(self._samples.labels.device)
         for share in shares:
             yield self._samples.at(order[share.begin : share.filled_end])
@@ -59,18 +58,15 @@ class WorkerBatches(BatchSource):
         )
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
-        """The batches of these shares of an epoch's order; workers draw nothing by lot."""
         lists = [order[share.begin : share.filled_end].tolist() for share in shares]
         self._indices.set(lists, len(lists))
         self._seeds.manual_seed(derive_seed(epoch))
         yield from self._loader
 
     def bring(self, batch: Samples) -> Samples:
-        """The batch on the device."""
         return batch.to(self._device, non_blocking=True, memory_format=self._memory_format)
 
     def close(self) -> None:
-        """End the workers."""
         end_workers(self._loader)
 
 

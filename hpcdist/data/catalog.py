@@ -83,7 +83,7 @@ DATA_SETS = {
 
 
 def find_data_set(data: Data) -> Entry:
-    """The entry that data.name names."""
+    """Return the entry that data.name names."""
     if data.name not in DATA_SETS:
         names = nearest_first(data.name, DATA_SETS)
         raise JobError(
@@ -94,7 +94,7 @@ def find_data_set(data: Data) -> Entry:
 
 
 def check_data(data: Data) -> SplitSizes | None:
-    """The sizes of the parts that the job uses; JobError for all that is wrong with `data`.
+    """Return the sizes of the parts that the job uses; JobError for all that is wrong with `data`.
 
     None where the files are still to be downloaded or unpacked.
     """
@@ -106,7 +106,7 @@ def check_data(data: Data) -> SplitSizes | None:
 
 
 def load_data(data: Data, *, seed: int = 0, device: str = "cpu") -> DataSet:
-    """The data set as the job uses it, for a model on `device`.
+    """Return the data set as the job uses it, for a model on `device`.
 
     `seed`: train.seed, for what is done to training images.
     """

@@ -63,12 +63,11 @@ def check(data: Data) -> SplitSizes:
 
 
 def is_complete(data: Data) -> bool:
-    """Return whether all files are there, whatever is in them."""
     return all((_root(data) / _FOLDER / name).is_file() for name in MD5)
 
 
 def load(data: Data) -> DataSet:
-    """The whole data set, through torchvision's class."""
+    """Return the whole data set, through torchvision's class."""
     from hpcdist.data.arrays import make_data_set
 
     root = _root(data)
@@ -103,7 +102,7 @@ def _error(data: Data, wrong: str) -> JobError:
 
 
 def _load_part(root: Path, *, train: bool) -> tuple[Tensor, Tensor]:
-    """Images [samples, height, width, channels], and labels."""
+    """Return images [samples, height, width, channels], and labels."""
     import torch
     from torchvision import datasets
 

@@ -28,12 +28,11 @@ _SPLIT_SEED = 1797  # fixed: accuracies of all runs are about the same test imag
 
 
 def check(_data: Data) -> SplitSizes:
-    """The sizes of the two parts; JobError where scikit-learn is not installed."""
+    """Return the sizes of the two parts; JobError where scikit-learn is not installed."""
     return _sizes(_path())
 
 
 def load(_data: Data) -> DataSet:
-    """The whole data set."""
     import torch
 
     from hpcdist.data.arrays import make_data_set

@@ -64,12 +64,10 @@ class IdxDataSet:
         return SplitSizes(**{part: number for part, (number, *_) in shapes.items()})
 
     def is_complete(self, data: Data) -> bool:
-        """Return whether all files are there, whatever is in them."""
         root = self._root(data)
         return all(self._find(root, name) for part in _PARTS for name in _names(part))
 
     def load(self, data: Data) -> DataSet:
-        """Return the whole data set."""
         from hpcdist.data.arrays import make_data_set
 
         return make_data_set(
@@ -86,7 +84,7 @@ class IdxDataSet:
         download_by_torchvision(self.torchvision_class, self._root(data))
 
     def _check_part(self, data: Data, part: str) -> tuple[int, ...]:
-        """The shape of its images."""
+        """Return the shape of its images."""
         root = self._root(data)
         images, labels = _names(part)
         shape = self._check_file(data, images, num_dimensions=3)

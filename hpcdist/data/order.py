@@ -21,14 +21,14 @@ LEAST_BATCH = 2
 
 
 def derive_seed(*parts: int) -> int:
-    """A 32-bit seed (the most that torch's CPU generator uses) made of several numbers."""
+    """Return a 32-bit seed (the most that torch's CPU generator uses) made of several numbers."""
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def epoch_order(
     num_samples: int, *, seed: int, epoch: int, most_filled: int = LEAST_BATCH
 ) -> Tensor:
-    """The samples' indices in the order in which this epoch uses them.
+    """Return the samples' indices in the order in which this epoch uses them.
 
     After the last come the first again, as what `Share.filled_end` may need.
     """

@@ -19,7 +19,7 @@ class SplitSizes:
     test: int
 
     def first(self, train_samples: int | None, test_samples: int | None) -> SplitSizes:
-        """The sizes when only the first samples of each part are used; None: all."""
+        """Return the sizes when only the first samples of each part are used; None: all."""
         return SplitSizes(
             train=min(self.train, train_samples or self.train),
             test=min(self.test, test_samples or self.test),
@@ -52,7 +52,7 @@ class ImageFiles:
         return len(self.paths)
 
     def first(self, number: int | None) -> ImageFiles:
-        """Only the first so many; None: all."""
+        """Return only the first so many; None: all."""
         return replace(self, paths=self.paths[:number], labels=self.labels[:number])
 
 
@@ -69,7 +69,7 @@ class ImageParts:
         return SplitSizes(train=len(self.train), test=len(self.test))
 
     def first(self, train_samples: int | None, test_samples: int | None) -> ImageParts:
-        """Only the first samples of each part; None: all."""
+        """Return only the first samples of each part; None: all."""
         return ImageParts(train=self.train.first(train_samples), test=self.test.first(test_samples))
 
 
@@ -78,7 +78,7 @@ _SEED = 5749  # fixed: accuracies of all runs are about the same test images
 
 
 def split_classes(root: Path, classes: Sequence[ImageClass]) -> ImageParts:
-    """A fifth of the images of each class as test images, drawn by a fixed seed.
+    """Return a fifth of the images of each class as test images, drawn by a fixed seed.
 
     Of a class with several images at least one is kept for each part; a class with one trains. Only
     where every class has one image, the test images are drawn from all of them.

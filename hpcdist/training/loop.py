@@ -114,7 +114,7 @@ class Trainer:
         self._scoring = Scoring(test, self.device, source)
 
     def _first_samples(self, data: DataSet) -> Samples:
-        """A few to try the model with: the same on all ranks."""
+        """Return a few to try the model with: the same on all ranks."""
         number = LEAST_BATCH * max(1, self.context.num_gpus)
         batch = data.train.probe(number).to(self.device, memory_format=self._memory_format)
         return replace(batch, images=batch.images.to(self._precision.weights))

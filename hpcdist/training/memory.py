@@ -54,7 +54,7 @@ def measure_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelS
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Most memory so far: of tensors on a GPU, of the whole process (RSS) on CPUs."""
+    """Return most memory so far: of tensors on a GPU, of the whole process (RSS) on CPUs."""
     if device.type == "cuda":
         import torch
 
@@ -109,7 +109,6 @@ class Holding(ModelStates):
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 

@@ -90,13 +90,11 @@ class Autocasting(nn.Module):
     """
 
     def __init__(self, net: nn.Module, precision: Precision) -> None:
-        """Put `net` within autocast; its parameters stay as they are."""
         super().__init__()
         self.net = net
         self._precision = precision
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of images."""
         with self._precision.autocasting(images.device):
             logits: Tensor = self.net(images)
         return logits
@@ -117,7 +115,7 @@ _NUM_STAIRS = 3
 
 
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
-    """The optimizer that the job names, in its fused form.
+    """Return the optimizer that the job names, in its fused form.
 
     Fused means one kernel for all of a step. Measured on CPU with fashion_cnn, batches of 64: a
     whole training step takes 0.92 to 0.96 of the time with a loop over the parameters or with
@@ -196,6 +194,5 @@ def get_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def restore_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
-    """Set again what `get_settings` returned."""
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)

@@ -56,7 +56,7 @@ class Single:
     writes its part of a checkpoint."""
 
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:  # noqa: ARG002
-        """The module whose call runs the model in training."""
+        """Return the module whose call runs the model in training."""
         return model
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -75,7 +75,6 @@ class DataParallel(Single):
     """One rank for several GPUs: each step copies the model to all, and cuts the batch up."""
 
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:
-        """The model in DataParallel, where there is more than one GPU."""
         if place.num_gpus < _SEVERAL:
             return model
         first = place.device.index or 0
@@ -83,7 +82,6 @@ class DataParallel(Single):
         return TorchDataParallel(inner, device_ids=list(range(first, first + place.num_gpus)))
 
     def note(self, place: Place) -> str | None:
-        """Return that fewer than two GPUs show nothing of it."""
         if place.num_gpus >= _SEVERAL:
             return None
         gpus = "one GPU" if place.num_gpus else "no GPU"
@@ -104,7 +102,6 @@ class Ddp(Single):
     tells_last_gradient = True
 
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:
-        """The model in DistributedDataParallel."""
         return DistributedDataParallel(
             model,
             device_ids=[place.device] if place.device.type == "cuda" else None,
@@ -116,7 +113,6 @@ class Ddp(Single):
         )
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        """DistributedDataParallel's no_sync."""
         assert isinstance(wrapped, DistributedDataParallel)
         context: AbstractContextManager[None] = wrapped.no_sync()
         return context
@@ -138,14 +134,12 @@ class Fsdp(Ddp):
     is_sharded = True
 
     def wrap(self, model: nn.Module, place: Place) -> nn.Module:
-        """The model itself, its parameters cut up."""
         from torch.distributed.device_mesh import init_device_mesh
 
         cut_up(model, init_device_mesh(place.device.type, (dist.get_world_size(),)))
         return model
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:
-        """Within it gradients stay whole, and on this rank."""
         return unsynchronized(wrapped)
 
 

@@ -151,7 +151,7 @@ def test_what_is_made_first_is_said_before(hpcdist, faces, monkeypatch):
 def test_a_data_set_that_is_not_there_is_refused(hpcdist, verb):
     out = ("--out", "x.png") if verb == "show" else ()
     unknown = refusal(hpcdist("data", verb, "facs", *out))
-    assert "hint: known are: faces" in unknown
+    assert "hint: the known ones are: faces" in unknown
     missing = refusal(hpcdist("data", verb, "faces", "--root", "nowhere", *out))
     assert "error: data.root is 'nowhere': No such file or directory" in missing
     assert "https://ndownloader.figshare.com/" in missing

@@ -60,7 +60,6 @@ class PilDecoder:
         out[...] = np.asarray(self.picture(content))
 
     def picture(self, content: bytes) -> Image.Image:
-        """The same as an image of PIL."""
         try:
             return self._scaled(self._open(content))
         except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
@@ -90,7 +89,6 @@ class ExactDecoder(PilDecoder):
         self._decode_jpeg = _find_simplejpeg()
 
     def into(self, out: Pixels, content: bytes) -> None:
-        """Decode to where the pixels are wanted."""
         header = _colour_header(content)
         has_size = header is not None and (header.height, header.width) == out.shape[:2]
         if self._decode_jpeg is None or not has_size or not out.flags.c_contiguous:
@@ -178,7 +176,7 @@ class JpegHeader:
 
 
 def read_header(content: bytes) -> JpegHeader | None:
-    """The header of the first frame; None where this is no JPEG file, or ends before."""
+    """Return the header of the first frame; None where this is no JPEG file, or ends before."""
     if content[:2] != _BEGIN:
         return None
     position, length = 2, len(content)
@@ -225,7 +223,7 @@ def no_warnings() -> Iterator[None]:
 
 
 def read_image(content: bytes) -> Image.Image:
-    """The decoded image; what Pillow raises where it is none, see `explain`."""
+    """Return the decoded image; what Pillow raises where it is none, see `explain`."""
     image = Image.open(io.BytesIO(content))
     check_size(*image.size)
     image.load()
@@ -288,8 +286,6 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """The content of one file."""
-
     path: str
     problem: str | None = None
     size: tuple[int, int] = (0, 0)

@@ -76,7 +76,7 @@ def transform_on(data: Data, device: str) -> str | None:
 
 
 def device_note(data: Data, device: str) -> str | None:
-    """A note for the user on where images are transformed; None: by the CPUs, as usual."""
+    """Return a note for the user on where images are transformed; None: by the CPUs, as usual."""
     if is_on_device(data, device):
         crop = _crop_of_any_size(data)
         scaled = f"; images are scaled to the size of the first before {crop}" if crop else ""
@@ -107,7 +107,7 @@ def check_device_transform(data: Data) -> None:
 
 
 def why_not(data: Data) -> str | None:
-    """The reason why images cannot be transformed a batch at a time; None: they can."""
+    """Return the reason why images cannot be transformed a batch at a time; None: they can."""
     if data.handover != "uint8":
         return f"data.handover is {data.handover}, and whole batches are transformed from uint8"
     for step in divide(data.transform).rest:
@@ -192,7 +192,7 @@ def _bilinear(value: Any) -> str:
 
 
 def _level(value: Any) -> float:
-    """A level of 0 to 255, the same for all channels."""
+    """Return a level of 0 to 255, the same for all channels."""
     if not 0 <= float(value) <= _WHITE:
         raise ValueError(value)
     return float(value) / _WHITE

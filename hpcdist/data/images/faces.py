@@ -74,7 +74,7 @@ class _Place:
 
 
 def check(data: Data) -> SplitSizes | None:
-    """The sizes of both parts, also of a stand-in that is still to be made.
+    """Return the sizes of both parts, also of a stand-in that is still to be made.
 
     None where an archive is still to be unpacked. JobError where there are no images, or too few.
     """
@@ -126,7 +126,7 @@ def remarks(data: Data) -> list[str]:
 
 
 def images(data: Data) -> ImageParts:
-    """The files of both parts; what is missing is made first."""
+    """Return the files of both parts; what is missing is made first."""
     prepare(data)
     if data.root is None:
         return _STAND_IN.parts(stand_in_folder())
@@ -169,7 +169,7 @@ def _made_folder(data: Data) -> Path | None:
 
 
 def _find_people(top: Path) -> _Place:
-    """The folder with a folder per person: `top`, or one below it, such as LFW's own."""
+    """Return the folder with a folder per person: `top`, or one below it, such as LFW's own."""
     root = top
     while True:
         below = folders_in(root)
@@ -192,7 +192,7 @@ def _holds_people(folder: Path, names: list[str]) -> bool:
 
 
 def _between(place: _Place) -> list[Path]:
-    """The folders from the people's up to the top."""
+    """Return the folders from the people's up to the top."""
     folders = [place.root]
     while folders[-1] != place.top:
         folders.append(folders[-1].parent)
@@ -214,8 +214,6 @@ class SplitFiles:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of such a file."""
-
     path: Path
     number: int
     fields: list[str]
@@ -226,7 +224,7 @@ class _Line:
 
 
 def find_split_files(folders: Iterable[Path]) -> SplitFiles | None:
-    """The first of them that are in one of the folders; None where there are none."""
+    """Return the first of them that are in one of the folders; None where there are none."""
     places = list(folders)
     for kind in ("people", "pairs"):
         for place in places:
@@ -262,7 +260,7 @@ def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
 
 
 def _people(lines: Iterable[_Line]) -> set[str]:
-    """A line of four fields names two: name, number, name, number."""
+    """Return the people whom lines name; one of four fields: name, number, name, number."""
     return {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
 
 
@@ -307,7 +305,7 @@ def _part(
 
 
 def _named(line: _Line, images: dict[str, dict[str, str]]) -> Iterator[str]:
-    """The images that a line names."""
+    """Yield the images that a line names."""
     match line.fields:
         case [name, _how_many]:
             yield from _of_person(line, name, images).values()

@@ -26,12 +26,11 @@ _LAYOUT = (
 
 
 def check(data: Data) -> SplitSizes:
-    """The sizes of the two parts; JobError where there are no images, or too few."""
+    """Return the sizes of the two parts; JobError where there are no images, or too few."""
     return images(data).sizes
 
 
 def images(data: Data) -> ImageParts:
-    """The files of both parts."""
     root = existing_root(data, _LAYOUT)
     folders = folders_in(root)
     test = next((name for name in _TESTS if name in folders), None)
@@ -44,7 +43,7 @@ def images(data: Data) -> ImageParts:
 
 
 def existing_root(data: Data, layout: str) -> Path:
-    """The folder data.root; JobError where it is none."""
+    """Return the folder data.root; JobError where it is none."""
     if data.root is None:
         raise JobError(f"data.root is not set, and {data.name} is not bundled", hint=layout)
     root = Path(data.root).expanduser()
@@ -95,7 +94,7 @@ _Identity = tuple[int, int]
 
 
 def list_classes(root: Path, folder: str = "") -> list[ImageClass]:
-    """The classes below a folder of the root that hold images, sorted by name.
+    """Return the classes below a folder of the root that hold images, sorted by name.
 
     JobError where a folder cannot be read.
     """
@@ -111,7 +110,7 @@ def list_classes(root: Path, folder: str = "") -> list[ImageClass]:
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Names of the folders in a folder, sorted; JobError where it cannot be read."""
+    """Return names of the folders in a folder, sorted; JobError where it cannot be read."""
     return sorted(entry.name for entry in _entries(folder) if is_folder(entry))
 
 
@@ -179,7 +178,7 @@ def _identity(folder: Path) -> _Identity:
 
 
 def unreadable(path: Path, error: OSError) -> JobError:
-    """The error for a folder or file that the system does not let us read."""
+    """Return the error for a folder or file that the system does not let us read."""
     return JobError(
         f"{path} cannot be read: {error.strerror or error}",
         hint="check that it exists and that you may read it: ls -la " + str(path.parent),

@@ -30,8 +30,6 @@ _WORKER_LOST = "DataLoader worker"
 
 
 class _Request(NamedTuple):
-    """A batch to be made."""
-
     indices: list[int]
     epoch: int
     place: int
@@ -50,8 +48,6 @@ class _Made(NamedTuple):
 
 @dataclass(frozen=True)
 class _Places:
-    """Memory for several batches."""
-
     memory: SharedMemory
     shape: tuple[int, ...]
     """(places, samples, height, width, channels)"""
@@ -64,7 +60,7 @@ class _Places:
         return cls(SharedMemory(int(np.prod(shape)) * np.dtype(kind).itemsize), shape, kind)
 
     def of(self, place: int, number: int) -> NDArray[Any]:
-        """Room for a batch of so many samples."""
+        """Return room for a batch of so many samples."""
         return self.memory.array(self.shape, self.kind)[place, :number]
 
 
@@ -98,7 +94,7 @@ class ImageBatches(BatchSource):
     on_device = False
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
-        """The batches of these shares of an epoch's order, on the CPU, as data.handover says.
+        """Yield the batches of these shares of an epoch's order, on the CPU, as data.handover says.
 
         A batch is valid until the next one is asked for; see `bring`.
         """
@@ -110,7 +106,7 @@ class ImageBatches(BatchSource):
             yield self._take(indices, made, epoch)
 
     def bring(self, batch: Samples) -> Samples:
-        """A batch as the model takes it: float32 and normalised, on the device.
+        """Return a batch as the model takes it: float32 and normalised, on the device.
 
         On the CPU it is valid until the next but one is brought.
         """
@@ -129,7 +125,6 @@ class ImageBatches(BatchSource):
         return Samples(images=images, labels=moved.labels)
 
     def close(self) -> None:
-        """End the workers."""
         if self._loader is not None and self._data.workers:
             end_workers(self._loader)
         if self._pinned is not None:

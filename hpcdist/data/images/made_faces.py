@@ -54,7 +54,7 @@ class Plan:
         return counts
 
     def classes(self) -> list[ImageClass]:
-        """The people, and the paths of their images."""
+        """Return the people, and the paths of their images."""
         width = max(4, len(str(self.people)))
         names = [f"Person_{person:0{width}d}" for person in range(1, self.people + 1)]
         return [
@@ -66,7 +66,7 @@ class Plan:
         ]
 
     def parts(self, folder: Path) -> ImageParts:
-        """The data set as it is, or will be, in a folder."""
+        """Return the data set as it is, or will be, in a folder."""
         return split_classes(folder, self.classes())
 
 

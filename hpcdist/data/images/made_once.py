@@ -33,7 +33,7 @@ def cache_folder() -> Path:
 
 
 def make_once(path: Path, make: Callable[[Path], None]) -> Path:
-    """The folder `path`, made by `make` unless it is there; whole, or not at all.
+    """Return the folder `path`, made by `make` unless it is there; whole, or not at all.
 
     It is made under another name and then renamed. Where several processes ask at once, one makes
     it and the others wait; on file systems that know no locks, or between nodes, several may make

@@ -46,7 +46,7 @@ class SharedMemory:
         return os.getpid(), self._descriptor, self.num_bytes
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """The memory as an array, zero at first."""
+        """Return the memory as an array, zero at first."""
         count = int(np.prod(shape))
         return np.frombuffer(self._memory, dtype, count).reshape(shape)
 
@@ -131,18 +131,17 @@ class DecodedCache:
 
     @classmethod
     def make(cls, number: int, shape: tuple[int, int, int]) -> DecodedCache:
-        """An empty one, which takes up memory only as it is filled."""
+        """Return an empty one, which takes up memory only as it is filled."""
         return cls(SharedMemory(needed_bytes(number, shape)), number, shape)
 
     def get(self, index: int) -> NDArray[np.uint8] | None:
-        """A picture [height, width, channels]; None where it is still to be decoded."""
+        """Return a picture [height, width, channels]; None where it is still to be decoded."""
         if not self._is_there[index]:
             return None
         pixels: NDArray[np.uint8] = self._pixels[index]
         return pixels
 
     def put(self, index: int, pixels: NDArray[np.uint8]) -> None:
-        """Keep a picture."""
         self._pixels[index] = pixels
         self._is_there[index] = 1  # last, for those who read it meanwhile
 
@@ -163,7 +162,7 @@ class DecodedCache:
 
 
 def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
-    """Memory for so many pictures, when all are decoded."""
+    """Return memory for so many pictures, when all are decoded."""
     return number * (int(np.prod(shape)) + 1)
 
 
@@ -214,7 +213,7 @@ def share_parts(
 
 
 def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[DecodedCache]:
-    """Caches for as many parts as fit."""
+    """Return caches for as many parts as fit."""
     left = affordable_bytes(None if mem_gb is None else mem_gb * 1e9)
     made: list[DecodedCache] = []
     for part in parts:

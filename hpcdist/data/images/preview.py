@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One training image."""
-
     label: str
     """Name of its class, or its number."""
     before: Pixels | None
@@ -62,7 +60,7 @@ def load_preview(data: Data, *, seed: int, number: int) -> list[Shown]:
 
 
 def _first(num_samples: int, seed: int, number: int) -> list[int]:
-    """The samples that the first epoch begins with."""
+    """Return the samples that the first epoch begins with."""
     from hpcdist.data.order import epoch_order
 
     order = epoch_order(num_samples, seed=seed, epoch=0)[:num_samples]
@@ -192,7 +190,7 @@ def _columns(number: int, even: float) -> int:
 
 
 def _scaled(width: int, height: int) -> tuple[int, int]:
-    """The size at which images are shown: small ones whole times larger."""
+    """Return the size at which images are shown: small ones whole times larger."""
     longest = max(width, height)
     if longest < _LEAST_SIDE:
         times = math.ceil(_LEAST_SIDE / longest)
@@ -220,7 +218,7 @@ def _cross(pen: ImageDraw, corner: tuple[int, int], size: tuple[int, int]) -> No
 
 
 def _font() -> Font:
-    """The one that matplotlib brings, which has the letters of most languages."""
+    """Return the one that matplotlib brings, which has the letters of most languages."""
     from PIL import ImageFont
 
     package = find_spec("matplotlib")

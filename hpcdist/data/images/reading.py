@@ -42,7 +42,7 @@ class Reader:
     def read_all(
         self, paths: Sequence[str], ahead: Sequence[str] = ()
     ) -> Iterator[bytes | OSError]:
-        """The contents of files, in order; an error takes the place of what cannot be read.
+        """Yield the contents of files, in order; an error takes the place of what cannot be read.
 
         `ahead`: what will be asked for next, which threads begin with meanwhile.
         """
@@ -103,7 +103,7 @@ class Reader:
 
 
 def read_file(path: str) -> bytes:
-    """The bytes of a file; OSError where there are none."""
+    """Return the bytes of a file; OSError where there are none."""
     with open(path, "rb", buffering=0) as file:
         return file.readall()
 

@@ -78,7 +78,7 @@ class _Filled(ABC):
         return self.filled_shape if self.for_batches is None else self.for_batches.shape
 
     def probe(self, number: int) -> Samples:
-        """The first samples that can be had, normalised, to try a model with."""
+        """Return the first samples that can be had, normalised, to try a model with."""
         batch = self.batch(range(min(number, len(self))), epoch=0)
         images = changed(batch, self.for_batches)
         return Samples(images=self.normalization(images), labels=batch.labels)
@@ -162,15 +162,15 @@ class ImageSamples(_Filled):
         return _CHANNELS, height, width
 
     def path(self, index: int) -> str:
-        """The whole path of a sample's file."""
+        """Return the whole path of a sample's file."""
         return f"{self._root}/{self.files.paths[index]}"
 
     def read(self, index: int) -> bytes:
-        """The bytes of a sample's file; OSError where there are none."""
+        """Return the bytes of a sample's file; OSError where there are none."""
         return read_file(self.path(index))
 
     def decode(self, content: bytes) -> NDArray[np.uint8] | Image.Image:
-        """The picture in a file, of PIL where there is a transform; UnreadableImageError."""
+        """Return the picture in a file, of PIL where there is a transform; UnreadableImageError."""
         return self._decoder.picture(content) if self._transform else self._decoder(content)
 
     def transform(
@@ -318,7 +318,7 @@ class PixelSamples(_Filled):
 
 
 def changed(batch: Samples, for_batches: BatchTransform | None) -> Tensor:
-    """The batch's images, with what is left to be done to them."""
+    """Return the batch's images, with what is left to be done to them."""
     if for_batches is None or batch.transform_seed is None:
         return batch.images
     return for_batches.apply(batch.images, seed=batch.transform_seed)
@@ -350,13 +350,13 @@ def _check_made(
 
 
 def _to_try(number: int) -> list[int]:
-    """The first ones, and some of all: the first class may hold no image at all."""
+    """Return the first ones, and some of all: the first class may hold no image at all."""
     step = max(1, number // _TRIED)
     return list(dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)]))
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
-    """A 32-bit seed for one sample in one epoch, whichever rank or worker makes it."""
+    """Return a 32-bit seed for one sample in one epoch, whichever rank or worker makes it."""
     mixed = _mix(_mix(_mix(seed) ^ epoch) ^ index)
     return mixed & 0xFFFFFFFF
 

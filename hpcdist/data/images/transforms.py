@@ -236,7 +236,7 @@ def _to_tensor(convert: Callable[[Any], Any], image: Any) -> Any:
 
 
 def steps_of(spec: Spec) -> list[Step]:
-    """The transforms that `spec` stands for, presets as what they are; JobError."""
+    """Return the transforms that `spec` stands for, presets as what they are; JobError."""
     if isinstance(spec, str):
         if spec in PRESETS:
             return steps_of(PRESETS[spec])

@@ -130,7 +130,7 @@ def require_current(path: Path, is_current: Callable[[], bool]) -> None:
 
 
 def foreign(path: Path, reason: str) -> HpcdistError:
-    """The error for what is no checkpoint of ours."""
+    """Return the error for what is no checkpoint of ours."""
     return HpcdistError(
         f"{path} is not a checkpoint that this version of hpcdist can read: {reason}",
         hint="name one that hpcdist saved with checkpoint.resume",
@@ -138,7 +138,6 @@ def foreign(path: Path, reason: str) -> HpcdistError:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -49,7 +49,7 @@ def step_of(path: Path) -> int:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first."""
+    """Return the checkpoints in a folder, newest first."""
     numbered = [
         (int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))
     ]

@@ -47,13 +47,13 @@ class Loaded:
 
 
 def load_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Loaded | None:
-    """The checkpoint that this attempt goes on from, in memory; None: from the start."""
+    """Return the checkpoint that this attempt goes on from, in memory; None: from the start."""
     path = find_start(context, job, has_group=has_group)
     return None if path is None else Loaded(path=path, state=checkpoint.load(path))
 
 
 def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Path | None:
-    """The file that this attempt goes on from, the same in all ranks; None: from the start.
+    """Return the file that this attempt goes on from, the same in all ranks; None: from the start.
 
     Rank 0 alone looks for it and verifies it: on a shared file system nodes may see different
     things.

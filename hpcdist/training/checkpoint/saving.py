@@ -92,7 +92,7 @@ class Saver:
 
 
 def gather(context: RankContext, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The values of all ranks, in rank 0; nothing in the others."""
+    """Return the values of all ranks, in rank 0; nothing in the others."""
     if context.world_size == 1:
         return [state]
     gathered: list[Any] = [None] * context.world_size

@@ -72,7 +72,7 @@ def save(
 
 
 def read(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The tensors of a checkpoint as `take_over` wants them, cut up as the model's.
+    """Return the tensors of a checkpoint as `take_over` wants them, cut up as the model's.
 
     Every rank reads what it needs, however many wrote it. HpcdistError where it is none of ours.
     """
@@ -96,7 +96,7 @@ class _Reader(FileSystemReader):
     """Reads a checkpoint whose list of tensors is a pickle, which could hold any code."""
 
     def read_metadata(self, *_arguments: Any, **_options: Any) -> Metadata:
-        """The list of tensors; only the classes of such lists are unpickled."""
+        """Return the list of tensors; only the classes of such lists are unpickled."""
         with (Path(self.path) / _METADATA).open("rb") as file:
             value = _Unpickler(file).load()
         if not isinstance(value, Metadata):
@@ -106,7 +106,7 @@ class _Reader(FileSystemReader):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """A class that lists of tensors are made of."""
+        """Return a class that lists of tensors are made of."""
         if module == "torch" and isinstance(value := getattr(torch, name, None), torch.dtype):
             return value
         if (module, name) in _KNOWN:
@@ -119,7 +119,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _make_aside(path: Path) -> Path:
-    """A folder to write into, made by rank 0."""
+    """Return a folder to write into, made by rank 0."""
     named = [path.with_name(f".{path.name}.{secrets.token_hex(4)}").name]
     if dist.get_rank() == 0:
         (path.parent / named[0]).mkdir(mode=files.PRIVATE_FOLDER)

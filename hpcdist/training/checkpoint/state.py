@@ -46,7 +46,7 @@ def moments_like(
 
 
 def flatten(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All tensors of a training by name, each as it is on this rank: `model.<name>` and
+    """Return all tensors of a training by name, each as it is on this rank: `model.<name>` and
     `optimizer.<name of the parameter>.<kind>`."""
     flat = {_MODEL + name: value for name, value in model.state_dict().items()}
     for name, parameter in _names(model, optimizer):
@@ -115,7 +115,7 @@ def _names(
 
 
 def _like(value: Any, own: Tensor | None) -> Any:
-    """The value, cut up as `own` is where it has the same shape."""
+    """Return the value, cut up as `own` is where it has the same shape."""
     mesh = getattr(own, "device_mesh", None)
     if own is None or mesh is None or hasattr(value, "device_mesh"):
         return value
@@ -145,7 +145,7 @@ def seed_rank(seed: int, *, rank: int, step: int, device: torch.device) -> None:
 
 
 def get_rng_state(device: torch.device) -> dict[str, Any]:
-    """The state of python's, numpy's and torch's generators, and of the device's."""
+    """Return the state of python's, numpy's and torch's generators, and of the device's."""
     version, words, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - the global generator
     return {

@@ -160,11 +160,9 @@ class RunCallback(Callback):
                 dist.broadcast(buffer, src=0)
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """Tell the agent that the rank is alive."""
         self._progress.tell_alive()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Record the score."""
         assert isinstance(pl_module, Classifier)
         assert pl_module.score is not None
         self._progress.write_evaluation(pl_module.score, self._evaluation_begin_s)

@@ -46,7 +46,6 @@ class CheckpointFiles(CheckpointIO):
         return load(Path(path)) if self._loaded is None else self._loaded
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Remove a checkpoint."""
         Path(path).unlink(missing_ok=True)
 
 

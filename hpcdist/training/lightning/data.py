@@ -41,8 +41,6 @@ class TrainBatch(NamedTuple):
 
 
 class TestBatch(NamedTuple):
-    """A batch of the test data."""
-
     images: Tensor
     labels: Tensor
     number: int
@@ -150,11 +148,9 @@ class JobData(LightningDataModule):
         self._timer = timer
 
     def train_dataloader(self) -> TrainBatches:
-        """The batches of this rank."""
         return self._batches
 
     def val_dataloader(self) -> TestBatches:
-        """The test batches of this rank."""
         return TestBatches(self.scoring, rank=self._plan.rank, world_size=self._plan.world_size)
 
     def transfer_batch_to_device(

@@ -77,7 +77,7 @@ class Classifier(LightningModule):
         return logits
 
     def training_step(self, batch: TrainBatch, _batch_idx: int) -> Tensor:
-        """The share of this batch in the mean loss of its optimizer step."""
+        """Return the share of this batch in the mean loss of its optimizer step."""
         logits, labels = self._call(batch.images).float(), batch.labels
         if batch.num_samples < len(labels):
             logits, labels = logits[: batch.num_samples], labels[: batch.num_samples]
@@ -95,7 +95,6 @@ class Classifier(LightningModule):
             self._timer.mark("forward_backward")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """The job's optimizer."""
         self._optimizer = build_optimizer(self, self._train)
         return self._optimizer
 
@@ -131,5 +130,4 @@ class Classifier(LightningModule):
             self._scoring.add(batch.number, logits, batch.labels)
 
     def on_validation_epoch_end(self) -> None:
-        """Add up over all ranks."""
         self.score = self._scoring.score(self._progress.plan.world_size)

@@ -23,7 +23,7 @@ from hpcdist.training.rules import require_compiler
 
 
 def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Module:
-    """The model that the job names, on the CPU, the same weights in all ranks.
+    """Return the model that the job names, on the CPU, the same weights in all ranks.
 
     Whoever looks for why memory ran out afterwards, or while the model was made, finds its size.
     """
@@ -46,7 +46,7 @@ def _note_size(job: TrainingJob, data: DataSet, events: EventWriter) -> None:
 
 
 def find_blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost blocks, in the order in which the model has them."""
+    """Yield the outermost blocks, in the order in which the model has them."""
     is_list = type(module) in {nn.Sequential, nn.ModuleList}  # subclasses are parts of their own
     for child in module.children():
         if is_list and type(child) not in {nn.Sequential, nn.ModuleList}:

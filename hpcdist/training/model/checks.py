@@ -29,13 +29,13 @@ _REGISTERED = re.compile(r"^@register_model\(\)\n(?:@.*\n)*def (\w+)\(", re.MULT
 
 @functools.cache
 def torchvision_models() -> frozenset[str]:
-    """Names of torchvision's classification models, read from its sources."""
+    """Return names of torchvision's classification models, read from its sources."""
     return frozenset(torchvision_sources())
 
 
 @functools.cache
 def torchvision_sources() -> dict[str, Path]:
-    """The file that makes each of torchvision's classification models."""
+    """Return the file that makes each of torchvision's classification models."""
     package = find_spec("torchvision")
     if package is None or package.origin is None:
         return {}
@@ -48,7 +48,6 @@ def torchvision_sources() -> dict[str, Path]:
 
 
 def is_torchvision(name: str) -> bool:
-    """Return whether the model is one of torchvision's, and not our own."""
     return name not in OWN_MODELS and not is_own(name)
 
 
@@ -101,7 +100,7 @@ def check_own_model(name: str) -> None:
 
 
 def find_source(module: str) -> Path | None:
-    """The file of a module that can be found from here, where it is written in Python."""
+    """Return the file of a module that can be found from here, where it is written in Python."""
     spec = _find(module)
     return None if spec is None else _source(spec)
 
@@ -270,7 +269,7 @@ def _may_bind(node: ast.AST, name: str) -> bool:
 
 
 def _callable(node: ast.AST) -> ast.FunctionDef | None:
-    """The function whose parameters a call has to match."""
+    """Return the function whose parameters a call has to match."""
     if isinstance(node, ast.FunctionDef):
         return None if node.decorator_list else node
     if not isinstance(node, ast.ClassDef) or node.decorator_list or node.keywords:

@@ -35,7 +35,7 @@ _TORCHVISION_ARGS: dict[str, dict[str, Any]] = {
 
 
 def build_model(model: Model, image_shape: Shape, num_classes: int) -> nn.Module:
-    """The model that the job names, for images of a shape, with freshly drawn weights."""
+    """Return the model that the job names, for images of a shape, with freshly drawn weights."""
     if is_own(model.name):
         build = _build_users
     else:
@@ -63,7 +63,6 @@ class FashionCNN(nn.Module):
         hidden: int = 128,
         dropout: float = 0.25,
     ) -> None:
-        """Make a model for images of any size and number of channels."""
         super().__init__()
         layers: list[nn.Module] = []
         previous, height, width = image_shape
@@ -101,7 +100,6 @@ class MLP(nn.Module):
         hidden: Sequence[int] = (256, 128),
         dropout: float = 0.0,
     ) -> None:
-        """Make a model for images of any size and number of channels."""
         super().__init__()
         channels, height, width = image_shape
         widths = [channels * height * width, *hidden]
@@ -111,7 +109,6 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [samples, classes] of images [samples, channels, height, width]."""
         logits: Tensor = self.layers(images)
         return logits
 
@@ -131,7 +128,6 @@ class Scaled(nn.Module):
         self._rgb = rgb
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [samples, classes] of images [samples, channels, height, width]."""
         if self._size and images.shape[2:] != self._size:
             images = F.interpolate(images, self._size, mode="bilinear", antialias=False)
         if self._rgb and images.shape[1] == 1:
@@ -199,7 +195,7 @@ def is_convolutional(module: nn.Module) -> bool:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Number of trained parameters."""
+    """Return number of trained parameters."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
@@ -211,7 +207,7 @@ def pick_memory_format(
     device: torch.device,
     sharded: bool = False,
 ) -> torch.memory_format:
-    """The memory format of weights and images that train.channels_last asks for.
+    """Return the memory format of weights and images that train.channels_last asks for.
 
     `sharded`: the weights are to be cut up, which FSDP2 can do with contiguous ones only.
     """
