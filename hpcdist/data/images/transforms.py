@@ -159,11 +159,12 @@ def check_transform(spec: Spec) -> None:
 def try_transform(spec: Spec) -> None:
     """Make the transforms, and raise JobError for what torchvision does not take."""
     offered = _offered()
+    verb = "is" if isinstance(spec, str) else "has"
     for step in steps_of(spec):
         if step.name not in offered:
             names = nearest_first(step.name, [*PRESETS, *offered])[:6]
             raise JobError(
-                f"data.transform has {step.name!r}, which is neither a preset nor a transform of "
+                f"data.transform {verb} {step.name!r}, which is neither a preset nor a transform of "
                 "torchvision that makes one image of one",
                 hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
