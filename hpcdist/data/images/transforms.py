@@ -164,7 +164,7 @@ def try_transform(spec: Spec) -> None:
         if step.name not in offered:
             names = nearest_first(step.name, [*PRESETS, *offered])[:6]
             raise JobError(
-                f"data.transform {verb} {step.name!r}, which is neither a preset nor a transform of "
+                f"data.transform {verb} {step.name!r}, which is no preset and no transform of "
                 "torchvision that makes one image of one",
                 hint=f"the nearest are: {', '.join(names)}; presets are {', '.join(PRESETS)}",
             )
