@@ -11,12 +11,12 @@ from hpcdist.cluster.profile import LSF_OPTIONS
 
 _HEAD = """# Cluster profiles
 
-What a job needs to know about a cluster, and no job file should say: partition, account, how GPUs are
-asked for, which modules to load. It stands in `hpcdist.yaml`, so that
+A profile holds what a job must know about a cluster but no job file should contain: the partition, the account, how GPUs
+are requested, which modules to load. Profiles are in the file `hpcdist.yaml`. With a profile,
 
     hpcdist submit ddp --nodes 2 --gpus 2
 
-is all that is to be typed, and the same job runs on another cluster with `--cluster NAME`.
+is all you need to type, and the same job runs on another cluster with `--cluster NAME`.
 
 ## A first file
 
@@ -26,21 +26,21 @@ On a login node:
     hpcdist cluster detect --write         # ./hpcdist.yaml, for this project
     hpcdist cluster detect --out ~/.config/hpcdist/hpcdist.yaml      # for all projects
 
-It asks the scheduler (sinfo, scontrol and sacctmgr; bqueues, bparams and bhosts) and writes a profile for
-every partition with GPUs and for the default one. It overwrites nothing unless `--force` says so. What the
-scheduler cannot tell, such as modules, is yours to add.
+The command asks the scheduler (sinfo, scontrol and sacctmgr; bqueues, bparams and bhosts) and writes one profile for every
+partition with GPUs and one for the default partition. It overwrites a file only with `--force`. Add yourself what the
+scheduler does not know, such as modules.
 
-For some clusters a file comes with hpcdist, with comments:
+hpcdist ships a commented file for some clusters:
 
-    hpcdist cluster copy                   # for which
+    hpcdist cluster copy                   # lists these clusters
     hpcdist cluster copy dtu               # look at it
     hpcdist cluster copy dtu --write       # ./hpcdist.yaml; --out FILE and --force as above
 
-What there is, and what a job would ask for:
+These commands show your profiles and what a job would request:
 
     hpcdist cluster list                   # the profiles; * is the one used without --cluster
     hpcdist cluster show [NAME]            # every value, and where it comes from
-    hpcdist render ddp --nodes 2 --gpus 2 --explain      # the script, and how its numbers come about
+    hpcdist render ddp --nodes 2 --gpus 2 --explain      # the script, and how its numbers are computed
 
 ## Where profiles stand, and which one counts
 
@@ -48,18 +48,18 @@ What there is, and what a job would ask for:
   root of the git repository.
 - The user's file: `$XDG_CONFIG_HOME/hpcdist/hpcdist.yaml`, by default `~/.config/hpcdist/hpcdist.yaml`.
 
-A cluster that both describe is merged key by key; the project's value wins, and `null` there takes the
-user's away. Lists, `environment` and `lsf` count as one value each. `--partition`, `--account` and `--qos` win over
-both files.
+If both files describe a cluster, they are merged key by key. The project's value wins, and `null` in the project's file
+removes the user's value. Lists, `environment` and `lsf` are each replaced as one value. `--partition`, `--account` and
+`--qos` override both files.
 
-Which cluster: `--cluster NAME`, else the variable `HPCDIST_CLUSTER`, else `default` of the project's file,
-else of the user's, else the only one there is. Where none of these says one, jobs are submitted without a
-profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is given; with `--local` (and
-`--debug`, and `--scheduler local`) no profile is used at all.
+hpcdist selects the cluster from the first of these that is given: `--cluster NAME`, the variable `HPCDIST_CLUSTER`,
+`default` in the project's file, `default` in the user's file, the only cluster there is. If none of them is given, jobs are
+submitted without a profile. The profile's `scheduler` is used unless `--scheduler` or `--local` is given. With `--local`,
+`--debug` and `--scheduler local`, no profile is used at all.
 
-What a job says wins over the profile: `cpus_per_gpu`, `mem_gb` and `time_limit_min` fill in what `resources`
-leaves unset. `--time` is short for `--set resources.time_limit_min`, and takes minutes, `H:MM:SS` or
-`D-HH:MM:SS`; `24:00` is refused, since it means minutes to sbatch and hours to bsub.
+The job's own values win over the profile: `cpus_per_gpu`, `mem_gb` and `time_limit_min` only fill in what `resources` leaves
+unset. `--time` is short for `--set resources.time_limit_min`. It takes minutes, `H:MM:SS` or `D-HH:MM:SS`. `24:00` is
+refused, because it means minutes to sbatch and hours to bsub.
 
 ## Format
 
@@ -77,12 +77,12 @@ clusters:
 """
 
 _NOTES = """
-- `setup`: each item is bash, of one line or several; a single text is a list of one.
-- `environment`: values are text; numbers and true or false are to be in quotes.
-- `python`: `~` is expanded; a path is relative to the file, a bare name is looked up where the job runs.
-- `directives`: what hpcdist sets itself is refused, with the key to use instead: `--partition` is the key
+- `setup`: each item is bash code of one or more lines. A single text is a list of one item.
+- `environment`: values are text. Put numbers, true and false in quotes.
+- `python`: `~` is expanded. A path is relative to the file; a bare name is looked up on the machine that runs the job.
+- `directives`: options that hpcdist sets itself are refused, with the name of the key to use: `--partition` is the key
   partition.
-- A value that looks secret (a token, a password, an API key) is refused: it would stand in the script and in the
+- A value that looks secret (a token, a password, an API key) is refused, because it would appear in the script and in the
   run directory. Export it in the shell that submits, or read it in `setup`:
   `export HF_TOKEN=$(cat ~/.hf-token)`.
 """
@@ -90,27 +90,26 @@ _NOTES = """
 _LSF_HEAD = """
 ## The section `lsf`
 
-LSF sites differ in which options their bsub knows, in what memory is counted per, and in how a process is
-started on a host. Nothing here is read by Slurm.
+LSF sites differ in the options that their bsub knows, in the unit that memory is counted per, and in how a process is
+started on a host. Slurm ignores this section.
 
 """
 
 _LSF_NOTES = """
-- Slots: a node's ranks times `cpus_per_gpu`, over all nodes: `-n 16 -R "span[ptile=8]"`; of one node `span[hosts=1]`.
-- `options`: what is not listed is never sent. `-r` and `-ti` are then left out; where a job cannot do without
-  an option (`-W` with a time limit, `-w` with `--after`), it is refused, and the message says which key or flag
-  to leave out.
-- Memory: `mem_gb` is per node; `mem_per` and `mem_unit` say how the site reads `rusage[mem=...]`. It is rounded up.
-  LSF's MB may be 2**20 bytes: then a job gets up to 5 % more than it asked for (7 % with `mem_unit: GB`), never less.
-- GPUs: `gpu` is the value of `-gpu`, whose number is per host; `gpu_rusage` replaces it at older sites. With
-  `gpu: null` nothing is sent: the queue gives the GPUs. `gpu_type` is appended as `gmodel=`.
-- `-R` in `directives`: one string is sent, since several are refused by some engines. Sections of the
-  directives are merged with hpcdist's: `select` by `&&`, `rusage` resource by resource, where `mem_gb` and the GPUs
-  win over what a directive says; `same`, `cu`, `order` and `affinity` as they are. `-R "rusage[mem=5GB]"` is memory
-  per slot, however many slots a job has. `span` is refused, and so are alternatives (`||` in rusage) and compound
-  strings (`2*{...}`).
-- `qos` and `gpu_request: gres` are Slurm's, and refused; a service class is the directive `-sla NAME`.
-- bsub reads values in double quotes, so `"` and `\\` cannot stand in them; `directives` are sent as they are written.
+- Slots: `-n` is the number of a node's ranks times `cpus_per_gpu`, over all nodes: `-n 16 -R "span[ptile=8]"`. A job on one
+  node has `span[hosts=1]`.
+- `options`: an option that is not listed is never sent. `-r` and `-ti` are then left out. A job that needs another option
+  (`-W` for a time limit, `-w` for `--after`) is refused, and the message says which key or flag to leave out.
+- Memory: `mem_gb` is per node. `mem_per` and `mem_unit` say how the site reads `rusage[mem=...]`. The value is rounded up.
+  LSF's MB may be 2**20 bytes. A job then gets up to 5 % more than it requested (7 % with `mem_unit: GB`), and never less.
+- GPUs: `gpu` is the value of `-gpu`, whose number is per host. `gpu_rusage` replaces it at older sites. With `gpu: null`
+  nothing is sent, and the queue assigns the GPUs. `gpu_type` is appended as `gmodel=`.
+- `-R` in `directives`: hpcdist sends a single string, because some LSF installations refuse several. The sections of the
+  directives are merged with hpcdist's own: `select` by `&&`, and `rusage` resource by resource, where `mem_gb` and the GPUs
+  override a directive. `same`, `cu`, `order` and `affinity` are sent as they are. `-R "rusage[mem=5GB]"` is memory per slot,
+  however many slots a job has. `span`, alternatives (`||` in rusage) and compound strings (`2*{...}`) are refused.
+- `qos` and `gpu_request: gres` belong to Slurm, and are refused. For a service class, use the directive `-sla NAME`.
+- bsub reads values in double quotes, so they cannot contain `"` and `\\`. `directives` are sent as they are written.
 """
 
 _EXAMPLES = """
@@ -130,7 +129,7 @@ clusters:
     time_limit_min: 720
 ```
 
-GPUs of one type, at a site that knows them as gres (`--gres=gpu:a100:4`):
+GPUs of one type, at a site that requests them as gres (`--gres=gpu:a100:4`):
 
 ```yaml
 clusters:
@@ -141,7 +140,7 @@ clusters:
     constraint: nvlink
 ```
 
-Whole nodes, which are not asked for by GPU:
+Whole nodes, without a request for GPUs:
 
 ```yaml
 clusters:
@@ -189,7 +188,7 @@ clusters:
     interface: ib0
 ```
 
-LSF, with GPUs by `-gpu` and memory per slot (more in `hpcdist cluster copy dtu`):
+LSF, with GPUs requested by `-gpu` and memory per slot (`hpcdist cluster copy dtu` shows more):
 
 ```yaml
 clusters:
@@ -203,8 +202,8 @@ clusters:
       - -R "rusage[mem=5GB]"
 ```
 
-An older LSF site: GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and an engine
-that knows few options:
+An older LSF site, with GPUs as a resource, memory per host in the site's unit, ssh instead of blaunch, and a bsub that
+knows few options:
 
 ```yaml
 clusters:
@@ -219,12 +218,12 @@ clusters:
       launcher: ssh {host} {command}
 ```
 
-This page is written by `python docs/generate_cluster_profiles.py`.
+This page is generated by `python docs/generate_cluster_profiles.py`.
 """
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     found = structs(PACKAGE / "cluster" / "profile.py")
     lsf = table(found["LsfOptions"]).replace(
         "msgspec.field(default_factory=LSF_OPTIONS.copy)", " ".join(LSF_OPTIONS)
