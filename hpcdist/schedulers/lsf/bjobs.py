@@ -110,15 +110,15 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DELIMITER = "|"
-_BASE_FIELDS = (
-    *("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time"),
-    *("exit_code", "exit_reason", "estimated_start_time", "max_mem"),
-)
+_OLD_FIELDS = ("jobid", "stat", "exec_host", "submit_time", "start_time", "finish_time", "run_time")
+_FIELDS = (*_OLD_FIELDS, "exit_code", "exit_reason", "estimated_start_time", "max_mem")
 FORMS = (
-    Form(fields=(*_BASE_FIELDS, "pend_reason", "pend_time", "job_name"), is_json=True),
-    Form(fields=(*_BASE_FIELDS, "job_name"), is_json=False),
+    Form(fields=(*_FIELDS, "pend_reason", "pend_time", "job_name"), is_json=True),
+    Form(fields=(*_FIELDS, "job_name"), is_json=False),
+    Form(fields=(*_OLD_FIELDS, "job_name"), is_json=False),
 )
-"""LSF 10.1 with fix packs, and without: the first that is answered is used from then on."""
+"""LSF 10.1 with fix packs, without, and engines of its time that know no exit codes: the first form
+that is answered is used from then on."""
 _KNOWN_FORMS: dict[str | None, Form] = {}
 """Path of bjobs -> the form that it has answered in this process."""
 

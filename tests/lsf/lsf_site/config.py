@@ -32,13 +32,12 @@ class Engine:
 _OLD_FIELDS = (
     *("jobid", "jobindex", "stat", "user", "queue", "job_name", "proj_name", "from_host"),
     *("exec_host", "nexec_host", "first_host", "submit_time", "start_time", "finish_time"),
-    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency", "exit_code"),
-    *("exit_reason", "estimated_start_time", "max_mem"),
+    *("run_time", "time_left", "command", "sub_cwd", "slots", "dependency"),
 )
 _NEW_FIELDS = (
-    *("pend_reason", "output_file", "error_file", "exec_cwd"),
+    *("exit_code", "exit_reason", "pend_reason", "output_file", "error_file", "exec_cwd"),
     *("runtimelimit", "effective_resreq", "job_description", "app", "ngpus", "pid", "pgid"),
-    "pend_time",
+    *("estimated_start_time", "pend_time", "max_mem"),
 )
 _STRICT = Engine(
     banner="LSF-compatible batch system 3.3, Apr 19 2016",

@@ -25,7 +25,7 @@ from hpcdist.schedulers.lsf.site import (
 
 RECORDED_FOLDER = Path(__file__).parent / "recorded"
 RECORDED = {path.stem.upper(): path.read_text() for path in RECORDED_FOLDER.iterdir()}
-JSON, TEXT = FORMS
+JSON, TEXT, _ = FORMS
 
 
 def unix_time(text):
