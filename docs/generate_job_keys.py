@@ -26,13 +26,13 @@ _SECTIONS = {
     "Train": "`train`",
     "Checkpoint": "`checkpoint`",
     "ScriptJob": "Jobs with `workload: script`",
-    "ModuleJob": "Jobs with `workload: module`, which take `args`, too",
-    "ProgramJob": "Jobs with `workload: program`, which take `args`, too",
+    "ModuleJob": "Jobs with `workload: module`, which also have `args`",
+    "ProgramJob": "Jobs with `workload: program`, which also have `args`",
     "FunctionJob": "Jobs with `workload: function`",
     "CheckJob": "Jobs with `workload: check`",
     "AllreduceJob": "Jobs with `workload: allreduce`",
     "Allreduce": "`allreduce`",
-    "InferenceJob": "Jobs with `workload: inference`, which has `model` and `data`, too",
+    "InferenceJob": "Jobs with `workload: inference`, which also have `model` and `data`",
     "Inference": "`inference`",
     "DataloadJob": "Jobs with `workload: dataload`",
     "LoadedData": "`data` of jobs with `workload: dataload`",
@@ -42,7 +42,7 @@ _SECTIONS = {
 """Struct -> heading, in the order of the page."""
 
 _MEANING_AS_IN = {"LoadedData": "Data", "TimedModel": "Model"}
-"""Struct -> the one that says what its keys mean which have no line of their own."""
+"""Struct -> the struct with the meaning of the keys that have no docstring of their own."""
 
 _TYPES = {
     "Count": "integer, 1 or more",
@@ -67,18 +67,18 @@ _TYPES = {
 
 _HEAD = """# Keys of a job file
 
-A job file is YAML: the keys below, in sections. Unknown keys are errors, and so are values of a wrong
-type or out of range; the message names the file, the key and the value. Any key can be changed for one
-run with `--set section.key=value`; the value is read as YAML (`--set data.root=null`,
-`--set launch.port_range=[20000,20100]`). The order of precedence: what the job file says, then the
-flags (`--nodes`, `--gpus`, `--max-restarts`), then `--set`.
+A job file is YAML (1.2) with the keys below, in sections. Unknown keys are errors, and so are values of a
+wrong type or out of range; the message names the file, the key and the value. You can change any key for
+one run with `--set section.key=value`. The value is read as YAML (`--set data.root=null`,
+`--set launch.port_range=[20000,20100]`). Flags (`--nodes`, `--gpus`, `--max-restarts`) and `--set` override
+the job file; a flag and `--set` with different values for one key are an error.
 
 This page is written by `python docs/generate_job_keys.py`.
 """
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     found = structs(PACKAGE / "job" / "spec.py")
     for name, other in _MEANING_AS_IN.items():
         _add_meanings(found[name], found[other])
@@ -86,7 +86,7 @@ def page() -> str:
 
 
 def _add_meanings(struct: ast.ClassDef, other: ast.ClassDef) -> None:
-    """Give keys that have no docstring that of the same key in another struct."""
+    """Give each key without a docstring the docstring of the same key in another struct."""
     meanings = {
         key: following
         for key, following in _keys(other)
@@ -103,7 +103,7 @@ def _add_meanings(struct: ast.ClassDef, other: ast.ClassDef) -> None:
 
 
 def _keys(struct: ast.ClassDef) -> list[tuple[str, ast.stmt | None]]:
-    """Each key, and what stands below it."""
+    """Return each key with the statement below it."""
     return [
         (ast.unparse(field.target), following)
         for field, following in zip(struct.body, [*struct.body[1:], None], strict=True)
@@ -112,13 +112,13 @@ def _keys(struct: ast.ClassDef) -> list[tuple[str, ast.stmt | None]]:
 
 
 def structs(module: Path) -> dict[str, ast.ClassDef]:
-    """The classes of a module, as source."""
+    """Return the classes of a module by name, as syntax trees."""
     body = ast.parse(module.read_text()).body
     return {node.name: node for node in body if isinstance(node, ast.ClassDef)}
 
 
 def table(struct: ast.ClassDef) -> str:
-    """The keys of a struct as a Markdown table."""
+    """Return the keys of a struct as a Markdown table."""
     rows = "".join(_rows(struct))
     return f"| key | value | default | meaning |\n|---|---|---|---|\n{rows}"
 

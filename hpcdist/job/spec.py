@@ -1,7 +1,7 @@
 """Jobs as typed and frozen values: the sections and keys of a job file.
 
 Every struct here is a section of a job file; the line under a field says what the key means. The
-loader (`hpcdist.job`) makes them from YAML and flags; nothing else changes them.
+loader (`hpcdist.job`) creates them from YAML and flags; nothing else changes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 _Value = TypeVar("_Value")
 OneOrSeveral: TypeAlias = _Value | tuple[_Value, ...]
-"""A value, or a list of those that are compared."""
+"""A value, or a list of values that are compared."""
 
 Count = Annotated[int, Meta(ge=1)]
 CountOrZero = Annotated[int, Meta(ge=0)]
@@ -26,7 +26,7 @@ Port = Annotated[int, Meta(ge=1024, le=65535)]
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every section: frozen, keyword-only, unknown keys refused."""
+    """Base of every section: frozen and keyword-only; unknown keys are refused."""
 
 
 class Resources(Section, frozen=True, kw_only=True):
@@ -35,13 +35,13 @@ class Resources(Section, frozen=True, kw_only=True):
     nodes: Annotated[int, Meta(ge=1, le=100_000)] = 1
     """Number of nodes."""
     gpus: Annotated[int, Meta(ge=1, le=1_024)] = 1
-    """GPUs per node: one rank per GPU; without GPUs, one rank per share of the CPUs."""
+    """GPUs per node, with one rank per GPU; without GPUs, one rank per share of the CPUs."""
     cpus_per_gpu: Count | None = None
-    """CPUs per rank; unset: an equal share of what the node has."""
+    """CPUs per rank; unset: an equal share of the node's CPUs."""
     mem_gb: Positive | None = None
-    """Memory per node in GB (10**9 bytes); unset: what the scheduler gives."""
+    """Memory per node in GB (10**9 bytes); unset: the scheduler's default."""
     time_limit_min: Positive | None = None
-    """Time limit in minutes; unset: the scheduler's own."""
+    """Time limit in minutes; unset: the scheduler's default."""
 
 
 class Model(Section, frozen=True, kw_only=True):
@@ -52,56 +52,57 @@ class Model(Section, frozen=True, kw_only=True):
     args: dict[str, Any] = {}
     """Keyword arguments for the model's constructor."""
     image_size: Count | None = None
-    """Scale images to so many pixels square before the model; unset: as they are, or the least that
-    the model takes."""
+    """Scale images to a square of this many pixels per side before the model; unset: keep their
+    size, or use the smallest size that the model takes."""
 
 
 class Data(Section, frozen=True, kw_only=True):
-    """The data, and how they are read."""
+    """The data set, and how it is read."""
 
     name: str = "digits"
     """digits (bundled), mnist, fashion_mnist, cifar10, faces (photographs in the layout of LFW),
     image_folder (one folder per class)."""
     root: str | None = None
-    """Folder with the data set, relative to where the job is submitted; not needed for bundled
-    data."""
+    """Folder with the data set, relative to the directory that you submit from; not needed for
+    bundled data."""
     workers: CountOrZero = 0
-    """DataLoader workers per rank; data sets that fit in memory need none."""
+    """DataLoader workers per rank; data sets that are kept in memory need none."""
     download: bool = False
-    """Download into root before the job is submitted, where there is internet."""
+    """Download into root before the job is submitted, on the machine that you submit from."""
     train_samples: Count | None = None
-    """Use only the first so many training samples."""
+    """Use only this many training samples, the first ones."""
     test_samples: Count | None = None
-    """Use only the first so many test samples."""
+    """Use only this many test samples, the first ones."""
     split: Literal["auto", "stratified"] = "auto"
-    """Choice of the test photographs: auto (as the data set's own files say, where it has some),
-    or stratified (a fifth of each class)."""
+    """Choice of the test images: auto (as the data set's own files say, if it has any), or
+    stratified (a fifth of each class)."""
     size: Count | None = None
-    """Scale photographs to so many pixels square while they are read; unset: as they are."""
+    """Scale photographs to a square of this many pixels per side while reading; unset: do not."""
     transform: str | tuple[str | dict[str, Any], ...] = "none"
     """Transforms of training images: none, light, heavy, or a list of torchvision's v2
     transforms, such as [RandomHorizontalFlip, {RandomAffine: {degrees: 5}}]."""
     device_transform: Literal["auto"] | bool = "auto"
-    """Transform images a batch at a time where the model is, by kornia, not one by one by the CPUs:
-    of a list, what comes from the first transform on that draws random numbers. Other values are
-    drawn, and pixels differ a little. auto: on GPUs, where decoder is fast, kornia is installed,
-    whole batches can have every transform, and images are of one size before random crops."""
+    """Transform whole batches by kornia on the model's device, instead of images one by one on the
+    CPUs. This applies to the first transform of the list that draws random numbers, and to all
+    after it. The random values are different, and pixels differ a little. auto: on GPUs, if decoder
+    is fast, kornia is installed, whole batches support every transform, and images have one size
+    before random crops."""
     bad_files: Literal["skip", "refuse"] = "skip"
-    """Handling of files that are no image: skip (counted and named) or refuse."""
+    """Handling of files that are no images: skip (count and name them) or refuse."""
     decoder: Literal["exact", "fast", "pil"] = "exact"
-    """exact (the pixels of PIL, faster where that can be had), fast (not bit for bit those pixels),
-    pil."""
+    """exact (the pixels of PIL, decoded faster if possible), fast (pixels that differ slightly from
+    those of PIL), or pil."""
     reads: Count | None = None
-    """Files that one worker reads at once, for storage that answers late; unset: by measuring."""
+    """Files that one worker reads at once, for slow storage; unset: chosen by measuring."""
     cache: Literal["auto"] | bool = "auto"
-    """Keep decoded photographs in memory that the ranks of a node share; auto: where they fit."""
+    """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit."""
     handover: Literal["uint8", "float32"] = "uint8"
-    """Type of the pixels that workers hand over: uint8, brought to float32 a batch at a time where
-    the model is, or float32, a sample at a time."""
+    """Type of the pixels that workers hand over: uint8 (whole batches become float32 on the model's
+    device), or float32 (converted one sample at a time)."""
     pin_memory: Literal["auto"] | bool = "auto"
-    """Page-locked batches, for GPUs; auto: where the ranks have GPUs."""
+    """Page-locked batches, for GPUs; auto: if the ranks have GPUs."""
     prefetch_factor: Count = 2
-    """Batches that each worker makes ahead of time."""
+    """Batches that each worker prepares ahead of time."""
     persistent_workers: bool = True
     """Keep workers from one epoch to the next."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
@@ -114,10 +115,10 @@ class Train(Section, frozen=True, kw_only=True):
     epochs: Count = 10
     """Passes over the training data."""
     max_steps: Count | None = None
-    """Stop after so many optimizer steps, also in the middle of an epoch."""
+    """Stop after this many optimizer steps, even in the middle of an epoch."""
     batch_size: Count = 64
-    """Samples per GPU and step: per rank, but with data_parallel, whose one rank takes as many for
-    each of resources.gpus."""
+    """Samples per GPU and step. This is per rank, except with data_parallel, whose one rank takes
+    this many for each of resources.gpus."""
     accumulate: Count = 1
     """Batches per optimizer step (gradient accumulation)."""
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
@@ -133,7 +134,7 @@ class Train(Section, frozen=True, kw_only=True):
     warmup_steps: CountOrZero = 0
     """Steps over which the learning rate rises linearly from 0."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """Seed of the weights, of the order of the samples, and of dropout."""
+    """Seed for the weights, the order of the samples, and dropout."""
     precision: Literal[
         "fp32",
         "tf32",
@@ -143,32 +144,33 @@ class Train(Section, frozen=True, kw_only=True):
         "32-true",
         "16-mixed",
     ] = "fp32"
-    """fp32 (as torch has it: on GPUs convolutions use TF32), tf32 (matrix products too; GPUs only),
-    bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (weights too). Lightning's 32-true and
-    16-mixed are other names for fp32 and fp16-mixed."""
+    """fp32 (torch's default: on GPUs, convolutions use TF32), tf32 (also for matrix products; GPUs
+    only), bf16-mixed, fp16-mixed (with gradient scaling), bf16-true (also for the weights).
+    Lightning's names 32-true and 16-mixed mean fp32 and fp16-mixed."""
     clip_norm: Positive | None = None
-    """Scale gradients down to this norm, over all parameters and ranks, where theirs is larger."""
+    """Largest norm of the gradients, over all parameters and ranks; larger ones are scaled down."""
     activation_checkpointing: bool = False
-    """Compute the inside of a model's blocks again in the backward pass instead of keeping it: less
-    memory for about a third more time."""
+    """Compute the activations inside a model's blocks again in the backward pass instead of keeping
+    them. This takes less memory, and about a third more time."""
     compile: Literal["reduce-overhead", "max-autotune"] | bool = False
-    """Run the model by torch.compile, which takes a minute at the start; it needs a C++ compiler on
-    CPUs, a C compiler on GPUs, and the headers of Python. torch's modes: reduce-overhead (CUDA
-    graphs: GPUs only, and pays where kernels are short) and max-autotune (tries out kernels, with
-    CUDA graphs on GPUs: minutes)."""
+    """Compile the model with torch.compile, which takes a minute at the start. It needs a C++
+    compiler on CPUs, a C compiler on GPUs, and the headers of Python. torch's modes:
+    reduce-overhead (CUDA graphs, on GPUs only; it helps if kernels are short) and max-autotune
+    (tries several kernels, with CUDA graphs on GPUs, which takes minutes)."""
     gradient_as_bucket_view: bool = True
-    """ddp: gradients live in the communication buckets, which saves a copy of them."""
+    """ddp: keep gradients in the communication buckets, which saves a copy of them."""
     static_graph: bool = False
     """ddp: every step uses the same parameters in the same way."""
     evaluate_every_epochs: CountOrZero = 1
-    """Evaluate on the test data after so many epochs, and after the last; 0: never."""
+    """Epochs from one evaluation to the next, with one after the last epoch; 0: never."""
     channels_last: Literal["auto"] | bool = "auto"
-    """Memory format of convolutional models; auto: where it is faster; fsdp cannot have it."""
+    """Channels-last memory format for convolutional models; auto: if it is faster. fsdp does not
+    support it."""
     num_threads: Count | None = None
     """CPU threads per rank; unset: the rank's share of the CPUs, fewer for small models."""
 
     def __post_init__(self) -> None:
-        """One name for each precision, so that equal jobs compare as equal."""
+        """Use one name for each precision, so that equal jobs compare as equal."""
         if self.precision in _LIGHTNING_NAMES:
             msgspec.structs.force_setattr(self, "precision", _LIGHTNING_NAMES[self.precision])
 
@@ -180,40 +182,40 @@ class Checkpoint(Section, frozen=True, kw_only=True):
     """Checkpoints: when they are saved, and which one a run starts from."""
 
     every_epochs: CountOrZero = 1
-    """Save after so many epochs; 0: not at epochs."""
+    """Epochs from one checkpoint to the next; 0: none at epochs."""
     every_steps: CountOrZero = 0
-    """Save after so many optimizer steps; 0: not at steps."""
+    """Optimizer steps from one checkpoint to the next; 0: none at steps."""
     keep: Count = 2
-    """Number of the newest checkpoints that stay on disk."""
+    """Number of checkpoints to keep, the newest ones."""
     resume: str | None = None
-    """Start from this checkpoint, or from the newest in this folder or run directory; relative to
-    where the job is submitted."""
+    """Start from this checkpoint, or from the newest one in this folder or run directory; relative
+    to the directory that you submit from."""
 
 
 class Launch(Section, frozen=True, kw_only=True):
     """Start, supervision and end of the ranks."""
 
     max_restarts: CountOrZero = 0
-    """Number of times that the ranks are started again after a failure."""
+    """How many times the ranks are started again after a failure."""
     hang_timeout_s: PositiveOrZero | None = None
-    """End the run after so many seconds without a step; 0: never. Unset: 600 for trainers, never
-    for scripts, for which new output counts as a step too."""
+    """End the run after this many seconds without a step; 0: never. Unset: 600 for trainers, never
+    for scripts. In scripts, new output also counts as a step."""
     port_range: tuple[Port, Port] | None = None
-    """First and last port to choose from; unset: 20000 to 29999 without the ephemeral range."""
+    """First and last port to choose from; unset: 20000 to 29999, except the ephemeral range."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto takes GPUs where there are any."""
+    """Device of the ranks; auto: GPUs if there are any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Process group backend; auto: nccl on GPUs, gloo on CPUs."""
     join_timeout_s: Positive = 300.0
-    """Seconds that the agents of all nodes wait for each other."""
+    """How long the agents of all nodes wait for each other, in seconds."""
     grace_s: PositiveOrZero = 0.5
-    """Seconds that a rank has to end after SIGTERM before SIGKILL."""
+    """Time that a rank has to end after SIGTERM before it gets SIGKILL, in seconds."""
     warning_s: PositiveOrZero = 120.0
     """Seconds before resources.time_limit_min at which the ranks are asked to save a checkpoint;
     at most a quarter of the limit."""
     requeue: bool = True
-    """Have the scheduler start the job again after a stop before its end or the loss of a node,
-    where it can."""
+    """Have the scheduler start the job again, if it can, when the job was stopped before its end or
+    a node was lost."""
 
 
 class Record(Section, frozen=True, kw_only=True):
@@ -222,17 +224,17 @@ class Record(Section, frozen=True, kw_only=True):
     enabled: bool = True
     """Record step timings; the first and last event of a rank are always written."""
     window_s: Positive = 0.25
-    """Shortest window of steps that one event sums up, in seconds."""
+    """Shortest window of steps that one event covers, in seconds."""
     usage_s: PositiveOrZero = 5.0
-    """Seconds between samples of the use of GPUs, CPUs and memory, which is sampled more often in
-    the first minute; 0: never."""
+    """Seconds between samples of the use of GPUs, CPUs and memory; 0: never. In the first minute,
+    samples are taken more often."""
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
     """The keys of every job, whatever its workload."""
 
     name: str
-    """Name of the job: the file's name without .yaml, or the script's."""
+    """Name of the job: the name of the file without .yaml, or that of the script."""
     workload: str
     """The kind of program that every rank runs."""
     description: str = ""
@@ -277,8 +279,9 @@ class TrainJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["train"] = "train"
     strategy: Literal["single", "data_parallel", "ddp", "fsdp"] = "ddp"
-    """Distribution of the model: single (one rank), data_parallel (one rank for a node's GPUs), ddp
-    (a copy per rank), fsdp (parameters, gradients and optimizer state cut up over the ranks)."""
+    """How the model is spread: single (one rank), data_parallel (one rank for all GPUs of a node),
+    ddp (a copy per rank), fsdp (parameters, gradients and optimizer state are sharded over the
+    ranks)."""
 
     @property
     def gpus_per_rank(self) -> int:
@@ -291,12 +294,12 @@ class LightningJob(TrainingJob, frozen=True, kw_only=True):
 
     workload: Literal["lightning"] = "lightning"
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """Distribution of the model over the ranks; auto: ddp where there are several; fsdp: FSDP2, by
+    """How the model is spread over the ranks; auto: ddp if there are several ranks; fsdp: FSDP2 by
     Lightning's ModelParallelStrategy."""
 
 
 class OwnCodeJob(JobSpec, frozen=True, kw_only=True):
-    """Code of the user's: what it does at a signal, and what it saves, only its author knows."""
+    """The user's own code: only its author knows what it does at a signal, and what it saves."""
 
 
 class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
@@ -305,13 +308,13 @@ class ScriptJob(OwnCodeJob, frozen=True, kw_only=True):
     workload: Literal["script"] = "script"
     script: str
     """Path of the script, or of a folder or a zip file with a __main__.py; in a job file, relative
-    to the file."""
+    to that file."""
     args: list[str] = []
     """Arguments of the script."""
 
     @property
     def is_given_by_path(self) -> bool:
-        """True if the user named the file, not what Python or the shell finds it by."""
+        """True if the user gave the path of the file; False for a name that is searched for."""
         return True
 
 
@@ -320,10 +323,10 @@ class ModuleJob(ScriptJob, frozen=True, kw_only=True):
 
     workload: Literal["module"] = "module"  # type: ignore[assignment] # each struct has its own
     module: str
-    """Name of the module, or of a package with a __main__.py; found from where the job is
-    submitted."""
+    """Name of the module, or of a package with a __main__.py; searched for from the directory that
+    you submit from."""
     script: str = ""
-    """The module's file, which is found when the job is submitted: a job file cannot say it."""
+    """File of the module. It is found when you submit, and cannot be set in a job file."""
 
     @property
     def is_given_by_path(self) -> bool:
@@ -337,10 +340,10 @@ class ProgramJob(ScriptJob, frozen=True, kw_only=True):
 
     workload: Literal["program"] = "program"  # type: ignore[assignment] # each struct has its own
     program: str
-    """Name of a program that is looked for in PATH, or a path with a slash; in a job file, relative
-    to the file."""
+    """Name of a program on PATH, or a path with a slash; in a job file, the path is relative to
+    that file."""
     script: str = ""
-    """The program's file, which is found when the job is submitted: a job file cannot say it."""
+    """File of the program. It is found when you submit, and cannot be set in a job file."""
 
     @property
     def is_given_by_path(self) -> bool:
@@ -349,29 +352,29 @@ class ProgramJob(ScriptJob, frozen=True, kw_only=True):
 
 
 class FunctionJob(OwnCodeJob, frozen=True, kw_only=True):
-    """A function that `hpcdist.submit` was given (workload: function); no job file has one.
+    """A function that was passed to `hpcdist.submit` (workload: function); not for job files.
 
-    The function and its arguments are pickled in the run directory, and stand nowhere else:
-    arguments may be secret.
+    The function and its arguments are pickled in the run directory. The arguments are written
+    nowhere else, because they may be secret.
     """
 
     workload: Literal["function"] = "function"
     function: str
-    """Its module and name."""
+    """Module and name of the function."""
     source: str | None = None
-    """The file that it is written in; unset: in none."""
+    """File that contains the function; unset: there is none."""
     python_path: list[str] = []
-    """Folders that the ranks import modules from, as the submitting process did."""
+    """Folders that the ranks import modules from: those of the process that submitted."""
     modules: list[str] = []
     """Modules that every node imports once, before its ranks are forked."""
 
 
 class CheckJob(JobSpec, frozen=True, kw_only=True):
-    """A proof that a cluster works: one collective over all ranks (workload: check)."""
+    """Check that a cluster works, by one collective over all ranks (workload: check)."""
 
     workload: Literal["check"] = "check"
     timeout_s: Positive = 60.0
-    """Seconds that a rank waits for the others."""
+    """How long a rank waits for the others, in seconds."""
 
 
 class Allreduce(Section, frozen=True, kw_only=True):
@@ -389,20 +392,19 @@ class Allreduce(Section, frozen=True, kw_only=True):
         67_108_864,
         268_435_456,
     )
-    """Bytes that each rank has to add up, one measurement each; default: 1 KiB to 256 MiB, by 4."""
+    """Sizes to measure, in bytes per rank; default: 1 KiB to 256 MiB, each 4 times the last."""
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
-    """Type of the numbers."""
+    """Type of the numbers that are added."""
     iterations: Count = 100
-    """All-reduces per size; fewer, but not below 3, where they would take longer than
-    max_time_s."""
+    """All-reduces per size; fewer, but at least 3, if they would take longer than max_time_s."""
     warmup: Count = 5
-    """All-reduces before those that are measured, with one that is checked."""
+    """All-reduces before the measured ones, including the one that is checked."""
     max_time_s: Positive = 2.0
-    """About how long one size, or one pair of nodes, is measured, in seconds."""
+    """Approximate time to measure one size, or one pair of nodes, in seconds."""
     check: bool = True
-    """Check the sums of each size, number by number."""
+    """Check every number of the sums of each size."""
     pairs: bool = False
-    """Measure each pair of nodes as well, with one rank of each, and name the slow ones."""
+    """Also measure each pair of nodes, with one rank of each, and name the slow pairs."""
 
 
 class AllreduceJob(JobSpec, frozen=True, kw_only=True):
@@ -416,36 +418,35 @@ class Inference(Section, frozen=True, kw_only=True):
     """Measurements of the inference benchmark."""
 
     batch_sizes: tuple[Annotated[int, Meta(ge=1, le=10_000_000)], ...] = (1, 8, 64, 512)
-    """Images per call, over all GPUs together; each is measured."""
+    """Batch sizes to measure: images per call, over all GPUs together."""
     strategies: tuple[Literal["single", "data_parallel", "process_per_gpu"], ...] = (
         "single",
         "data_parallel",
         "process_per_gpu",
     )
-    """single (one GPU), data_parallel (nn.DataParallel over the GPUs of one node), process_per_gpu
-    (each rank its share of the batch)."""
+    """Strategies to compare: single (one GPU), data_parallel (nn.DataParallel over the GPUs of one
+    node), process_per_gpu (each rank computes its share of the batch)."""
     repeats: Annotated[int, Meta(ge=2)] = 30
-    """Timed calls per batch size; fewer, but not below 3, where they would take longer than
+    """Timed calls per batch size; fewer, but at least 3, if they would take longer than
     max_time_s."""
     warmup: CountOrZero = 3
-    """Calls before those that count, after the first, which is told apart."""
+    """Calls that do not count, after the first one, which is reported separately."""
     max_time_s: Positive = 5.0
-    """About how long one batch size is measured, in seconds."""
+    """Approximate time to measure one batch size, in seconds."""
     precision: Literal["fp32", "bf16-mixed", "fp16-mixed"] = "fp32"
     """fp32, bf16-mixed or fp16-mixed."""
     channels_last: Literal["auto"] | bool = "auto"
-    """Memory format of convolutional models; auto: where it is faster."""
+    """Channels-last memory format for convolutional models; auto: if it is faster."""
     image_shape: tuple[Count, Count, Count] | None = None
-    """[channels, height, width] of random images; unset: the data set's test images."""
+    """[channels, height, width] of random images; unset: use the data set's test images."""
     num_classes: Count = 1000
     """Outputs of the model; only with image_shape."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """Seed of the weights and of random images."""
+    """Seed for the weights and for random images."""
 
 
 class InferenceJob(JobSpec, frozen=True, kw_only=True):
-    """Time per batch of a model that is not trained, by batch size and by how it is spread over
-    GPUs (workload: inference)."""
+    """Time per batch of an untrained model, by batch size and by strategy (workload: inference)."""
 
     workload: Literal["inference"] = "inference"
     model: Model = Model()
@@ -453,12 +454,11 @@ class InferenceJob(JobSpec, frozen=True, kw_only=True):
     inference: Inference = Inference()
 
 
-# Keys without a line of their own mean what they mean in Data.
+# Keys without a docstring have the same meaning as in Data.
 
 
 class LoadedData(Section, frozen=True, kw_only=True):
-    """The data, and the ways in which they are loaded: each is measured in every combination with
-    the others."""
+    """The data set, and the ways to load it: every combination of the lists is measured."""
 
     name: str = "faces"
     root: OneOrSeveral[str | None] = None
@@ -468,23 +468,23 @@ class LoadedData(Section, frozen=True, kw_only=True):
     split: Literal["auto", "stratified"] = "auto"
     bad_files: Literal["skip", "refuse"] = "skip"
     batches_to_check: Count = 100
-    """Batches in each pass, of each rank; the data set is repeated where it has fewer."""
+    """Batches of each rank in each pass; if the data set has fewer, it is repeated."""
     repeats: Count = 5
-    """Passes that count, after the first; fewer where they would take longer than
+    """Passes that count, after the first; fewer if they would take longer than
     dataload.max_time_s."""
     workers: OneOrSeveral[CountOrZero] = (0, 1, 2, 4)
     batch_size: OneOrSeveral[Count] = 64
     """Samples per batch and rank."""
     transform: str | tuple[str | dict[str, Any] | tuple[str | dict[str, Any], ...], ...] = "none"
-    """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. A
-    list in which everything is a preset's name or a list has several that are compared, such as
+    """Transforms of the images: none, light, heavy, or a list of torchvision's v2 transforms. If
+    every element of a list is the name of a preset or a list, the elements are compared, such as
     [none, light, [RandomHorizontalFlip]]."""
     device_transform: OneOrSeveral[Literal["auto"] | bool] = "auto"
     decoder: OneOrSeveral[Literal["exact", "fast", "pil"]] = "exact"
     reads: OneOrSeveral[Count | None] = None
     cache: OneOrSeveral[Literal["auto"] | bool] = False
-    """Keep decoded photographs in memory that the ranks of a node share; auto: where they fit. Off
-    unless it is asked for, as what is measured otherwise is that memory."""
+    """Keep decoded photographs in memory that the ranks of a node share; auto: if they fit. It is
+    off by default, because otherwise that memory would be measured."""
     handover: OneOrSeveral[Literal["uint8", "float32"]] = "uint8"
     pin_memory: OneOrSeveral[Literal["auto"] | bool] = "auto"
     prefetch_factor: OneOrSeveral[Count] = 2
@@ -497,25 +497,25 @@ class TimedModel(Section, frozen=True, kw_only=True):
 
     name: str | None = None
     """fashion_cnn, mlp, any torchvision classification model, or your own: package.module:Class.
-    Unset: none is timed."""
+    Unset: no model is timed."""
     args: dict[str, Any] = {}
     image_size: Count | None = None
 
 
 class Dataload(Section, frozen=True, kw_only=True):
-    """Time of the measurements, and the step that they are compared with."""
+    """Length of the measurements, and the training step to compare loading with."""
 
     max_time_s: Positive = 60.0
-    """About how long one combination is measured, in seconds."""
+    """Approximate time to measure one combination, in seconds."""
     step_time_s: Positive | None = None
-    """Seconds that a training step of yours takes with a batch that is there already, to compare
-    loading with; model.name has it measured instead."""
+    """Time of your training step with a batch that is already loaded, in seconds, to compare
+    loading with. If you set model.name instead, the step is measured."""
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """Seed of the order of the samples and of the transforms."""
+    """Seed for the order of the samples and for the transforms."""
 
 
 class DataloadJob(JobSpec, frozen=True, kw_only=True):
-    """Time to load batches, by the number of workers and all else that data say (workload:
+    """Time to load batches, by the number of workers and other keys of data (workload:
     dataload)."""
 
     workload: Literal["dataload"] = "dataload"
@@ -536,25 +536,25 @@ JOB_TYPES: dict[str, type[JobSpec]] = {
     "dataload": DataloadJob,
     "function": FunctionJob,
 }
-"""Workload, as the key `workload` names it -> what a job with that workload may say."""
+"""Value of the key `workload` -> the keys of a job with that workload."""
 
 FILE_JOB_TYPES = {name: kind for name, kind in JOB_TYPES.items() if kind is not FunctionJob}
 """Workloads that a job file can describe."""
 
 
 def warning_before_s(launch: Launch, limit_min: float | None) -> float:
-    """Return the seconds before a time limit at which the ranks are asked to stop: a quarter of it
-    at most."""
+    """Return how many seconds before a time limit the ranks are asked to stop: at most a quarter of
+    the limit."""
     return launch.warning_s if limit_min is None else min(launch.warning_s, limit_min * 60 / 4)
 
 
 def job_to_dict(job: JobSpec) -> dict[str, Any]:
-    """The job as plain values, every key present, as it stands in spec.json."""
+    """Return the job as plain values with every key, as spec.json contains it."""
     value = msgspec.to_builtins(job)
     assert isinstance(value, dict)
     return value
 
 
 def job_from_dict(value: dict[str, Any]) -> JobSpec:
-    """The job that `job_to_dict` made; msgspec.ValidationError where it is not one."""
+    """Return the job that `job_to_dict` turned into a dict; raises msgspec.ValidationError."""
     return msgspec.convert(value, JOB_TYPES[value["workload"]])
