@@ -42,7 +42,7 @@ These commands show your profiles and what a job would request:
     hpcdist cluster show [NAME]            # every value, and where it comes from
     hpcdist render ddp --nodes 2 --gpus 2 --explain      # the script, and how its numbers are computed
 
-## Where profiles stand, and which one counts
+## Where profiles are, and which one applies
 
 - The project's file: `hpcdist.yaml` in the current directory, or in the nearest folder above it, up to the
   root of the git repository.
