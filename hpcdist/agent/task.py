@@ -18,10 +18,14 @@ class AgentTask:
     def __call__(self) -> int:
         """Return the exit code of the run."""
         from hpcdist.agent.agent import run_agent
+        from hpcdist.runs.run import Run
         from hpcdist.schedulers import load_scheduler
 
-        place = load_scheduler(self.scheduler).place()
-        code = run_agent(Path(self.run_path), place)
+        path = Path(self.run_path)
+        # A job that waited while hpcdist was replaced may have a pickle without a scheduler.
+        scheduler = getattr(self, "scheduler", None) or Run(path).read_scheduler()
+        place = load_scheduler(str(scheduler)).place()
+        code = run_agent(path, place)
         # The others' codes say nothing that node 0's does not, and whoever ends first with an
         # error could make the scheduler kill the rest.
         leave_with(code if place.node_rank == 0 else 0)

@@ -1,7 +1,8 @@
 """The typed content of spec.json and submission.json: what was asked for, and who has the run.
 
 Reading is lenient: files of other versions and damaged ones are read field by field, and what is
-missing or of another type gets its default. Only agents read strictly, see `decode_launch`.
+missing or of another type gets its default. Only agents read the job and the plan strictly, see
+`decode_launch`.
 """
 
 from __future__ import annotations
@@ -206,16 +207,19 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_launch(value: object) -> tuple[JobSpec, LaunchPlan, RunSpec]:
-    """Return what an agent starts its ranks by; every field must be as this version writes it.
+    """Return what an agent starts its ranks by: the job and the plan must be as this version writes
+    them. The rest is read like by others, since a job may wait while hpcdist is replaced.
 
     Raises msgspec.ValidationError.
     """
-    spec = msgspec.convert(value, RunSpec)
-    if spec.plan is None:
-        raise msgspec.ValidationError("Object missing required field `plan`")
-    if "workload" not in spec.job:
+    content = msgspec.convert(value, dict[str, Any])
+    for key in ("plan", "job"):
+        if not isinstance(content.get(key), dict):
+            raise msgspec.ValidationError(f"Object missing required field `{key}`")
+    if "workload" not in content["job"]:
         raise msgspec.ValidationError("Object missing required field `workload` - at `$.job`")
-    return job_from_dict(spec.job), spec.plan, spec
+    plan = msgspec.convert(content["plan"], LaunchPlan)
+    return job_from_dict(content["job"]), plan, _decode(content, RunSpec)
 
 
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True):
