@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.data.catalog import data_notes
@@ -16,9 +16,6 @@ from hpcdist.rank.workload import Workload
 from hpcdist.training.checks import check_training, prepare_data, training_modules
 from hpcdist.training.group import process_group
 from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
-
-if TYPE_CHECKING:
-    pass
 
 TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
 

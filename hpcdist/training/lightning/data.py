@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -18,9 +18,6 @@ from hpcdist.data.workers import BatchSource
 from hpcdist.rank.timing import Timer
 from hpcdist.training.evaluation import Scoring
 from hpcdist.training.progress import BadFileNotes, Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 class TrainBatch(NamedTuple):
