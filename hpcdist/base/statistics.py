@@ -35,6 +35,8 @@ contain how runs differ from each other, so it is the weaker statement."""
 
 _LARGEST_EXPONENT = 300.0
 """exp of more is no number; an interval this wide says that nothing is known."""
+_LARGEST_VARIATION = 1e60
+"""Its fourth power is a number, too; only damaged files have as much."""
 _TINY = 1e-300
 _PRECISION = 1e-14
 _MAX_TERMS = 100_000
@@ -109,7 +111,7 @@ def ratio(measure: Measure, baseline: Measure) -> Ratio:
         sd=times * known.variation,
         interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
         over=known.over,
-        p=known.chance_of(math.log(times)),
+        p=known.chance_of(math.log(times) if times else -math.inf),
     )
 
 
@@ -222,7 +224,7 @@ def _variation(measure: Measure) -> tuple[float, int]:
     """The sd as a share of the mean, and the number of values."""
     assert measure.sd is not None
     assert measure.count is not None
-    return measure.sd / measure.mean, measure.count
+    return min(_LARGEST_VARIATION, measure.sd / measure.mean), measure.count
 
 
 def _joint_freedom(squares: Sequence[float], freedoms: Sequence[int]) -> float:

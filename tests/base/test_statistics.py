@@ -189,3 +189,14 @@ def test_spreads_and_medians_are_those_of_the_standard_library():
     assert weighted_standard_deviation(equal) == pytest.approx(statistics.stdev(values))
     assert weighted_standard_deviation(equal[:1]) is None
     assert lower_median(values[:8]) == statistics.median_low(values[:8])
+
+
+def test_values_beyond_any_measurement_are_compared_without_an_error() -> None:
+    huge = spread_measure(1e-200, 1.0, 30, over="windows")
+    usual = spread_measure(1.0, 0.1, 30, over="windows")
+    least = spread_measure(5e-324, 0.0, 30, over="windows")
+    large = spread_measure(1e12, 1.0, 30, over="windows")
+    assert differs(ratio(huge, usual)) is False
+    assert differs(ratio(usual, huge)) is False
+    assert differs(ratio(least, large)) is True
+    assert differs(ratio(large, least)) is True
