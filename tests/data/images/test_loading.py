@@ -262,7 +262,7 @@ def test_a_data_set_without_any_picture_is_refused(tmp_path):
     files = write_files(tmp_path / "pictures", 3)
     for path in files.paths:
         (files.root / path).write_bytes(b"")
-    with pytest.raises(HpcdistError, match="none of 3 files of 3"):
+    with pytest.raises(HpcdistError, match="none of 3 files tried, of 3 in"):
         ImageSamples(files, Data(), seed=0)
 
 

@@ -106,16 +106,28 @@ def stop_all(find, limit_s=30.0):
 
 
 def kill_all(find, popens=(), limit_s=30.0):
-    """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed."""
+    """SIGKILL what `find` returns, until that is nothing: a process may fork while it is killed.
+
+    Children come before their parents: the kernel sends SIGHUP and SIGCONT to stopped processes
+    whose group loses its last parent outside of it, and these would wake up and tell of a cancel.
+    """
     deadline = time.monotonic() + limit_s
     while pids := {pid for pid in find() if not is_zombie(pid)}:
-        for pid in pids:
+        for pid in sorted(pids, key=_depth, reverse=True):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise TimeoutError(f"still there after SIGKILL: {sorted(pids)}")
         reap(popens)
         time.sleep(_POLL_S)
+
+
+def _depth(pid):
+    """Return how many ancestors a process has."""
+    count = 0
+    while pid := parent(pid):
+        count += 1
+    return count
 
 
 def reap(popens=()):
