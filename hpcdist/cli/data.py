@@ -259,7 +259,7 @@ _MOST_SEED = 2**32 - 1
 )
 @click.option("--size", metavar="PIXELS", help="As data.size of a job.")
 @click.option(
-    "--out", metavar="FILE", help="Write the picture here.  [default: NAME.png, beside you]"
+    "--out", metavar="FILE", help="Write the picture here.  [default: NAME.png, in this folder]"
 )
 @click.option(
     "--seed",
@@ -296,10 +296,11 @@ def show(
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' --out batch.png
     """
-    file = _file(f"{name}.png" if out is None else out)
+    file = None if out is None else _file(out)
     wanted = chosen_data(
         name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
     )
+    file = file or _new_file(f"{name}.png")
     note_unmade(wanted)
     picture = _draw(wanted, seed=seed, number=number)
     _save(picture, file)
@@ -321,6 +322,14 @@ def _file(out: str) -> Path:
         raise UserError(
             f"--out is {out!r}, {problem}", hint="name a file in a folder that is there"
         )
+    return path
+
+
+def _new_file(name: str) -> Path:
+    """Return the file that is written without --out; UserError where it would replace one."""
+    path = Path(name)
+    if path.exists():
+        raise UserError(f"{name} is already there", hint="name the file to write with --out")
     return path
 
 

@@ -195,13 +195,15 @@ def test_without_a_name_the_picture_is_called_after_the_data_set(hpcdist):
     assert "note: the picture is digits.png" in done.stderr
     with Image.open(hpcdist.folder / "digits.png") as picture:
         assert picture.format == "PNG"
+    again = refusal(hpcdist("data", "show", "digits", "--number", "2", "--seed", "1"))
+    assert "digits.png is already there" in again
 
 
 def test_help_and_check_import_no_torch():
     code = (
         "import sys; from hpcdist.cli.main import main; main(['data', '--help'])\n"
         "main(['data', 'check', 'digits'])\n"
-        "print({'torch', 'numpy', 'PIL', 'rich', 'yaml'} & set(sys.modules))"
+        "print({'torch', 'numpy', 'PIL', 'rich', 'ruamel'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
