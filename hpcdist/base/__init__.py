@@ -1,1 +1,1 @@
-"""What every other package may use: errors, files, text, secrets and statistics."""
+"""The foundations that every other package may use: errors, files, text, secrets, statistics."""

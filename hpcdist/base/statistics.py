@@ -179,7 +179,7 @@ def two_sided(t: float, freedom: float) -> float:
 
 
 class _LogError(NamedTuple):
-    """How sure the logarithm of a ratio is."""
+    """The error of the logarithm of a ratio."""
 
     error: float
     """Standard error."""

@@ -1,4 +1,4 @@
-"""What a benchmark gives to a summary: its events, its result, and how the result is shown."""
+"""The interface of a benchmark to the summary: its events, its result, and their display."""
 
 from __future__ import annotations
 

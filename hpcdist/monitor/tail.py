@@ -57,7 +57,7 @@ class TailedLog:
             yield from self._terminal.finish()
 
     def open_lines(self) -> list[str]:
-        """What is written of lines that are not finished, such as a progress bar."""
+        """Return the beginnings of unfinished lines, such as a progress bar."""
         return self._terminal.open_lines()
 
     def overdue_lines(self, now_s: float) -> list[str]:

@@ -67,8 +67,10 @@ class EventWriter:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Which file a descriptor is of: a program may close all that are open, as daemons do, and then
-    its own file has the number; None where it is closed."""
+    """Return the identity of the file behind a descriptor; None where it is closed.
+
+    A program may close all descriptors, as daemons do, and then its own file has the number.
+    """
     try:
         status = os.fstat(descriptor)
     except OSError:

@@ -39,7 +39,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the processes of a run work, and what they are told of it."""
+    """The working directory of a run's processes, and the variables that describe it."""
 
     cwd: str
     """Their working directory."""

@@ -34,7 +34,7 @@ _BYTES_PER_WORKER = 8_000_000  # read in the time in which one starts
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
-    """What a run directory gives, whatever is asked of it later."""
+    """The content of a run directory, independent of the options of a summary."""
 
     run: MeasuredRun | None
     """None where it is no run; without verdict its state is None."""
@@ -105,8 +105,8 @@ def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Me
 
 
 def choose_num_workers(num_bytes: int) -> int:
-    """How many processes are worth it for so many bytes of events: one for each CPU that may be
-    used, but none where starting them takes as long as reading."""
+    """Return the number of processes worth starting for so many bytes of events: one for each CPU
+    that may be used, but none where starting them takes as long as reading."""
     return min(len(os.sched_getaffinity(0)), _MOST_WORKERS, 1 + num_bytes // _BYTES_PER_WORKER)
 
 

@@ -1,4 +1,4 @@
-"""What the job of --summary-after executes."""
+"""The task of the job that --summary-after submits."""
 
 from __future__ import annotations
 

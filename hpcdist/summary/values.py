@@ -57,7 +57,7 @@ class SizeSummary(Struct, frozen=True, kw_only=True):
 
 
 class ForecastSize(Struct, frozen=True, kw_only=True):
-    """What a number of GPUs would bring."""
+    """The speed that a number of GPUs would have."""
 
     gpus: int
     nodes: int
@@ -66,7 +66,7 @@ class ForecastSize(Struct, frozen=True, kw_only=True):
 
 
 class Forecast(Struct, frozen=True, kw_only=True):
-    """What more GPUs would bring, by the runs that were measured."""
+    """A forecast for more GPUs from the runs that were measured."""
 
     refused_because: str | None = None
     """Why there is none."""
@@ -81,7 +81,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
 
 
 class TimeToAccuracy(Struct, frozen=True, kw_only=True):
-    """When a run came to an accuracy on the test data."""
+    """The time until a run reached an accuracy on the test data."""
 
     target: float
     is_reached: bool
@@ -123,7 +123,7 @@ class ModelStates(Struct, frozen=True, kw_only=True):
 
 
 class RankPace(Struct, frozen=True, kw_only=True):
-    """How long one rank needs for its own part of a step."""
+    """The time that one rank needs for its own part of a step."""
 
     rank: int
     node: int | None = None
@@ -149,7 +149,7 @@ class Straggler(Struct, frozen=True, kw_only=True):
 
 
 class Losses(Struct, frozen=True, kw_only=True):
-    """What the runs of one size lost, over their repeats."""
+    """The time that the runs of one size lost, over their repeats."""
 
     runs: list[str]
     nodes: int
@@ -191,7 +191,7 @@ class GpuUsage(Struct, frozen=True, kw_only=True):
 
 
 class NodeUsage(Struct, frozen=True, kw_only=True):
-    """What the ranks of one node used of it, over all attempts."""
+    """The resources that the ranks of one node used, over all attempts."""
 
     node: int
     host: str | None = None
@@ -208,7 +208,7 @@ class NodeUsage(Struct, frozen=True, kw_only=True):
 
 
 class UsageSummary(Struct, frozen=True, kw_only=True):
-    """What the agents sampled."""
+    """The resource usage that the agents sampled."""
 
     sampled_s: float
     """Of the node that was sampled longest."""
@@ -289,7 +289,7 @@ class AttemptSummary(Struct, frozen=True, kw_only=True):
 
 
 class RunFigures(Struct, frozen=True, kw_only=True):
-    """What one run came to by itself."""
+    """The figures of one run by itself."""
 
     run: str
     """Run id."""
@@ -390,7 +390,7 @@ class RunSummary(RunFigures, frozen=True, kw_only=True):
 
     @property
     def benchmark_results(self) -> list[tuple[Benchmark[Any], Any]]:
-        """What its benchmarks measured, each with the benchmark that can show it."""
+        """Return the results of its benchmarks, each with the benchmark that can show it."""
         results = [(benchmark, getattr(self, benchmark.key)) for benchmark in BENCHMARKS]
         return [(benchmark, result) for benchmark, result in results if result is not None]
 

@@ -21,7 +21,7 @@ TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
 
 
 class _Training(Workload[TrainingJobT]):
-    """What both trainers have in common. Ranks that were asked to stop leave with EXIT_STOPPED."""
+    """The common part of both trainers. Ranks that were asked to stop leave with EXIT_STOPPED."""
 
     def check(self) -> None:
         """Raise JobError for all that can be known to be wrong without importing torch."""

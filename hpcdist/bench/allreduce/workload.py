@@ -83,7 +83,7 @@ class AllreduceWorkload(Workload[AllreduceJob]):
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where a rank is, and how much memory is free there."""
+    """The place of a rank, and the memory that is free there."""
 
     node: int
     host: str
@@ -93,7 +93,7 @@ class _Place:
 
 @dataclass(frozen=True, kw_only=True)
 class _PairOutcome:
-    """What the ranks of a pair measured."""
+    """The measurements of the ranks of a pair."""
 
     figures: dict[str, Any]
     """Fields of its event; empty where a rank had to leave before there were any."""

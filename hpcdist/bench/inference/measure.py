@@ -75,7 +75,7 @@ class Single:
 
     @property
     def takes_part(self) -> bool:
-        """Whether this rank computes."""
+        """Return whether this rank computes."""
         return self.uses_all_ranks or self.context.rank == 0
 
     def can_take(self, batch_size: int) -> bool:

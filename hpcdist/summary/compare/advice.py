@@ -1,4 +1,4 @@
-"""What to change, in plain words with the figures behind it: only what fits the case, and pays.
+"""Advice on what to change, in plain words with its figures: only what fits the case, and pays.
 
 Each kind of loss has its adviser, which knows the job's settings, and says nothing where it knows
 nothing better. What could be won goes by the measured share of the time (Amdahl): where a part that

@@ -1,4 +1,4 @@
-"""How runs compare with a baseline, and whether one is slower than a threshold allows: pure.
+"""Compare runs with a baseline, and find those slower than a threshold allows: pure.
 
 Runs are matched by job, variant, nodes, GPUs and settings. Where a job has one setting only on
 each side, they are matched though the settings differ, which is told: a job file may have changed.

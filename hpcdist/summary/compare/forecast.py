@@ -1,4 +1,4 @@
-"""What more GPUs would bring, by the runs that were measured; or why that cannot be said.
+"""A forecast for more GPUs from the runs that were measured, or the reason why there is none.
 
 One law with two terms is fitted to the mean step time of each size:
 
@@ -38,14 +38,14 @@ _LARGEST_EXPONENT = 300.0  # exp of more is no number
 
 
 class Scale(NamedTuple):
-    """How large a run is."""
+    """The size of a run."""
 
     gpus: int
     nodes: int
 
 
 class Law(NamedTuple):
-    """How step times depend on the size; weights are in seconds."""
+    """A law of how step times depend on the size; weights are in seconds."""
 
     computing_s: float
     communication_s: float
@@ -162,7 +162,7 @@ def make_forecast(runs: Sequence[RunFigures], scaling: Scaling | None) -> Foreca
 
 
 class _Ground(NamedTuple):
-    """What a forecast stands on."""
+    """The data that a forecast is based on."""
 
     times_s: dict[Scale, float]
     law: Law

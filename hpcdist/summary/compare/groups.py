@@ -1,4 +1,4 @@
-"""Which runs can be compared, and how much faster the larger ones are: pure.
+"""Group the runs that can be compared, and compute how much faster the larger ones are: pure.
 
 Two runs are alike when their jobs differ only in resources. Everything else in the job, the torch
 version, the scheduler and the kind of device must be equal, except what changes no step:
@@ -51,7 +51,7 @@ _SHOWN_DIFFERENCES = 3
 
 
 class Compared(NamedTuple):
-    """What runs are beside each other."""
+    """The results of comparing runs with each other."""
 
     speedups: list[Speedup]
     """Of each run, in their order."""
@@ -251,7 +251,7 @@ def _batch(run: MeasuredRun) -> float | None:
 
 
 def _smallest(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Those of the smallest size; none where all have the same."""
+    """Return the runs of the smallest size; none if all have the same size."""
     least = min(map(_size, runs))
     smallest = [run for run in runs if _size(run) == least]
     return smallest if len(smallest) < len(runs) else []
@@ -321,7 +321,7 @@ _DIGEST_BYTES = 6
 
 
 class Digests(NamedTuple):
-    """What runs are told apart by, resources left aside."""
+    """Digests of the settings that distinguish runs, without resources."""
 
     configuration: str
     """Of all that must be equal."""

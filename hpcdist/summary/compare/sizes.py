@@ -1,4 +1,4 @@
-"""What the runs of one size, which are repeats, came to, and against those of the smallest size."""
+"""The figures of the runs of one size (repeats), compared with those of the smallest size."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Variant(NamedTuple):
 
     @property
     def size(self) -> Size:
-        """Of those that count, of which there are some."""
+        """Return the size of the runs that count; there is at least one."""
         return size_of([run.figures for run in self.counted], self.num_devices)
 
     @property

@@ -1,4 +1,4 @@
-"""What a run recorded, as series of points against steps and the time of day.
+"""The records of a run as series of points against steps and the time of day.
 
 Names are what both TensorBoard and MLflow take, grouped by what stands before the slash, with
 units. Points are those of the lowest rank but `speed/samples_per_s`, which is of all ranks, and

@@ -171,8 +171,8 @@ def _held_s(spans: Sequence[AttemptSpan]) -> float:
 
 
 def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
-    """Of what attempts after the first took before they stepped, and from the last step of the
-    ones before until their end was noticed; all of one that never stepped."""
+    """Return the time that attempts after the first took before they stepped, and the time from
+    the last step of those before until their end was noticed; all of one that never stepped."""
     if len(spans) < 2 or all(span.stepping_s is None for span in spans):
         return None
     lost_s = again_s

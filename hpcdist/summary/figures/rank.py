@@ -1,4 +1,4 @@
-"""What one rank came to in one attempt, from what it recorded."""
+"""The figures of one rank in one attempt, from its events."""
 
 from __future__ import annotations
 

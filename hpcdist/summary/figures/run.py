@@ -1,4 +1,4 @@
-"""What one run came to, from the figures of its ranks in all attempts."""
+"""The figures of one run, from those of its ranks in all attempts."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def place_run(
 
 
 def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
-    """Those of the lowest rank that stepped, in all attempts."""
+    """Return the number for the lowest rank that stepped, in all attempts."""
     stepped = [figures for figures in ranks if figures.totals.steps]
     lowest = min((figures.rank for figures in stepped), default=None)
     if lowest is None:

@@ -1,4 +1,4 @@
-"""What the time of a run consists of, per step: parts that add up to the whole, by their causes.
+"""Shares of the time of a run, per step: they add up to the whole, by their causes.
 
 The whole is the mean step time of all ranks, and what checkpoints between steps and restarts add to
 each step. Evaluations are not counted. A step of ranks that wait for each other takes as long as
@@ -59,7 +59,7 @@ _NEED_PHASES = (COMMUNICATION, STRAGGLERS, COMPUTING, FIXED)
 
 
 class Pauses(NamedTuple):
-    """What lies between steps, and counts: seconds per step."""
+    """The time between steps that counts, in seconds per step."""
 
     saves_s: float = 0.0
     """Checkpoints that the rank which saves them took no step's time for."""
@@ -136,8 +136,8 @@ def _own_s(parts: Mapping[str, float]) -> float:
 
 
 def _take_out_straggling(parts: dict[str, float], parts_of: Sequence[Mapping[str, float]]) -> None:
-    """What the slowest rank takes longer than the typical one is straggling, as far as that one
-    waits for it: ranks that do not wait for each other do not straggle."""
+    """Count the time that the slowest rank takes longer than the typical one as straggling, as
+    far as that one waits for it: ranks that do not wait for each other do not straggle."""
     by_own_time = sorted(parts_of, key=_own_s)
     typical, slowest = by_own_time[(len(by_own_time) - 1) // 2], by_own_time[-1]
     longer_s = _own_s(slowest) - _own_s(typical)
@@ -187,7 +187,7 @@ def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
 
 
 class HeldUp(NamedTuple):
-    """What waiting for slower ranks costs per step, and who is waited for."""
+    """The time per step spent waiting for slower ranks, and the rank waited for."""
 
     rotating_s: float = 0.0
     straggler: Straggler | None = None

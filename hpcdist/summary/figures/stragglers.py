@@ -1,4 +1,4 @@
-"""Which rank, or node, holds the others up throughout: from stretches of steps, by a test: pure.
+"""Find the rank or node that holds the others up, by a test over stretches of steps: pure.
 
 The steps that all ranks did are cut into equal stretches, and in each the ranks' own times (without
 the wait for others, and without checkpoints) are compared. Stretches go by steps, never by the time
@@ -30,7 +30,7 @@ _SAME_STEPS = 1e-6
 
 
 class Place(NamedTuple):
-    """Where a rank ran."""
+    """The place of a rank: its node and host."""
 
     rank: int
     node: int | None

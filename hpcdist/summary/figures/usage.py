@@ -1,4 +1,4 @@
-"""What a run used of its nodes, from what their agents sampled: sums first, one file at a time."""
+"""The resources that a run used, from the samples of its agents: sums first, one file at a time."""
 
 from __future__ import annotations
 

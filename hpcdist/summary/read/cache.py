@@ -145,7 +145,7 @@ def cache_folder() -> Path:
 
 
 def is_settled(fingerprint: Fingerprint, *, has_verdict: bool, now_s: float) -> bool:
-    """Whether a change after the Unix time `now_s` is certain to give another fingerprint, and is
+    """Return whether a change after the Unix time `now_s` must give another fingerprint, and is
     not to be expected soon."""
     return now_s - fingerprint.changed_s > (_COARSEST_CLOCK_S if has_verdict else _QUIET_S)
 

@@ -1,4 +1,4 @@
-"""What a run directory holds, as typed values: the fields of events that the summary reads.
+"""The content of a run directory as typed values: the fields of events that the summary reads.
 
 Events may carry more fields than these, and there are more kinds of events: docs/events.md.
 """
@@ -120,7 +120,7 @@ class Note(Struct, frozen=True, kw_only=True, tag_field="event", tag="note"):
 
 
 class Memory(Struct, frozen=True, kw_only=True, tag_field="event", tag="memory"):
-    """What a model holds in one rank, and the most memory so far."""
+    """The memory of a model in one rank, and the peak so far."""
 
     time_s: Seconds | None = None
     step: Count | None = None
@@ -175,7 +175,7 @@ class Fault(Struct, frozen=True, kw_only=True):
 
 
 class RankRecord(Struct, frozen=True, kw_only=True):
-    """What one rank recorded in one attempt."""
+    """The events of one rank in one attempt."""
 
     rank: int
     attempt: int
@@ -194,7 +194,7 @@ class RankRecord(Struct, frozen=True, kw_only=True):
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):
-    """What an agent sampled of one node in one attempt."""
+    """The samples of one node in one attempt."""
 
     node: int
     attempt: int
@@ -204,21 +204,21 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 
 
 class JobResources(Struct, frozen=True, kw_only=True):
-    """What the job asked for."""
+    """The resources that the job requested."""
 
     nodes: int
     gpus: int
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
-    """What the summary must know of a job; other keys may come and go."""
+    """The keys of a job that the summary needs; it ignores all others."""
 
     name: str
     resources: JobResources
 
 
 class AttemptRecord(Struct, frozen=True, kw_only=True):
-    """What the run directory says of one attempt."""
+    """One attempt, as the run directory describes it."""
 
     life: int | None = None
     """How often the scheduler had started the job before."""
@@ -229,7 +229,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """What a run directory says apart from its events."""
+    """The content of a run directory without its events."""
 
     id: str
     facts: JobFacts

@@ -18,7 +18,7 @@ _Identity = tuple[int, int] | str
 
 
 class Found(NamedTuple):
-    """What a search came to."""
+    """The result of a search."""
 
     runs: list[Run]
     """Oldest first."""
@@ -46,7 +46,7 @@ def search_runs(folder: Path) -> Found:
 
 
 def search_named(runs: Path, names: Sequence[str]) -> Found:
-    """What names of runs, of sweeps and of folders with runs stand for, each run once; without
+    """Return the runs that names of runs, sweeps and folders stand for, each once; without
     names, all runs in `runs` and below.
 
     Raises RunNotFoundError.

@@ -142,6 +142,6 @@ def _begin_s(windows: Sequence[Window], ends_s: Sequence[float]) -> float:
 
 
 def _span(record: RankRecord, ends_s: Sequence[float]) -> tuple[float, float]:
-    """When it began to step, and when it ended, or what is known of that."""
+    """Return when it began to step and when it ended, as far as that is known."""
     ended_s = [end.time_s for end in record.ends if end.time_s is not None]
     return _begin_s(record.windows, ends_s), max([ends_s[-1], *ended_s])

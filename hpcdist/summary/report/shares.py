@@ -1,4 +1,4 @@
-"""Where the time goes: shares of it by size, and by variant of a comparison."""
+"""Tables of shares of the time, by size, and by variant of a comparison."""
 
 from __future__ import annotations
 

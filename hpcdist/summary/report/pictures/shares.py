@@ -1,4 +1,4 @@
-"""Where the time goes, as stacked bars: shares of it by size and by variant, phases by run."""
+"""Stacked bars of shares of the time, by size and by variant, phases by run."""
 
 from __future__ import annotations
 
