@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,15 +85,16 @@ class JobOptions:
     @property
     def is_sweep(self) -> bool:
         """The options may describe more than one run."""
-        return bool(self.sweeps) or self.num_repeats > 1 or self.comparison() is not None
+        return bool(self.sweeps) or self.num_repeats > 1 or self.comparison is not None
 
     @property
     def num_repeats(self) -> int:
         """Number of runs of each point; a comparison may say another number."""
         return self.repeat or 1
 
+    @cached_property
     def comparison(self) -> Comparison | None:
-        """Return the comparison that the job's name means, if it means one; raises JobError."""
+        """The comparison that the job's name means, if it means one; raises JobError."""
         from hpcdist.job.comparison import find_comparison
 
         return find_comparison(self.job_name) if self.kind == "job" else None
@@ -265,7 +266,7 @@ def sweep_points(options: JobOptions) -> list[Point]:
     )
 
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
-    comparison = options.comparison()
+    comparison = options.comparison
     axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
     if comparison is not None:
         if axes:

@@ -128,7 +128,7 @@ def plan(options: JobOptions) -> PlannedSubmission:
     from hpcdist.submission.plan import plan_points
     from hpcdist.submission.points import Point
 
-    comparison = options.comparison()
+    comparison = options.comparison
     cluster: list[tuple[str, LoadedProfile]] = []
 
     def plan_loaded(loaded: LoadedJob) -> PlannedRun:

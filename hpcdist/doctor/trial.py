@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hpcdist.base.errors import HpcdistError
+from hpcdist.base.polling import poll
 from hpcdist.base.terminal_lines import last_lines
 from hpcdist.monitor.ends import EndWatch
 from hpcdist.monitor.nodes import NodeSeen, seen_nodes, waiting_sentence
@@ -139,11 +139,11 @@ def _wait(
 
 def _wait_until_gone(condition: Callable[[], Condition]) -> None:
     """The directory of a job that still runs cannot be removed, nor its logs be complete."""
-    deadline_s = time.monotonic() + _GONE_LIMIT_S
-    while time.monotonic() < deadline_s:
+
+    def is_gone() -> bool:
         try:
-            if condition().state not in OPEN_STATES:
-                return
+            return condition().state not in OPEN_STATES
         except HpcdistError:
-            return
-        time.sleep(_GONE_POLL_S)
+            return True
+
+    poll(lambda: is_gone() or None, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)

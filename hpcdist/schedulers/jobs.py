@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from hpcdist.base.errors import SchedulerError, SubmissionUnclearError
+from hpcdist.base.polling import poll
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission, SweepPlace
 from hpcdist.runs.verdict import cancelled_verdict
@@ -135,10 +136,7 @@ def find_by_name(
 
     Raises SubmissionUnclearError where the scheduler does not say.
     """
-    deadline = time.monotonic() + _SETTLE_S
-    while (found := _named(name, error, ask)) is None and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-    return found
+    return poll(lambda: _named(name, error, ask), interval_s=_POLL_S, limit_s=_SETTLE_S)
 
 
 def _named(name: str, error: SchedulerError, ask: Callable[[], Sequence[_Job]]) -> _Job | None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from hpcdist.runs.run import Run
 
@@ -151,7 +151,7 @@ def test_doctor_examines_it_and_its_job(hpcdist):
 
 def test_profiles_name_it_and_detect_makes_one(hpcdist):
     text = hpcdist("cluster", "detect", *ON_PILE).stdout
-    assert yaml.safe_load(text)["clusters"]["boxes"]["scheduler"] == "pile"
+    assert YAML(typ="safe").load(text)["clusters"]["boxes"]["scheduler"] == "pile"
     (hpcdist.folder / "hpcdist.yaml").write_text(text)
     shown = hpcdist("cluster", "show").stdout
     assert "pile" in shown

@@ -19,6 +19,7 @@ import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import SchedulerError
+from hpcdist.base.polling import poll
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import usable_cpus
@@ -268,6 +269,4 @@ def _patience_s(run: Run) -> float:
 
 
 def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+    poll(lambda: condition() or None, interval_s=_POLL_S, limit_s=limit_s)
