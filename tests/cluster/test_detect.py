@@ -197,27 +197,25 @@ MAXIMUM LIMITS:
 
 
 def test_lsf_tells_open_queues_hosts_gpus_and_limits():
-    assert lsf_site.open_queues(BQUEUES) == ["normal", "gpu"]
+    states = lsf_site.parse_queue_states(BQUEUES)
+    assert [name for name, state in states.items() if state == "Open:Active"] == ["normal", "gpu"]
     assert parse_default_queues("Default Queues:  normal gpu\nX: y\n") == ["normal", "gpu"]
     up = {host.name: host.slots for host in parse_hosts_table(BHOSTS) if host.is_up}
     assert up == {"hosta": 16, "hostb": 32, "hostd": None}
     gpus = lsf_site.parse_bhosts_gpu(BHOSTS_GPU)
     assert {host: len(models) for host, models in gpus.items()} == {"hosta": 2, "hostb": 4}
-    assert lsf_site.run_limit(BQUEUES_LONG) == 1440
-    assert lsf_site.run_limit("QUEUE: normal\n") is None
+    assert lsf_site.parse_queues(BQUEUES_LONG)[0].run_limit_min == 1440
+    assert lsf_site.parse_queues("QUEUE: normal\n")[0].run_limit_min is None
 
 
 def test_an_lsf_site_gets_one_profile_and_the_names_of_the_other_queues(profiles):
-    queues = [
-        lsf_site.make_queue(
-            name,
-            is_default=name == "normal",
-            hosts=[host for host in parse_hosts_table(BHOSTS) if host.is_up],
-            gpus=lsf_site.parse_bhosts_gpu(BHOSTS_GPU),
-            time_limit_min=None,
-        )
-        for name in ("normal", "gpu")
-    ]
+    queues = lsf_site.make_partitions(
+        ("normal", "gpu"),
+        "normal",
+        hosts=parse_hosts_table(BHOSTS),
+        gpus=lsf_site.parse_bhosts_gpu(BHOSTS_GPU),
+        limits_min={},
+    )
     text = first_file(site(*queues, scheduler="lsf", partitions_share_nodes=True))
     _, found = read_back(profiles, text)
     assert found == {"normal": ClusterProfile(scheduler="lsf", partition="normal", cpus_per_gpu=8)}

@@ -1,6 +1,5 @@
-"""The site: its queues and hosts, as bqueues, bhosts and bparams tell.
-
-A job that could never start is found before it waits.
+"""The site: its queues and hosts, as bqueues, bhosts and bparams tell. A job that could never start
+is found before it waits.
 
 The formats are those of the command reference of IBM Spectrum LSF 10.1.
 """
@@ -11,12 +10,12 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from hpcdist.base.errors import JobError, SchedulerError
-from hpcdist.base.text import nearest_first
+from hpcdist.base.text import nearest_first, number_of
 from hpcdist.cluster.profile import ClusterProfile, LsfOptions
 from hpcdist.cluster.site import Partition, Site, ask
 from hpcdist.job.spec import JobSpec
@@ -118,31 +117,29 @@ def parse_max_array_size(text: str) -> int:
 
 def _queue(name: str, text: str) -> Queue:
     lines = text.splitlines()
-    status = _status(lines)
+    status = "Open:Active"  # what is not told is left to bsub
+    for head, line in itertools.pairwise(lines):
+        if head.split()[:3] == ["PRIO", "NICE", "STATUS"] and len(line.split()) > 2:
+            status = line.split()[2]
     defaults, limits = dict(_limits(lines, "DEFAULT")), dict(_limits(lines, "MAXIMUM"))
-    slots = _numbers(limits.get("TASKLIMIT") or limits.get("PROCLIMIT") or "")
+    run_limit = limits.get("RUNLIMIT", "")
+    # TASKLIMIT has one, two or three numbers: the least, the default, the most.
+    sizes = (limits.get("TASKLIMIT") or limits.get("PROCLIMIT") or "").split()
+    slots = [int(size) for size in sizes if size.isdecimal()]
     return Queue(
         name=name,
         is_default=_IS_DEFAULT in " ".join(text.split()),
         is_open=status.startswith("Open"),
         is_active=not status.partition(":")[2].startswith("Inact"),
-        run_limit_min=_minutes(limits.get("RUNLIMIT", "")),
+        run_limit_min=_minutes(run_limit),
         default_run_limit_min=_minutes(defaults.get("RUNLIMIT", "")),
-        run_limit_of=limits.get("RUNLIMIT", "").partition(" of ")[2].strip() or None,
+        run_limit_of=run_limit.partition(" of ")[2].strip() or None,
         min_slots=slots[0] if len(slots) > 1 else None,
         default_slots=slots[1] if len(slots) > 2 else None,
         max_slots=slots[-1] if slots else None,
         users=_value(lines, "USERS:"),
         hosts=_value(lines, "HOSTS:"),
     )
-
-
-def _status(lines: Sequence[str]) -> str:
-    """Return Open:Active, from the line under PRIO NICE STATUS."""
-    for head, line in itertools.pairwise(lines):
-        if head.split()[:3] == ["PRIO", "NICE", "STATUS"] and len(line.split()) > 2:
-            return line.split()[2]
-    return "Open:Active"  # what is not told is left to bsub
 
 
 def _limits(lines: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
@@ -165,11 +162,6 @@ def _minutes(text: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def _numbers(text: str) -> list[int]:
-    """Return the one, two or three of TASKLIMIT: the least, the default, the most."""
-    return [int(word) for word in text.split()] if re.fullmatch(r"[\d\s]+", text) else []
-
-
 def _value(lines: Sequence[str], key: str) -> str | None:
     return next((line[len(key) :].strip() or None for line in lines if line.startswith(key)), None)
 
@@ -187,9 +179,21 @@ def ask_queue(name: str | None) -> Queue | None:
     said = _ask("bqueues", "-l", *([chosen] if chosen else []))
     found = [queue for queue in parse_queues(said) if queue.name == chosen or not chosen]
     if chosen and not found and "no such queue" in said.lower():
-        raise unknown_queue(chosen, list(parse_queue_states(_ask("bqueues"))), is_asked=bool(name))
-    wanted = found if chosen else _defaults(found)
-    return wanted[0] if len(wanted) == 1 else None
+        listed = ", ".join(nearest_first(chosen, list(parse_queue_states(_ask("bqueues")))))
+        raise JobError(
+            f"{'partition' if name else _DEFAULT_QUEUE} is {chosen}, and LSF has no queue of that "
+            "name",
+            hint=f"queues are: {listed}" if listed else f"{_OTHER}; bqueues lists them",
+        )
+    if not chosen:
+        found = [queue for queue in found if queue.is_default] or _told_defaults(found)
+    return found[0] if len(found) == 1 else None
+
+
+def _told_defaults(queues: Sequence[Queue]) -> list[Queue]:
+    """Return the default queues by bparams: not every version marks them in the list."""
+    names = parse_default_queues(_ask("bparams")) if queues else []
+    return [queue for queue in queues if queue.name in names]
 
 
 def ask_hosts() -> list[Host]:
@@ -203,47 +207,30 @@ def max_array_size() -> int:
     return parse_max_array_size(_ask("bparams", "-a"))
 
 
-def unknown_queue(name: str, known: Sequence[str], *, is_asked: bool) -> JobError:
-    """Return the error for a queue that is not there; `is_asked`: by the profile or --partition."""
-    where = f"partition is {name}" if is_asked else f"{_DEFAULT_QUEUE} is {name}"
-    listed = ", ".join(nearest_first(name, known))
-    return JobError(
-        f"{where}, and LSF has no queue of that name",
-        hint=f"queues are: {listed}" if listed else f"{_OTHER}; bqueues lists them",
-    )
-
-
 def check_queue(
     job: JobSpec, cluster: ClusterProfile, queue: Queue | None, hosts: Sequence[Host] = ()
 ) -> None:
-    """Raise JobError for what the queue can never give; what is not known is left to bsub."""
+    """Raise JobError for what the queue, or the cluster's hosts, can never give; what is not known
+    is left to bsub."""
     if queue is not None:
-        _check_open(queue)
-        _check_run_limit(job, cluster, queue)
-        _check_slots(job, cluster, queue)
-    if hosts:
-        _check_host(job, cluster, hosts)
+        _check_limits(job, cluster, queue)
+    sizes = [host.slots for host in hosts if host.slots is not None]
+    if hosts and len(sizes) == len(hosts):
+        _check_hosts(job, cpus_per_node(job, cluster), sizes)
 
 
-def _check_open(queue: Queue) -> None:
+def _check_limits(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     if not queue.is_open:
         raise JobError(f"queue {queue.name} is closed: it takes no jobs", hint=_OTHER)
-
-
-def _check_run_limit(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
-    """A limit that is not counted as a clock does is left to bsub: it knows the hosts' speeds."""
     limit_min, allowed_min = time_limit_min(job, cluster), queue.run_limit_min
-    if queue.run_limit_of is not None:
-        return
-    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
+    # A limit that is not counted as a clock does is left to bsub: it knows the hosts' speeds.
+    is_of_clock = queue.run_limit_of is None
+    if is_of_clock and limit_min and allowed_min is not None and limit_min > allowed_min:
         raise JobError(
             f"resources.time_limit_min is {limit_min:g}, but queue {queue.name} allows "
             f"{allowed_min:g} minutes",
             hint=f"set --time {allowed_min:g} or less, or {_OTHER}",
         )
-
-
-def _check_slots(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     nodes, per_node = job.resources.nodes, cpus_per_node(job, cluster)
     slots = nodes * per_node
     asked = f"resources.nodes is {nodes} with {per_node} slots each, {slots} in all"
@@ -259,44 +246,26 @@ def _check_slots(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
         )
 
 
-def _check_host(job: JobSpec, cluster: ClusterProfile, hosts: Sequence[Host]) -> None:
-    """Against all hosts of the cluster: LSF's lists do not say which serve the queue."""
-    wanted, gpus = cpus_per_node(job, cluster), job.resources.gpus
-    known = [host.slots for host in hosts if host.slots is not None]
-    if len(known) < len(hosts):
-        return
-    if wanted <= max(known):
-        _check_number(job, wanted, known)
-        return
-    if wanted == gpus:  # one slot per rank, the least there is
+def _check_hosts(job: JobSpec, slots: int, sizes: Sequence[int]) -> None:
+    """Check against all hosts of the cluster: LSF's lists do not say which serve the queue."""
+    nodes, gpus, largest = job.resources.nodes, job.resources.gpus, max(sizes)
+    if slots > largest and slots == gpus:  # one slot per rank, the least there is
         raise JobError(
-            f"resources.gpus is {gpus} per node, but LSF's hosts have {max(known)} slots at most",
+            f"resources.gpus is {gpus} per node, but LSF's hosts have {largest} slots at most",
             hint="ask for fewer with --gpus",
         )
-    raise JobError(
-        f"resources.cpus_per_gpu is {wanted // gpus}, with {gpus} ranks {wanted} slots per node, "
-        f"but LSF's hosts have {max(known)} at most",
-        hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
-        "fewer ranks with --gpus",
-    )
-
-
-def _defaults(queues: Sequence[Queue]) -> list[Queue]:
-    """Return the default ones: not every version marks them in the list."""
-    marked = [queue for queue in queues if queue.is_default]
-    if marked or not queues:
-        return marked
-    names = parse_default_queues(_ask("bparams"))
-    return [queue for queue in queues if queue.name in names]
-
-
-def _check_number(job: JobSpec, wanted: int, slots: Sequence[int]) -> None:
-    fitting = sum(number >= wanted for number in slots)
-    if job.resources.nodes > fitting:
-        counted = "1 host" if fitting == 1 else f"{fitting} hosts"
+    if slots > largest:
         raise JobError(
-            f"resources.nodes is {job.resources.nodes}, but LSF has {counted} with the {wanted} "
-            "slots that a node needs",
+            f"resources.cpus_per_gpu is {slots // gpus}, with {gpus} ranks {slots} slots per node, "
+            f"but LSF's hosts have {largest} at most",
+            hint="ask for fewer CPUs (the job's resources.cpus_per_gpu, or the profile's), or for "
+            "fewer ranks with --gpus",
+        )
+    fitting = sum(size >= slots for size in sizes)
+    if nodes > fitting:
+        raise JobError(
+            f"resources.nodes is {nodes}, but LSF has {number_of(fitting, 'host')} with the "
+            f"{slots} slots that a node needs",
             hint="ask for fewer with --nodes, or for fewer CPUs per node",
         )
 
@@ -317,40 +286,36 @@ def _ask(*argv: str) -> str:
 
 def detect_lsf() -> Site:
     """Ask LSF what it offers; raises SchedulerError where it does not answer."""
-    names = open_queues(ask("bqueues", "-w"))
+    states = parse_queue_states(ask("bqueues", "-w"))
+    names = [name for name, state in states.items() if state == "Open:Active"]
     default = next(iter(parse_default_queues(ask("bparams"))), None)
     limited = default if default in names else next(iter(names), None)
-    hosts = [host for host in parse_hosts_table(ask("bhosts", "-w")) if host.is_up]
-    gpus, notes = _gpus()
+    hosts = parse_hosts_table(ask("bhosts", "-w"))
+    gpus: dict[str, list[str]] = {}
+    notes: tuple[str, ...] = ()
+    options: dict[str, str | None] = {"mem_per": memory_is_per(_ask("bparams", "-a"))}
+    try:
+        gpus = parse_bhosts_gpu(ask("bhosts", "-gpu", "-w"))
+    except SchedulerError as error:  # LSF before 10.1 does not know the option
+        notes = (f"the GPUs of the hosts are not known: {error.message}",)
+        if resource := gpu_resource(_ask("lsinfo")):
+            options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
+    # One question, for the queue that is going to be the profile's.
+    asked = parse_queues(ask("bqueues", "-l", limited)) if limited else []
     return Site(
         scheduler="lsf",
         gpu_request="gpus-per-node",
-        partitions=tuple(
-            make_queue(
-                name,
-                is_default=name == default,
-                hosts=hosts,
-                gpus=gpus,
-                # One question, for the queue that is going to be the profile's.
-                time_limit_min=run_limit(ask("bqueues", "-l", name)) if name == limited else None,
-            )
-            for name in names
+        partitions=make_partitions(
+            names,
+            default,
+            hosts=hosts,
+            gpus=gpus,
+            limits_min={queue.name: queue.run_limit_min for queue in asked},
         ),
         partitions_share_nodes=True,  # mostly, and LSF's lists do not say which serve which queue
-        lsf=_options(has_gpu_option=not notes),
+        lsf=msgspec.convert(options, LsfOptions),
         notes=notes,
     )
-
-
-def open_queues(text: str) -> list[str]:
-    """Return the queues that take and start jobs, from the table of bqueues."""
-    return [name for name, state in parse_queue_states(text).items() if state == "Open:Active"]
-
-
-def run_limit(text: str) -> float | None:
-    """Return the longest run limit of the queue that `bqueues -l` tells of, in minutes."""
-    queues: Sequence[Queue] = parse_queues(text)
-    return queues[0].run_limit_min if queues else None
 
 
 def parse_bhosts_gpu(text: str) -> dict[str, list[str]]:
@@ -366,23 +331,27 @@ def parse_bhosts_gpu(text: str) -> dict[str, list[str]]:
     return found
 
 
-def make_queue(
-    name: str,
+def make_partitions(
+    names: Sequence[str],
+    default: str | None,
     *,
-    is_default: bool,
     hosts: Sequence[Host],
-    gpus: dict[str, list[str]],
-    time_limit_min: float | None,
-) -> Partition:
-    """Return a queue of these hosts: LSF's lists do not say which hosts serve which queue."""
-    theirs = [host for host in hosts if gpus.get(host.name)] or list(hosts)
-    return Partition(
-        name=name,
-        is_default=is_default,
-        num_nodes=len(theirs),
-        cpus=min((host.slots or 0 for host in theirs), default=0),
-        gpus=min((len(gpus.get(host.name, [])) for host in theirs), default=0),
-        time_limit_min=time_limit_min,
+    gpus: Mapping[str, Sequence[str]],
+    limits_min: Mapping[str, float | None],
+) -> tuple[Partition, ...]:
+    """Return queues of these hosts: LSF's lists do not say which hosts serve which queue."""
+    up = [host for host in hosts if host.is_up]
+    theirs = [host for host in up if gpus.get(host.name)] or up
+    return tuple(
+        Partition(
+            name=name,
+            is_default=name == default,
+            num_nodes=len(theirs),
+            cpus=min((host.slots or 0 for host in theirs), default=0),
+            gpus=min((len(gpus.get(host.name, ())) for host in theirs), default=0),
+            time_limit_min=limits_min.get(name),
+        )
+        for name in names
     )
 
 
@@ -398,26 +367,3 @@ def gpu_resource(resources: str) -> str | None:
     """Return the resource that GPUs are counted by, from the table of lsinfo; None: none."""
     names = {line.split()[0] for line in resources.splitlines() if line.split()}
     return next((name for name in _GPU_RESOURCES if name in names), None)
-
-
-def _options(*, has_gpu_option: bool) -> LsfOptions:
-    options: dict[str, str | None] = {"mem_per": memory_is_per(_try("bparams", "-a"))}
-    resource = None if has_gpu_option else gpu_resource(_try("lsinfo"))
-    if resource is not None:
-        options |= {"gpu": None, "gpu_rusage": f"{resource}={{gpus}}"}
-    return LsfOptions(**options)  # type: ignore[arg-type]
-
-
-def _try(*command: str) -> str:
-    """Return what a command prints that not every site has; nothing where it does not answer."""
-    try:
-        return ask(*command)
-    except SchedulerError:
-        return ""
-
-
-def _gpus() -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    try:
-        return parse_bhosts_gpu(ask("bhosts", "-gpu", "-w")), ()
-    except SchedulerError as error:  # LSF before 10.1 does not know the option
-        return {}, (f"the GPUs of the hosts are not known: {error.message}",)
