@@ -10,10 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -63,11 +61,9 @@ _TIME = re.compile(
     r"([A-Z][a-z]{2}) +(\d{1,2}) +(\d{1,2}):(\d{2})(?::(\d{2}))?(?: +(\d{4}))?(?!\d)"
 )
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(?: second.*)?")
-_CLOCK = re.compile(r"(\d+):(\d{2}):(\d{2})")
+_SECONDS = re.compile(r"(?:(\d+):(\d{2}):)?(\d+(?:\.\d+)?)(?: second.*)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGTP])(?:B|bytes)?", re.IGNORECASE)
 _POWERS = "KMGTP"
-_NOTHING = {"", "-"}
 _NONE_FOUND = re.compile(r"\bno (?:unfinished |matching |pending )?jobs? found", re.IGNORECASE)
 _UNKNOWN_ID = re.compile(r"^job <\d+(?:\[\d+\])?>:? .*\bnot found", re.IGNORECASE)
 _BLOCK = re.compile(r"^(\d+)(?:\[(\d+)\])?\s")
@@ -88,22 +84,20 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> list[str]:
         """Return the options of bjobs, besides the ids."""
+        fields = " ".join(self.fields)
         if self.is_json:
-            return ["-a", "-o", " ".join(self.fields), "-json"]
-        return ["-a", "-o", f"{' '.join(self.fields)} delimiter='{_DELIMITER}'"]
+            return ["-a", "-o", fields, "-json"]
+        return ["-a", "-o", f"{fields} delimiter='{_DELIMITER}'"]
 
     def read(self, text: str) -> list[ListedJob] | None:
         """Return the jobs of an answer; None where the text is no answer in this form."""
-        rows = _read_json(text) if self.is_json else self._read_lines(text)
-        if rows is None:
-            return None
-        return [job for job in map(make_job, rows) if job is not None]
+        rows = _json_rows(text) if self.is_json else self._rows_below_header(text)
+        return None if rows is None else [job for row in rows if (job := make_job(row))]
 
-    def _read_lines(self, text: str) -> list[dict[str, str]] | None:
-        """Read the lines below the header; the table for people has none of our delimiters."""
+    def _rows_below_header(self, text: str) -> list[dict[str, str]] | None:
         count = len(self.fields)
         lines = [line.split(_DELIMITER, count - 1) for line in text.splitlines()]
-        rows = [line for line in lines if len(line) == count]
+        rows = [line for line in lines if len(line) == count]  # none in the table for people
         if not rows or rows[0][0].strip() != "JOBID":
             return None
         return [dict(zip(self.fields, row, strict=True)) for row in rows[1:]]
@@ -158,14 +152,18 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
     def condition(self) -> Condition:
         """Return what it means for a run."""
         state = STATES.get(self.stat, "running")
-        if state == "pending":
-            return Condition(state=state, reason=self._waits(), expected_start_s=self.start_s)
         if self.stat == "EXIT":
-            end = plain_end(self.exit_reason, self.exit_code)
-            return Condition(state=end.state, reason=end.words)
+            return plain_end(self.exit_reason, self.exit_code)
         if state == "done":
             return Condition(state=state, reason="LSF says DONE")
-        return Condition(state=state, reason=self._note())
+        quoted = f'"{self.job_id}"' if self.task else self.job_id  # brackets mean files to a shell
+        note = _NOTES.get(self.stat)
+        reason = note and f"{note.format(quoted)} ({self.stat})"
+        if state == "pending":
+            if note is None or (self.stat == "PSUSP" and "admin" in self.pend_reason.lower()):
+                reason = plain_reason(self.pend_reason)
+            return Condition(state=state, reason=reason, expected_start_s=self.start_s)
+        return Condition(state=state, reason=reason)
 
     def accounting(self) -> Accounting:
         """Return what LSF has on its time and memory, as long as it remembers the job."""
@@ -184,16 +182,6 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
             max_rss_bytes=self.max_rss_bytes,
         )
 
-    def _waits(self) -> str:
-        is_held_by_others = self.stat == "PSUSP" and "admin" in self.pend_reason.lower()
-        note = None if is_held_by_others else self._note()
-        return note or plain_reason(self.pend_reason)
-
-    def _note(self) -> str | None:
-        note = _NOTES.get(self.stat)
-        quoted = f'"{self.job_id}"' if self.task else self.job_id  # brackets mean files to a shell
-        return note and f"{note.format(quoted)} ({self.stat})"
-
 
 def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
     """Return these jobs, arrays with all their elements, or without ids all jobs of this user;
@@ -207,7 +195,16 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
     if sum(len(number) + 1 for number in numbers) > LONGEST_ARGUMENTS:
         numbers = []
     form, jobs = _ask(numbers)
-    return jobs if "pend_reason" in form.fields else _with_reasons(jobs, are_all=not numbers)
+    waiting = {job.job_id for job in jobs if job.stat == "PEND"}
+    if "pend_reason" in form.fields or not waiting:
+        return jobs
+    argv = ["bjobs", "-p", *(_numbers(waiting) if numbers else ())]
+    reasons = read_pending(call_lsf(argv).stdout)
+    replace = msgspec.structs.replace
+    return [
+        replace(job, pend_reason=reasons.get(job.job_id, "")) if job.job_id in waiting else job
+        for job in jobs
+    ]
 
 
 def submit_script(
@@ -252,33 +249,12 @@ def _ask(numbers: Sequence[str]) -> tuple[Form, list[ListedJob]]:
         if jobs is not None:
             _KNOWN_FORMS[program] = form
             return form, jobs
-        if _knows_none(done):  # and nothing is learnt about the form
+        said = lsf_lines(done.stderr, done.stdout)
+        knows_none = all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
+        if knows_none and (said or done.returncode == 0):  # and nothing is learnt about the form
             return FORMS[0], []
     _KNOWN_FORMS.pop(program, None)
     raise failure(done)
-
-
-def _knows_none(done: subprocess.CompletedProcess[str]) -> bool:
-    """Return whether all that is said is that there are no such jobs."""
-    said = lsf_lines(done.stderr, done.stdout)
-    if not said:
-        return done.returncode == 0
-    return all(_NONE_FOUND.search(line) or _UNKNOWN_ID.search(line) for line in said)
-
-
-def _with_reasons(jobs: Sequence[ListedJob], *, are_all: bool) -> list[ListedJob]:
-    """Return the same jobs, with what `bjobs -p` says of those that wait."""
-    waiting = {job.job_id for job in jobs if job.stat == "PEND"}
-    if not waiting:
-        return list(jobs)
-    numbers = [] if are_all else _numbers(waiting)
-    reasons = read_pending(call_lsf(["bjobs", "-p", *numbers]).stdout)
-    return [
-        msgspec.structs.replace(job, pend_reason=reasons.get(job.job_id, ""))
-        if job.job_id in waiting
-        else job
-        for job in jobs
-    ]
 
 
 # Reading.
@@ -300,7 +276,7 @@ def read_pending(text: str) -> dict[str, str]:
     return reasons
 
 
-def _read_json(text: str) -> list[dict[str, str]] | None:
+def _json_rows(text: str) -> list[dict[str, str]] | None:
     start, end = text.find("{"), text.rfind("}")
     try:
         answer = json.loads(text[start : end + 1], strict=False)
@@ -309,11 +285,11 @@ def _read_json(text: str) -> list[dict[str, str]] | None:
     records = answer.get("RECORDS") if isinstance(answer, dict) else None
     if not isinstance(records, list):
         return None
-    return [_lowered(record) for record in records if isinstance(record, dict)]
-
-
-def _lowered(record: dict[str, Any]) -> dict[str, str]:
-    return {key.lower(): "" if value is None else str(value) for key, value in record.items()}
+    return [
+        {key.lower(): "" if value is None else str(value) for key, value in record.items()}
+        for record in records
+        if isinstance(record, dict)
+    ]
 
 
 def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob | None:
@@ -322,30 +298,34 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob
     An unknown id has a record with an error and no state. An element's index stands in the id, in
     the name, or in both; a time has mostly no year, so that the one nearest to `now_s` is meant.
     """
-    values = {key: "" if value.strip() in _NOTHING else value.strip() for key, value in row.items()}
+    values = {key: "" if value.strip() == "-" else value.strip() for key, value in row.items()}
     found = _ID.match(values.get("jobid", ""))
     if found is None or not values.get("stat"):
         return None
     element = _ELEMENT.match(values.get("job_name", ""))
     index = found[2] or (element[2] if element else None)
     is_pending = STATES.get(values["stat"]) == "pending"
-    start = "estimated_start_time" if is_pending else "start_time"
     now_s = time.time() if now_s is None else now_s
-    times = {
-        name: parse_time(values.get(name, ""), now_s=now_s)
-        for name in ("submit_time", start, "finish_time")
-    }
+    submit_s, start_s, finish_s = (
+        parse_time(values.get(name, ""), now_s=now_s)
+        for name in (
+            "submit_time",
+            "estimated_start_time" if is_pending else "start_time",
+            "finish_time",
+        )
+    )
+    code = values.get("exit_code", "")
     return ListedJob(
         job_id=f"{found[1]}[{index}]" if index not in {None, "0"} else found[1],
         name=element[1] if element else values.get("job_name", ""),
         stat=values["stat"],
-        exit_code=_number(values.get("exit_code", "")),
+        exit_code=int(code) if re.fullmatch(r"-?\d+", code) else None,
         exit_reason=values.get("exit_reason", ""),
         pend_reason=values.get("pend_reason", ""),
         hosts=parse_hosts(values.get("exec_host", "")),
-        submit_s=times["submit_time"],
-        start_s=times[start],
-        finish_s=times["finish_time"],
+        submit_s=submit_s,
+        start_s=start_s,
+        finish_s=finish_s,
         run_time_s=parse_seconds(values.get("run_time", "")),
         pend_time_s=parse_seconds(values.get("pend_time", "")),
         max_rss_bytes=parse_size(values.get("max_mem", "")),
@@ -355,7 +335,7 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob
 def parse_hosts(text: str) -> list[str]:
     """Return hosts in the words of bjobs: hostA, 4*hostA:4*hostB, or hostA:hostA:hostB."""
     names = (part.partition("*")[2] or part for part in re.split(r"[:\s]+", text) if part)
-    return list(dict.fromkeys(name for name in names if name not in _NOTHING))
+    return [name for name in dict.fromkeys(names) if name != "-"]
 
 
 def parse_time(text: str, *, now_s: float) -> float | None:
@@ -374,17 +354,12 @@ def parse_time(text: str, *, now_s: float) -> float | None:
     return min(times, key=lambda time_s: abs(time_s - now_s))
 
 
-def _number(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
-
-
 def parse_seconds(text: str) -> float | None:
     """Return the seconds of `12 second(s)`, `12` or, where a site wants it so, `00:00:12`."""
-    if clock := _CLOCK.fullmatch(text):
-        hours, minutes, seconds = map(int, clock.groups())
-        return float((hours * 60 + minutes) * 60 + seconds)
     found = _SECONDS.fullmatch(text)
-    return float(found[1]) if found else None
+    if found is None:
+        return None
+    return int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + float(found[3])
 
 
 def parse_size(text: str) -> int | None:

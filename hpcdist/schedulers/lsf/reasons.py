@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from hpcdist.runs.verdict import State
+from hpcdist.schedulers.base import Condition
 
 _PENDING: tuple[tuple[str, str], ...] = (
     (
@@ -43,7 +42,7 @@ _PENDING: tuple[tuple[str, str], ...] = (
         "it asks for hosts that the queue does not have",
     ),
     (
-        r"(?:not enough (?:processors|hosts) to meet the (?:job|queue)'s spanning requirement)",
+        r"not enough (?:processors|hosts) to meet the (?:job|queue)'s spanning requirement",
         "it waits for hosts with as many free slots each as it asks for",
     ),
     (
@@ -65,10 +64,7 @@ _PENDING: tuple[tuple[str, str], ...] = (
         r"resource limit defined (.+?) has been reached",
         "it waits for running jobs to end: the limit {0} is reached",
     ),
-    (
-        r"user'?s? group",
-        "your group uses all job slots that it may have",
-    ),
+    (r"user'?s? group", "your group uses all job slots that it may have"),
     (
         r"user has (?:reached|not enough)|per-user job slot|user's (?:per-\w+ )?job slot limit",
         "you use all job slots that you may have at one time",
@@ -124,13 +120,6 @@ _ONLY_SOME_HOSTS = re.compile(
 )
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a job that has ended badly, in LSF's view."""
-
-    state: State
-    words: str
-
-
 _ENDED_BY_OWNER = "it was ended with bkill"
 _ENDED_BY_ADMIN = "an administrator ended it"
 _ENDED: dict[str, tuple[State, str]] = {
@@ -165,38 +154,29 @@ _KEYWORD = re.compile(r"\bTERM_[A-Z_]+")
 
 
 def plain_reason(text: str) -> str:
-    """A sentence for the reasons that bjobs gives, with LSF's own words for it.
+    """Return a sentence for the reasons that bjobs gives, with LSF's own words for it.
 
     Unknown ones are told as they are; without any, the scheduler has not said why.
     """
-    said = [part for part in _parts(text) if not _ONLY_SOME_HOSTS.search(part)] or _parts(text)
+    parts = [" ".join(part.split()).rstrip(".") for part in re.split(r"[;\n]", text)]
+    parts = [part for part in parts if part.strip("- ")]
+    said = [part for part in parts if not _ONLY_SOME_HOSTS.search(part)] or parts
     for pattern, words in _MATCHERS:
         for part in said:
             if found := pattern.search(part):
-                return f"{_fill(words, found)} ({part})"
-    if not said:
-        return "LSF does not say why"
-    return f"LSF says: {'; '.join(said)}"
+                return f"{words.format(*map(_resource, found.groups()))} ({part})"
+    return f"LSF says: {'; '.join(said)}" if said else "LSF does not say why"
 
 
-def plain_end(exit_reason: str, exit_code: int | None) -> End:
-    """The state of a job that LSF shows as EXIT, and why it ended."""
+def plain_end(exit_reason: str, exit_code: int | None) -> Condition:
+    """Return the state of a job that LSF shows as EXIT, and why it ended."""
     keyword = _KEYWORD.search(exit_reason)
     code = "" if exit_code is None else f", exit code {exit_code}"
     if keyword and keyword[0] in _ENDED:
         state, words = _ENDED[keyword[0]]
-        return End(state=state, words=f"{words} ({keyword[0]}{code})")
+        return Condition(state=state, reason=f"{words} ({keyword[0]}{code})")
     said = exit_reason.strip(" ;-")
-    return End(state="failed", words=f"LSF says EXIT{code}" + (f": {said}" if said else ""))
-
-
-def _parts(text: str) -> list[str]:
-    parts = (" ".join(part.split()).rstrip(".") for part in re.split(r"[;\n]", text))
-    return [part for part in parts if part.strip("- ")]
-
-
-def _fill(words: str, found: re.Match[str]) -> str:
-    return words.format(*map(_resource, found.groups()))
+    return Condition(state="failed", reason=f"LSF says EXIT{code}" + (f": {said}" if said else ""))
 
 
 def _resource(name: str | None) -> str:
