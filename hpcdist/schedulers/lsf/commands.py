@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpcdist.base.errors import SchedulerError
 from hpcdist.machine.command import CommandFailedError, call_command, failure_of
@@ -46,7 +46,9 @@ def call_lsf(
 
     Raises SchedulerError where LSF is down, does not answer in time, or has no such command.
     """
-    done = call_command(argv, timeout_s=timeout_s, environment=_environment())
+    # Without the formats that are set for people to read.
+    environment = {key: value for key, value in os.environ.items() if not _FORMATS.fullmatch(key)}
+    done = call_command(argv, timeout_s=timeout_s, environment=environment)
     complaints = [line for line in lsf_lines(done.stderr, done.stdout) if DOWN.search(line)]
     # A command that has waited for LSF to come back complains too, and then answers.
     if complaints and all(line in complaints for line in lsf_lines(done.stdout)):
@@ -72,11 +74,6 @@ def failure(
     return failure_of(subprocess.CompletedProcess(argv, done.returncode, text, ""))
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment without the formats that are set for people to read."""
-    return {name: value for name, value in os.environ.items() if not _FORMATS.fullmatch(name)}
-
-
 # Submitting.
 
 
@@ -84,11 +81,11 @@ class NoJobNamedError(SchedulerError):
     """bsub succeeded, and did not say which job it made."""
 
 
-def submission_environment(before: Mapping[str, str] = os.environ) -> dict[str, str]:
+def submission_environment() -> dict[str, str]:
     """Return the caller's environment, which LSF gives to the job, without another job's."""
     return {
         name: value
-        for name, value in before.items()
+        for name, value in os.environ.items()
         if _KEPT.fullmatch(name) or not _OF_A_JOB.fullmatch(name)
     }
 
@@ -110,14 +107,15 @@ def bsub(
         )
     if done.returncode != 0:
         raise failure_of(done)
-    job_id = _submitted_id(done.stdout) or _submitted_id(done.stderr)
-    if job_id is None:
+    # Job <123> is submitted to queue <normal>.
+    found = _SUBMITTED.search(done.stdout) or _SUBMITTED.search(done.stderr)
+    if found is None:
         raise NoJobNamedError(
             f"bsub said {done.stdout.strip()!r}, which names no job",
             hint="is bsub a wrapper of the site's? ask its administrators",
         )
-    lines = f"{done.stdout}\n{done.stderr}".splitlines()
-    return job_id, [line.strip() for line in lines if line.strip() and not _submitted_id(line)]
+    lines = lsf_lines(done.stdout, done.stderr)
+    return found[1], [line for line in lines if not _SUBMITTED.search(line)]
 
 
 # Ending.
@@ -131,8 +129,10 @@ def bkill(job_ids: Collection[str]) -> None:
     wrong = [one for one in job_ids if not JOB_ID.fullmatch(one)]
     if wrong:  # bkill takes 0 for all jobs of the user
         raise SchedulerError(f"{wrong[0]!r} is no id of an LSF job", hint="see `hpcdist status`")
-    for part in _batches(sorted(set(job_ids))):
-        done = call_lsf(["bkill", *part])
+    ids = sorted(set(job_ids))
+    size = max(1, LONGEST_ARGUMENTS // (max(map(len, ids), default=0) + 1))
+    for start in range(0, len(ids), size):
+        done = call_lsf(["bkill", *ids[start : start + size]])
         said = lsf_lines(done.stdout, done.stderr)
         problems = [line for line in said if not _KILLED.search(line)]
         if done.returncode != 0 and (problems or not said):
@@ -149,12 +149,6 @@ def brequeue(job_id: str, *, timeout_s: float) -> None:
         raise failure(done)
 
 
-def _batches(job_ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    """Return all in one, as long as they are not too many for a command line."""
-    step = max(1, LONGEST_ARGUMENTS // (max(map(len, job_ids), default=0) + 1))
-    return (job_ids[start : start + step] for start in range(0, len(job_ids), step))
-
-
 # Ids.
 
 
@@ -169,14 +163,14 @@ def array_id(job_id: str) -> str:
     return job_id.partition("[")[0]
 
 
-def own_id(environment: Mapping[str, str] = os.environ) -> str:
+def own_index() -> str:
+    """Return the number of the array's element that this process is part of, from 1 on; empty:
+    there is no array."""
+    index = os.environ.get("LSB_JOBINDEX", "")
+    return "" if index == "0" else index
+
+
+def own_id() -> str:
     """Return the id of the job that this process is part of."""
-    index = environment.get("LSB_JOBINDEX", "0")
-    job_id = environment["LSB_JOBID"]
-    return job_id if index in {"", "0"} else f"{job_id}[{index}]"
-
-
-def _submitted_id(said: str) -> str | None:
-    """Return the id in `Job <123> is submitted to queue <normal>.`, as bsub answers."""
-    found = _SUBMITTED.search(said)
-    return found[1] if found else None
+    job_id, index = os.environ["LSB_JOBID"], own_index()
+    return f"{job_id}[{index}]" if index else job_id

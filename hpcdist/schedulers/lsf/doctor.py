@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
@@ -31,9 +32,43 @@ def examine() -> Iterator[Finding]:
     if missing:
         yield failed("commands", f"not found: {', '.join(missing)}", _LOAD)
         return
-    yield _commands()
-    yield _version()
-    yield _daemons()
+    listed = ", ".join(_NEEDED)
+    if shutil.which("brequeue") is None:
+        yield warned(
+            "commands",
+            f"{listed} are there, brequeue is not",
+            "nothing to do: a run that is stopped at its limit is submitted again instead",
+        )
+    else:
+        yield passed("commands", f"{listed}, brequeue are there")
+    for check in (_version, _daemons):
+        try:
+            yield check()
+        except SchedulerError as error:
+            yield failed(check.__name__.strip("_"), error.message, error.hint)
+
+
+def _version() -> Finding:
+    done = call_lsf(["bsub", "-V"])
+    said = lsf_lines(done.stderr, done.stdout)
+    if done.returncode != 0 or not said:
+        return skipped("version", "bsub -V does not tell")
+    return passed("version", said[0])
+
+
+def _daemons() -> Finding:
+    done = call_lsf(["bqueues"])
+    states = parse_queue_states(done.stdout)
+    if not states:
+        said = "; ".join(lsf_lines(done.stderr, done.stdout)[:2]) or "nothing"
+        return failed("daemons", f"bqueues lists no queue and says: {said}", "tell the site")
+    usable = [name for name, state in states.items() if state == "Open:Active"]
+    cluster = ""
+    # Another daemon answers lsid, and not every site has it.
+    with contextlib.suppress(SchedulerError):
+        found = _CLUSTER.findall(call_lsf(["lsid"]).stdout)
+        cluster = "".join(f"{what} {name}, " for what, name in found)
+    return passed("daemons", f"{cluster}{len(usable)} of {len(states)} queues are open")
 
 
 def try_script(script: str) -> Finding:
@@ -84,98 +119,29 @@ def script_options(script: str) -> dict[str, str]:
     return found
 
 
-def _commands() -> Finding:
-    if shutil.which("brequeue") is None:
-        return warned(
-            "commands",
-            f"{', '.join(_NEEDED)} are there, brequeue is not",
-            "nothing to do: a run that is stopped at its limit is submitted again instead",
-        )
-    return passed("commands", f"{', '.join(_NEEDED)}, brequeue are there")
-
-
-def _version() -> Finding:
-    try:
-        done = call_lsf(["bsub", "-V"])
-    except SchedulerError as error:
-        return failed("version", error.message, error.hint)
-    said = lsf_lines(done.stderr, done.stdout)
-    if done.returncode != 0 or not said:
-        return skipped("version", "bsub -V does not tell")
-    return passed("version", said[0])
-
-
-def _daemons() -> Finding:
-    try:
-        done = call_lsf(["bqueues"])
-    except SchedulerError as error:
-        return failed("daemons", error.message, error.hint)
-    states = parse_queue_states(done.stdout)
-    if not states:
-        said = "; ".join(lsf_lines(done.stderr, done.stdout)[:2]) or "nothing"
-        return failed("daemons", f"bqueues lists no queue and says: {said}", "tell the site")
-    usable = [name for name, state in states.items() if state == "Open:Active"]
-    return passed("daemons", f"{_cluster()}{len(usable)} of {len(states)} queues are open")
-
-
-def _cluster() -> str:
-    """Return what lsid tells; another daemon answers it, and not every site has it."""
-    if shutil.which("lsid") is None:
-        return ""
-    try:
-        said = call_lsf(["lsid"]).stdout
-    except SchedulerError:
-        return ""
-    return "".join(f"{what} {name}, " for what, name in _CLUSTER.findall(said))
-
-
 def _judge(options: dict[str, str], queue: Queue) -> Finding:
+    """Say what bsub would refuse; a limit that is counted by a host's speed is left to it."""
     name, hint = "directives", "change the cluster profile, or the options, or name another queue"
-    problem = _problem(options, queue)
-    if problem is not None:
-        return failed(name, problem, hint)
+    if not queue.is_open:
+        return failed(name, f"queue {queue.name} is closed: it takes no jobs", hint)
+    time = _RUN_LIMIT.match(options.get("-W", ""))
+    minutes = 60 * int(time[1] or 0) + int(time[2]) if time else 0
+    slots = options.get("-n", "").partition(",")[0]  # of 4,8 the least counts
+    limits = [
+        ("-W", minutes, queue.run_limit_min, "minutes"),
+        ("-n", int(slots) if slots.isdecimal() else 0, queue.max_slots, "slots"),
+    ]
+    for option, asked, allowed, unit in limits:
+        is_judged = option != "-W" or queue.run_limit_of is None
+        if is_judged and allowed is not None and asked > allowed:
+            problem = f"is more than queue {queue.name} allows: {allowed:g} {unit}"
+            return failed(name, f"{option} {options[option]} {problem}", hint)
     if not queue.is_active:
         return warned(
             name,
             f"queue {queue.name} takes jobs, but starts none at present",
             "the job waits until it does; name another queue",
         )
-    limits = " and ".join(limit for limit in _limits(queue) if limit) or "jobs of any size"
-    return passed(name, f"queue {queue.name} is open, and allows {limits}; {_NOT_TRIED}")
-
-
-def _problem(options: dict[str, str], queue: Queue) -> str | None:
-    """Return what bsub would refuse; a limit that is counted by a host's speed is left to it."""
-    if not queue.is_open:
-        return f"queue {queue.name} is closed: it takes no jobs"
-    time, slots = _limits(queue)
-    limit_min = None if queue.run_limit_of is not None else queue.run_limit_min
-    if _is_over(_minutes(options.get("-W", "")), limit_min):
-        return f"-W {options['-W']} is more than queue {queue.name} allows: {time}"
-    if _is_over(_slots(options.get("-n", "")), queue.max_slots):
-        return f"-n {options['-n']} is more than queue {queue.name} allows: {slots}"
-    return None
-
-
-def _limits(queue: Queue) -> tuple[str, str]:
-    """Return the limits of time and of slots, in words; empty where there is none."""
-    return (
-        "" if queue.run_limit_min is None else f"{queue.run_limit_min:g} minutes",
-        "" if queue.max_slots is None else f"{queue.max_slots} slots",
-    )
-
-
-def _is_over(asked: float | None, allowed: float | None) -> bool:
-    return asked is not None and allowed is not None and asked > allowed
-
-
-def _minutes(text: str) -> float | None:
-    """Return the minutes of 24:00, or of 1440, with or without /host."""
-    found = _RUN_LIMIT.match(text)
-    return 60 * int(found[1] or 0) + int(found[2]) if found else None
-
-
-def _slots(text: str) -> int | None:
-    """Return 8 for 8, and 4 for 4,8: the least counts."""
-    first = text.partition(",")[0]
-    return int(first) if first.isdecimal() else None
+    words = [f"{limit:g} {unit}" for _, _, limit, unit in limits if limit is not None]
+    allows = " and ".join(words) or "jobs of any size"
+    return passed(name, f"queue {queue.name} is open, and allows {allows}; {_NOT_TRIED}")

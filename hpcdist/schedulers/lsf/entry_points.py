@@ -11,38 +11,16 @@ import os
 import shutil
 from typing import Any
 
-_JOB_VARIABLE = "LSB_JOBID"
-
 
 def __getattr__(name: str) -> Any:
     """`executor` and `job_environment`; found out when submitit asks, which it does once."""
-    if name == "executor":
-        return _executor()
-    if name == "job_environment":
-        return _job_environment()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in {"executor", "job_environment"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Jobs can be submitted to LSF from here, or this is a task of one.
+    if "LSB_JOBID" in os.environ or shutil.which("bsub") is not None:
+        from hpcdist.schedulers.lsf.plugin import LsfExecutor, LsfJobEnvironment
 
+        return LsfExecutor if name == "executor" else LsfJobEnvironment
+    from submitit.local.local import LocalExecutor, LocalJobEnvironment
 
-def _executor() -> type:
-    if _is_lsf_here():
-        from hpcdist.schedulers.lsf.plugin import LsfExecutor
-
-        return LsfExecutor
-    from submitit.local.local import LocalExecutor
-
-    return LocalExecutor
-
-
-def _job_environment() -> type:
-    if _is_lsf_here():
-        from hpcdist.schedulers.lsf.plugin import LsfJobEnvironment
-
-        return LsfJobEnvironment
-    from submitit.local.local import LocalJobEnvironment
-
-    return LocalJobEnvironment
-
-
-def _is_lsf_here() -> bool:
-    """Return whether jobs can be submitted to LSF, or this is a task of one."""
-    return _JOB_VARIABLE in os.environ or shutil.which("bsub") is not None
+    return LocalExecutor if name == "executor" else LocalJobEnvironment

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
 import msgspec
 
 from hpcdist.base.errors import SubmissionUnclearError
+from hpcdist.base.polling import poll
 from hpcdist.machine.command import CommandFailedError, CommandTimeoutError
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
@@ -25,6 +25,7 @@ from hpcdist.schedulers.lsf.commands import (
     array_id,
     brequeue,
     own_id,
+    own_index,
     submission_environment,
 )
 from hpcdist.schedulers.lsf.hosts import means_first_host
@@ -48,11 +49,11 @@ class LsfRequeuer:
 
     def decide(self, verdict: Verdict) -> Decision:
         """Answer the run limit, and the loss of a host, by a requeue; never a kill."""
-        if verdict.kind == "preempted" or (_is_of_first_host(verdict) and not _still_runs()):
+        lost_first = verdict.kind == "agent_lost" and verdict.node == 0
+        if verdict.kind == "preempted" or (lost_first and _is_ending()):
             return Decision(sequel="open", cause="kill or requeue")
-        return Decision(
-            sequel="requeue", cause="time_limit" if verdict.kind == "time_limit" else "nothing"
-        )
+        is_limit = verdict.kind == "time_limit"
+        return Decision(sequel="requeue", cause="time_limit" if is_limit else "nothing")
 
     def requeue(self, run: Run) -> None:
         """Call brequeue, which ends this job's processes, and queues it again."""
@@ -61,46 +62,40 @@ class LsfRequeuer:
         except CommandTimeoutError:
             self._is_unclear = True
             raise
-        except CommandFailedError as error:
-            if not self._is_unclear:
-                self._go_on_as_another(run, error)
-
-    def _go_on_as_another(self, run: Run, refusal: CommandFailedError) -> None:
-        try:
-            _submit_anew(run)
-        except SubmissionUnclearError:
-            self._is_unclear = True
-            raise
-        except CommandFailedError as error:
-            if DOWN.search(error.said):
+        except CommandFailedError as refusal:
+            if self._is_unclear:
+                return
+            try:
+                _submit_anew(run)
+            except SubmissionUnclearError:
+                self._is_unclear = True
                 raise
-            raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
+            except CommandFailedError as error:
+                if DOWN.search(error.said):
+                    raise
+                raise RequeueRefusedError(f"{refusal.message}; {error.message}") from None
 
 
-def _is_of_first_host(verdict: Verdict) -> bool:
-    return verdict.kind == "agent_lost" and verdict.node == 0
-
-
-def _still_runs() -> bool:
-    """Return whether LSF means the job to run on after its first host's agent was lost: a kill
-    ends that host first, and a job whose first host is gone is LSF's to start again.
+def _is_ending() -> bool:
+    """Return whether LSF ends the job, or has lost its first host, where that one's agent was lost:
+    a kill ends that host first, and a job whose first host is gone is LSF's to start again.
 
     Raises SchedulerError.
     """
-    deadline = time.monotonic() + _END_IS_KNOWN_S
-    while any(job.job_id == own_id() and job.stat == "RUN" for job in ask_jobs([own_id()])):
-        if time.monotonic() > deadline:
-            return True
-        time.sleep(_POLL_S)
-    return False
+
+    def look() -> bool | None:
+        runs = any(job.job_id == own_id() and job.stat == "RUN" for job in ask_jobs([own_id()]))
+        return None if runs else True
+
+    return poll(look, interval_s=_POLL_S, limit_s=_END_IS_KNOWN_S) or False
 
 
 def _submit_anew(run: Run) -> None:
     """Submit the same run as another job, by the same script."""
     submission = run.read_submission() or Submission()
     name, folder = str(submission.job_name), Path(str(submission.folder))
-    index = os.environ.get("LSB_JOBINDEX", "0")
-    called = name if index in {"", "0"} else f"{name}[{index}]"
+    index = own_index()
+    called = f"{name}[{index}]" if index else name
     script = _ONLY_ONCE.sub("", (folder / "script.sh").read_text())
     environment = {
         key: value for key, value in submission_environment().items() if not means_first_host(key)
@@ -108,26 +103,21 @@ def _submit_anew(run: Run) -> None:
     job_id, _ = submit_script(
         script, name, options=["-J", called], environment=environment, ask=_others
     )
-    new_id = job_id if called == name else f"{job_id}[{index}]"
-    _give_pickle(folder / "submitit", own_id(), new_id)
+    new_id = f"{job_id}[{index}]" if index else job_id
+    # The pickle may come after the job's start: submitit waits a minute for it.
+    pickles = [one.replace("[", "_").rstrip("]") + "_submitted.pkl" for one in (own_id(), new_id)]
+    os.symlink(pickles[0], folder / "submitit" / pickles[1])
     former = [*submission.former_job_ids, str(submission.job_id)]
     run.write_submission(msgspec.structs.replace(submission, job_id=new_id, former_job_ids=former))
 
 
 def _others() -> list[ListedJob]:
     """Return the jobs that this one may just have been submitted as; it has their name too."""
-    own, index = array_id(own_id()), os.environ.get("LSB_JOBINDEX", "0")
-    task = "" if index in {"", "0"} else str(int(index) - 1)
+    own, index = array_id(own_id()), own_index()
     return [
         job
         for job in ask_jobs()
         if array_id(job.job_id) != own
-        and job.task == task
+        and job.task == (str(int(index) - 1) if index else "")
         and job.condition().state in ("pending", "running")
     ]
-
-
-def _give_pickle(folder: Path, former: str, new: str) -> None:
-    """Link the pickle; it may come after the job's start: submitit waits a minute for it."""
-    names = [one.replace("[", "_").rstrip("]") + "_submitted.pkl" for one in (former, new)]
-    os.symlink(names[0], folder / names[1])
