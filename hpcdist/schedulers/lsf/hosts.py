@@ -16,12 +16,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from hpcdist.base.polling import poll
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.requirement import fill
 from hpcdist.machine.process import die_with_parent
@@ -64,11 +63,12 @@ def main() -> None:
     options = _parse(sys.argv[1:])
     if not options.wait_for_all:
         index = os.environ.get("LSB_JOBINDEX", "")
-        os.environ[LIFE_VARIABLE] = str(count_start(options.logs, options.job, index))
+        os.environ[LIFE_VARIABLE] = str(_count_start(options.logs, options.job, index))
     hosts = job_hosts(os.environ["LSB_MCPU_HOSTS"])
     os.environ[HOSTS_VARIABLE] = " ".join(f"{host.name} {host.slots}" for host in hosts)
     os.environ[TASKS_PER_NODE_VARIABLE] = str(options.tasks_per_node)
-    notes = Path(options.logs, f"{options.job}.notes")
+    job_files = f"{options.logs}/{options.job}"
+    notes = Path(f"{job_files}.notes")
     notes.unlink(missing_ok=True)
     os.environ[NOTES_VARIABLE] = str(notes)
     if len(hosts) != options.nodes:
@@ -79,11 +79,19 @@ def main() -> None:
     received: list[int] = []
     for signum in (*_SIGNALS, *_PAUSES):
         signal.signal(signum, lambda number, _: received.append(number))
-    started = _StartedCommand(options, hosts[: options.nodes], _write_host_script(options))
-    _wait(started, received, for_all=options.wait_for_all)
+    script = Path(f"{job_files}_host.sh")
+    script.touch(mode=0o600)
+    script.write_text(
+        host_script(os.environ, os.getcwd(), options.command, logs=job_files, errors=options.errors)
+    )
+    started = _StartedCommand(options, hosts[: options.nodes], script)
+    poll(lambda: started.attend(received) or None, interval_s=_POLL_S)
     started.end_others(_KILLED_END_S if options.wait_for_all else _OTHERS_END_S)
     code = started.exit_code()
-    _write_exit_code(Path(options.logs, f"{options.job}_exit_code"), code)
+    try:
+        Path(f"{job_files}_exit_code").write_text(f"{code}\n")
+    except OSError as error:  # a full disk must not become the job's exit code
+        print(f"hpcdist: {error.filename}: {error.strerror}; the exit code is {code}")
     sys.exit(exit_code_for_lsf(code, os.environ.get("LSB_EXIT_REQUEUE", "")))
 
 
@@ -95,42 +103,17 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--tasks-per-node", type=int, default=1)
     parser.add_argument("--launcher", required=True)
     parser.add_argument("--wait-for-all", action="store_true")
-    parser.add_argument("--separate-stderr", action="store_true")
+    parser.add_argument(  # the end of the name of its file
+        "--separate-stderr", dest="errors", action="store_const", const=".err", default=""
+    )
     parser.add_argument("command", nargs="+")
     return parser.parse_args(arguments)
-
-
-def _wait(started: _StartedCommand, received: Sequence[int], *, for_all: bool) -> None:
-    """Wait until the first host's command has ended, and with `for_all` the others too, unless LSF
-    has ended the job: it does not tell the other hosts."""
-    first = started.here[0]
-    passed_on = 0
-    while True:
-        is_over = first.poll() is not None and (
-            not for_all or started.are_all_ended() or not _KILLS.isdisjoint(received)
-        )
-        while passed_on < len(received):
-            started.signal(received[passed_on])
-            passed_on += 1
-        if is_over:
-            return
-        started.note_failed_launches()
-        time.sleep(_POLL_S)
-
-
-def _write_exit_code(file: Path, code: int) -> None:
-    """Write the exit code; a full disk must not become the job's exit code."""
-    try:
-        file.write_text(f"{code}\n")
-    except OSError as error:
-        print(f"hpcdist: {file}: {error.strerror}; the exit code is {code}")
 
 
 # The job, as LSF tells it of itself, and as it tells LSF in the end.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Host:
+class Host(NamedTuple):
     """One host of the job."""
 
     name: str
@@ -147,7 +130,7 @@ def job_hosts(text: str) -> list[Host]:
     slots: dict[str, int] = {}
     for name, number in zip(words[0::2], words[1::2], strict=False):
         slots[name] = slots.get(name, 0) + int(number)
-    return [Host(name=name, slots=number) for name, number in slots.items()]
+    return [Host(name, number) for name, number in slots.items()]
 
 
 def exit_code_for_lsf(code: int, requeued: str) -> int:
@@ -157,17 +140,16 @@ def exit_code_for_lsf(code: int, requeued: str) -> int:
     that was killed, or stopped for good, must not come back; what is to come back is requeued by
     name.
     """
-    if code == 0:
-        return 0
-    return next((one for one in (code, *range(1, 256)) if not _requeues(one, requeued)), code)
-
-
-def _requeues(code: int, requeued: str) -> bool:
     words = requeued.replace("EXCLUDE(", " ").replace(")", " ").split()
-    return f"~{code}" not in words and (str(code) in words or "all" in words)
+
+    def requeues(code: int) -> bool:
+        return f"~{code}" not in words and (str(code) in words or "all" in words)
+
+    candidates = (code, *range(1, 256)) if code else ()
+    return next((one for one in candidates if not requeues(one)), code)
 
 
-def count_start(logs: str, job: str, index: str) -> int:
+def _count_start(logs: str, job: str, index: str) -> int:
     """Return how often the job was started before; one that was submitted anew goes on counting."""
     with Path(logs, f"starts-{index or 0}").open("a+") as file:
         file.seek(0)
@@ -177,20 +159,6 @@ def count_start(logs: str, job: str, index: str) -> int:
 
 
 # The script for a host.
-
-
-def _write_host_script(options: argparse.Namespace) -> Path:
-    script = Path(options.logs, f"{options.job}_host.sh")
-    text = host_script(
-        os.environ,
-        os.getcwd(),
-        options.command,
-        logs=f"{options.logs}/{options.job}",
-        errors=_errors_of(options),
-    )
-    script.touch(mode=0o600)
-    script.write_text(text)
-    return script
 
 
 def host_script(
@@ -246,8 +214,7 @@ def launch_command(template: str, command: Sequence[str], *, host: str) -> list[
 # The copies of the command.
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Launcher:
+class _Launcher(NamedTuple):
     """A process that starts the command on another host, and lasts as long as it does."""
 
     host: str
@@ -271,72 +238,76 @@ class _StartedCommand:
 
     def __init__(self, options: argparse.Namespace, hosts: Sequence[Host], script: Path) -> None:
         self._options = options
-        self._script = script
-        self.here: list[subprocess.Popen[bytes]] = []
         self._there: list[subprocess.Popen[bytes]] = []
         self._launchers: dict[int, _Launcher] = {}
+        """Task -> launcher, as far as none has been found to have ended."""
         self._is_incomplete = False
+        self._is_killed = False
         per_node = options.tasks_per_node
-        for task in range(per_node):
-            self.here.append(_spawn(["/bin/sh", str(script), str(task)]))
-        for task in range(per_node, per_node * len(hosts)):
-            self._launch(hosts[task // per_node], task)
+        commands = [["/bin/sh", str(script), str(n)] for n in range(per_node * len(hosts))]
+        self._here = [_spawn(command) for command in commands[:per_node]]
+        for task, command in enumerate(commands[per_node:], per_node):
+            self._launch(hosts[task // per_node].name, task, command)
 
-    def _launch(self, host: Host, task: int) -> None:
-        command = ["/bin/sh", str(self._script), str(task)]
-        words = launch_command(self._options.launcher, command, host=host.name)
-        end = _errors_of(self._options) or ".out"
-        log = f"{self._options.logs}/{self._options.job}_{task}_log{end}"
+    def _launch(self, host: str, task: int, command: Sequence[str]) -> None:
+        template = self._options.launcher
+        end = self._options.errors or ".out"
+        log = Path(f"{self._options.logs}/{self._options.job}_{task}_log{end}")
         try:
-            with open(log, "ab") as said:
+            with log.open("ab") as said:
                 begin = said.tell()
+                words = launch_command(template, command, host=host)
                 process = _spawn(words, deaf_to=_SIGNALS, said=said)
         except OSError as error:
             self._is_incomplete = True
-            sentence = f"{self._options.launcher} cannot be run: {error.strerror}"
-            self._note(task, host.name, sentence)
+            self._note(task, host, f"{template} cannot be run: {error.strerror}")
             return
-        self._launchers[task] = _Launcher(
-            host=host.name, process=process, log=Path(log), begin=begin
-        )
+        self._launchers[task] = _Launcher(host, process, log, begin)
         self._there.append(process)
 
-    def signal(self, number: int) -> None:
-        """Pass a signal of LSF's on to the copies on this host."""
-        if number in _PAUSES:
-            self._pause(number)
-            return
-        for process in self.here:
-            process.send_signal(number)  # nothing to one that has ended
+    def _note(self, task: int, host: str, sentence: str) -> None:
+        write_note(Note(node=task // self._options.tasks_per_node, host=host, said=sentence))
 
-    def _pause(self, number: int) -> None:
-        """Stop what runs on this host, or have it go on: its processes have sessions of their own.
-        On other hosts ranks go on to their next exchange with those of this one."""
-        import psutil
+    def attend(self, received: list[int]) -> bool:
+        """Pass LSF's signals on to the copies on this host, and return whether all is over.
 
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for process in psutil.Process().children(recursive=True):
-                process.send_signal(_PAUSES[number])
-
-    def note_failed_launches(self) -> None:
-        """Tell the first host's command of launchers that ended with an error."""
+        That is when the first host's command has ended, and where all are to be waited for, the
+        others too, unless LSF has ended the job: it does not tell the other hosts. Until then the
+        first host's command is told of launchers that ended with an error.
+        """
+        while received:
+            self._pass_on(received.pop(0))
+        if self._here[0].poll() is not None and (
+            self._is_killed
+            or not self._options.wait_for_all
+            or all(one.poll() is not None for one in self._here + self._there)
+        ):
+            return True
         for task, launcher in list(self._launchers.items()):
             if launcher.process.poll() is not None:
                 del self._launchers[task]
             if launcher.process.returncode:
                 self._note(task, launcher.host, launcher.describe_end())
+        return False
 
-    def _note(self, task: int, host: str, sentence: str) -> None:
-        write_note(Note(node=task // self._options.tasks_per_node, host=host, said=sentence))
+    def _pass_on(self, number: int) -> None:
+        self._is_killed |= number in _KILLS
+        if number not in _PAUSES:
+            for process in self._here:
+                process.send_signal(number)  # nothing to one that has ended
+            return
+        # What runs on this host is stopped, or goes on: its processes have sessions of their own.
+        # On other hosts ranks go on to their next exchange with those of this one.
+        import psutil
 
-    def are_all_ended(self) -> bool:
-        """Return whether the copies on all hosts have ended, as far as the launchers tell."""
-        return all(one.poll() is not None for one in self.here + self._there)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process().children(recursive=True):
+                child.send_signal(_PAUSES[number])
 
     def exit_code(self) -> int:
         """Return that of the first host's command, as a shell would tell it; where all have to end
         well, that of the first that did not."""
-        codes = [one.returncode or 0 for one in self.here + self._there]
+        codes = [one.returncode or 0 for one in self._here + self._there]
         codes += [_NO_SUCH_COMMAND] if self._is_incomplete else []
         counted = codes if self._options.wait_for_all else codes[:1]
         code = next(filter(None, counted), 0)
@@ -344,10 +315,12 @@ class _StartedCommand:
 
     def end_others(self, limit_s: float) -> None:
         """Wait for the other hosts, and end them where they do not end."""
-        deadline = time.monotonic() + limit_s
-        processes = self._there + self.here[1:]
-        while any(one.poll() is None for one in processes) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+        processes = self._there + self._here[1:]
+        poll(
+            lambda: all(one.poll() is not None for one in processes) or None,
+            interval_s=_POLL_S,
+            limit_s=limit_s,
+        )
         for process in processes:
             process.kill()
             process.wait()
@@ -380,8 +353,3 @@ def _spawn(
         start_new_session=True,
         preexec_fn=become_child,  # noqa: PLW1509 - there are no threads here
     )
-
-
-def _errors_of(options: argparse.Namespace) -> str:
-    """Return the end of the name of the file for standard error; empty where it has none."""
-    return ".err" if options.separate_stderr else ""

@@ -35,6 +35,7 @@ from hpcdist.schedulers.lsf.commands import (
     bsub,
     lsf_id,
     own_id,
+    own_index,
     submission_environment,
 )
 from hpcdist.schedulers.lsf.hosts import (
@@ -46,13 +47,11 @@ from hpcdist.schedulers.lsf.hosts import (
 from hpcdist.schedulers.lsf.request import FunctionTasks, job_script
 from hpcdist.schedulers.submitting import ScriptExecutor
 
-_GENERIC_PARAMETERS = frozenset(
-    (
-        *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
-        *("tasks_per_node", "stderr_to_stdout"),
-    )
-)
-_NO_PARAMETERS = frozenset({"scheduler", "interface", "qos", "mem_gb", "time_limit_min"})
+_GENERIC_PARAMETERS = {
+    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
+    *("tasks_per_node", "stderr_to_stdout"),
+}
+_NO_PARAMETERS = {"scheduler", "interface", "qos", "mem_gb", "time_limit_min"}
 """Keys of a profile that would have no effect: submitit has words of its own, or LSF has none."""
 _STATES = {
     "pending": "PENDING",
@@ -62,7 +61,8 @@ _STATES = {
     "failed": "FAILED",
 }
 """State of a run -> the word for it that submitit knows from Slurm."""
-_UNREACHABLE = frozenset({"UNKWN", "ZOMBI"})
+_TIMEOUT_MIN = 5
+"""submitit's own default."""
 _TIMEOUT_S = 60.0
 
 
@@ -96,9 +96,12 @@ class LsfInfoWatcher(core.InfoWatcher):
     def _note(self, job_id: str, job: ListedJob | None) -> None:
         if job is not None:
             self._missing.pop(job_id, None)
-            state = _submitit_state(job)
-            info = {"JobID": job.job_id, "State": state, "NodeList": ",".join(job.hosts)}
-            self._info_dict[job_id] = info
+            state = _STATES.get(job.condition().state, "FAILED")
+            self._info_dict[job_id] = {
+                "JobID": job.job_id,
+                "State": "UNKNOWN" if job.stat in {"UNKWN", "ZOMBI"} else state,
+                "NodeList": ",".join(job.hosts),
+            }
             return
         # A job of this moment may not be listed yet; one that is missing again is forgotten.
         self._missing[job_id] = self._missing.get(job_id, 0) + 1
@@ -139,8 +142,7 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
     @property
     def array_task_id(self) -> str | None:
         """Return the number of the element, from 1 on."""
-        index = os.environ.get("LSB_JOBINDEX", "0")
-        return None if index in {"", "0"} else index
+        return own_index() or None
 
     @property
     def num_tasks(self) -> int:
@@ -188,28 +190,20 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
         logger.get_logger().info(f"Requeued job {own_id()} ({countdown} remaining timeouts)")
 
 
-def _submitit_state(job: ListedJob) -> str:
-    if job.stat in _UNREACHABLE:
-        return "UNKNOWN"
-    return _STATES.get(job.condition().state, "FAILED")
-
-
 class _FunctionsExecutor(ScriptExecutor):
     """Others may submit to the same folder at this moment, and jobs of the same name."""
 
-    def __init__(
-        self, executor: LsfExecutor, script: str, *, num_tasks: int, array_from: int | None
-    ) -> None:
+    def __init__(self, executor: LsfExecutor, script: str, **options: Any) -> None:
         super().__init__(
             executor.folder,
             job_class=LsfJob,
-            num_tasks=num_tasks,
             send=self._bsub,
             take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
-            array_from=array_from,
+            **options,
         )
         self._script = script
         self._max_pickle_size_gb = executor.max_pickle_size_gb
+        self._pickles: Sequence[Path] = ()
 
     def pickle_path(self, folder: Path, place: int) -> Path:
         return folder / f"{uuid.uuid4().hex}-{place}.pkl"
@@ -218,7 +212,7 @@ class _FunctionsExecutor(ScriptExecutor):
         self._pickles = pickles
         size_gb = sum(path.stat().st_size for path in pickles) / 1024**3
         if size_gb > self._max_pickle_size_gb:
-            _remove(pickles)
+            self._remove_pickles()
             raise RuntimeError(
                 f"{len(pickles)} functions with their arguments are {size_gb:.3g} GB as pickles, "
                 f"more than {self._max_pickle_size_gb} GB: pass paths instead, or set "
@@ -229,9 +223,13 @@ class _FunctionsExecutor(ScriptExecutor):
         try:
             job_id, _ = bsub(self._script, environment=submission_environment())
         except CommandFailedError:  # after a time-out there may be a job
-            _remove(self._pickles)
+            self._remove_pickles()
             raise
         return job_id
+
+    def _remove_pickles(self) -> None:
+        for path in self._pickles:
+            path.unlink(missing_ok=True)
 
 
 class LsfExecutor(core.Executor):
@@ -274,8 +272,9 @@ class LsfExecutor(core.Executor):
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
         number = len(delayed_submissions)
         array_size = number if number > 1 else None
+        timeout_min = int(self.parameters.get("timeout_min", _TIMEOUT_MIN))
         for delayed in delayed_submissions:
-            delayed.set_timeout(_timeout_min(self.parameters), self.max_num_timeout)
+            delayed.set_timeout(timeout_min, self.max_num_timeout)
         script = self._script(self.parameters, array_size)
         self._shared_folder.mkdir(parents=True, exist_ok=True)
         executor = _FunctionsExecutor(
@@ -289,47 +288,42 @@ class LsfExecutor(core.Executor):
         return jobs
 
     def _script(self, parameters: Mapping[str, Any], array_size: int | None) -> str:
-        cluster = self._cluster(parameters)
-        return job_script(
-            _job_spec(parameters),
-            cluster,
-            self._target(parameters, array_size),
-            environment={},
-            functions=FunctionTasks(
-                folder=self._folder_pattern(array_size),
-                per_node=_tasks_per_node(parameters),
-                python=self.python,
-                stderr_to_stdout=bool(parameters.get("stderr_to_stdout")),
-            ),
-        )
-
-    def _target(self, parameters: Mapping[str, Any], array_size: int | None) -> Target:
+        """Return the script; raise ValueError for a name or folder that the job cannot have."""
         name = parameters.get("name", "submitit")
         if "[" in name:
             raise ValueError(f"Parameter 'name' is {name!r}: LSF takes [ for an array's numbers")
-        return _SubmititTarget(
+        _ = utils.JobPaths(self.folder, job_id="0" if array_size is None else "0_1").folder
+        if "%t" in str(self.folder):
+            raise ValueError(f"{self.folder}: the folder holds %t, and all tasks share one")
+        target = _SubmititTarget(
             name=name,
             folder=self._shared_folder,
             cwd=os.getcwd(),
             array_size=array_size,
             max_parallel=parameters.get("array_parallelism"),
         )
-
-    def _cluster(self, parameters: Mapping[str, Any]) -> ClusterProfile:
-        flags = {
-            key: Flag(name=f"lsf_{key}", value=value, text=str(value))
-            for key, value in parameters.items()
-            if key in ClusterProfile.__struct_fields__ and key not in _NO_PARAMETERS
-        }
-        _, loaded = choose_cluster("lsf", parameters.get("profile"), flags)
-        return _with_gpus(loaded.profile, parameters.get("gpus_per_node") or 0)
-
-    def _folder_pattern(self, array_size: int | None) -> str:
-        """Return the folder; raise ValueError for what nobody could fill in for the job."""
-        _ = utils.JobPaths(self.folder, job_id="0" if array_size is None else "0_1").folder
-        if "%t" in str(self.folder):
-            raise ValueError(f"{self.folder}: the folder holds %t, and all tasks share one")
-        return str(self.folder)
+        per_node = _tasks_per_node(parameters)
+        # A task stands where hpcdist has a rank: GPUs are counted apart.
+        job = JobSpec(
+            name=name,
+            workload="submitit",
+            resources=Resources(
+                nodes=parameters.get("nodes", 1),
+                gpus=per_node,
+                cpus_per_gpu=parameters.get("cpus_per_task"),
+                mem_gb=parameters.get("mem_gb"),
+                time_limit_min=int(parameters.get("timeout_min", _TIMEOUT_MIN)),
+            ),
+            launch=Launch(device="auto" if parameters.get("gpus_per_node") else "cpu"),
+        )
+        functions = FunctionTasks(
+            folder=str(self.folder),
+            per_node=per_node,
+            python=self.python,
+            stderr_to_stdout=bool(parameters.get("stderr_to_stdout")),
+        )
+        cluster = _cluster(parameters)
+        return job_script(job, cluster, target, environment={}, functions=functions)
 
     @property
     def _shared_folder(self) -> Path:
@@ -345,40 +339,19 @@ class _SubmititTarget(Target, frozen=True, kw_only=True):
         return self.folder
 
 
-def _job_spec(parameters: Mapping[str, Any]) -> JobSpec:
-    """Return a job in which a task stands where hpcdist has a rank: GPUs are counted apart."""
-    return JobSpec(
-        name=parameters.get("name", "submitit"),
-        workload="submitit",
-        resources=Resources(
-            nodes=parameters.get("nodes", 1),
-            gpus=_tasks_per_node(parameters),
-            cpus_per_gpu=parameters.get("cpus_per_task"),
-            mem_gb=parameters.get("mem_gb"),
-            time_limit_min=_timeout_min(parameters),
-        ),
-        launch=Launch(device="auto" if parameters.get("gpus_per_node") else "cpu"),
-    )
-
-
-def _timeout_min(parameters: Mapping[str, Any]) -> int:
-    return int(parameters.get("timeout_min", 5))  # submitit's own default
-
-
 def _tasks_per_node(parameters: Mapping[str, Any]) -> int:
     return int(parameters.get("tasks_per_node") or 1)
 
 
-def _with_gpus(cluster: ClusterProfile, number: int) -> ClusterProfile:
-    """Fill in a host's GPUs, which are not as many as its tasks."""
-    lsf = cluster.lsf
-    filled = {
-        key: value and value.replace("{gpus}", str(number))
-        for key, value in (("gpu", lsf.gpu), ("gpu_rusage", lsf.gpu_rusage))
+def _cluster(parameters: Mapping[str, Any]) -> ClusterProfile:
+    flags = {
+        key: Flag(name=f"lsf_{key}", value=value, text=str(value))
+        for key, value in parameters.items()
+        if key in ClusterProfile.__struct_fields__ and key not in _NO_PARAMETERS
     }
-    return replace(cluster, lsf=replace(lsf, **filled))
-
-
-def _remove(pickles: Sequence[Path]) -> None:
-    for path in pickles:
-        path.unlink(missing_ok=True)
+    _, loaded = choose_cluster("lsf", parameters.get("profile"), flags)
+    # A host's GPUs are filled in here: they are not as many as its tasks.
+    number, lsf = str(parameters.get("gpus_per_node") or 0), loaded.profile.lsf
+    gpu = lsf.gpu and lsf.gpu.replace("{gpus}", number)
+    gpu_rusage = lsf.gpu_rusage and lsf.gpu_rusage.replace("{gpus}", number)
+    return replace(loaded.profile, lsf=replace(lsf, gpu=gpu, gpu_rusage=gpu_rusage))
