@@ -81,7 +81,7 @@ class Agent:
             return True
         if not self._run.cancel_file.exists():
             return False
-        self.verdict = failure.cancelled("SIGTERM", attempt=0, restarts=0, time_s=time.time())
+        self.verdict = failure.cancelled("SIGTERM", time_s=time.time())
         return True
 
     def _is_in_vain(self) -> bool:

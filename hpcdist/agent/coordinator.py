@@ -20,7 +20,6 @@ from hpcdist.agent.agreement import (
     Agreement,
     DisagreementError,
     NodeFacts,
-    RankCheck,
     RankChecks,
     agree,
 )
@@ -68,6 +67,33 @@ _AFTER_RUNNING = frozenset((Stage.SETTLING, Stage.ENDING, Stage.FINISHED))
 
 
 @dataclass
+class _Attempt:
+    """What the agents have told of one attempt."""
+
+    world_size: int
+    checks: RankChecks
+    ends: dict[int, RankEnd] = field(default_factory=dict)
+    """By rank."""
+    gone: set[int] = field(default_factory=set)
+    """Nodes on which nothing of it is left."""
+    hang_reports: dict[int, HangReport] = field(default_factory=dict)
+    """By rank."""
+    dumped: set[int] = field(default_factory=set)
+    """Nodes that have sent their reports."""
+    decided: Verdict | None = None
+    """Made before the last rank has ended."""
+
+    def failures(self) -> list[RankEnd]:
+        return [end for end in self.ends.values() if failure.is_failure(end)]
+
+    def is_explained(self) -> bool:
+        """Return True where the ends of ranks so far explain the end of the attempt."""
+        if failures := self.failures():
+            return not all(failure.is_victim(end) for end in failures)
+        return len(self.ends) == self.world_size
+
+
+@dataclass
 class Coordinator:
     """The state of a run, from which its next stage and its verdict are decided."""
 
@@ -97,16 +123,12 @@ class Coordinator:
     stage: Stage = Stage.JOINING
     attempt: int = 0
     restarts: int = 0
-    _deadline: float | None = None
+    deadline: float | None = None
+    """When `on_time` must be called next; None: only messages matter."""
+    _told: _Attempt = field(init=False)
     _facts: dict[int, NodeFacts] = field(default_factory=dict)
     _agreement: Agreement | None = None
-    _checks: RankChecks = field(init=False)
     _lost: set[int] = field(default_factory=set)
-    _ends: dict[int, RankEnd] = field(default_factory=dict)
-    _gone: set[int] = field(default_factory=set)
-    _hang_reports: dict[int, HangReport] = field(default_factory=dict)
-    _dumped: set[int] = field(default_factory=set)
-    _decided: Verdict | None = None
     _cancelled: Verdict | None = None
     """Came when the ranks were being ended for another reason."""
     _notice: failure.Notice | None = None
@@ -114,13 +136,10 @@ class Coordinator:
     _reached: dict[int, int] = field(default_factory=dict)
     """Last boundary between steps that a rank of each node has reached."""
 
-    def begin(self) -> None:
+    def __post_init__(self) -> None:
         """Start to wait for the agents."""
-        self._deadline = self.now() + self.join_timeout_s
-
-    def next_deadline(self) -> float | None:
-        """Return the time at which `on_time` must be called next; None: only messages matter."""
-        return self._deadline
+        self.deadline = self.now() + self.join_timeout_s
+        self._forget_attempt()
 
     def on_message(self, node: int, message: ToCoordinator) -> None:  # noqa: C901 - a table
         """Take a message of a node's agent."""
@@ -128,27 +147,26 @@ class Coordinator:
             case messages.Join():
                 self._on_join(node, message.facts)
             case messages.Failed():
-                self._on_failed(node, message.sentence)
+                if self._told.decided is None:
+                    is_early = self.stage in {Stage.JOINING, Stage.STARTING}
+                    sentence = f"node {node} (host {self._host(node)}): {message.sentence}"
+                    self._fail("launch" if is_early else "agent_lost", sentence, node)
             case messages.LimitReached():
-                self._on_limit(node, message.limit_min)
+                if self.stage not in _AFTER_RUNNING:
+                    sentence = f"the time limit of {message.limit_min:g} minutes was reached"
+                    if self._notice is not None:
+                        sentence += "; the ranks had been asked to stop, and did not"
+                    self._fail("time_limit", sentence, node)
             case messages.Warned():
                 self._on_warned(message.signal)
             case messages.Cancelled():
-                self._on_cancelled(message.signal)
-            case _ if message.attempt != self.attempt:
-                pass  # of an attempt that is over
-            case messages.Checked():
-                self._on_checked(node, message.check)
-            case messages.Ended():
-                self._on_ended(message.end)
-            case messages.Gone():
-                self._on_gone(node)
-            case messages.Silent():
-                self._on_silent()
-            case messages.Stacks():
-                self._on_stacks(node, message.reports)
-            case messages.Reached():
-                self._on_reached(node, message.boundary)
+                verdict = self._numbered(failure.cancelled(message.signal))
+                if self.stage in _AFTER_RUNNING:
+                    self._cancelled = verdict
+                else:
+                    self._decide(verdict)
+            case _ if message.attempt == self.attempt:  # not of one that is over
+                self._on_news(node, message)
 
     def on_store(self, port: int | None, error: str | None) -> None:
         """Start the ranks at the store of the attempt, which listens; or end the run for the
@@ -157,7 +175,7 @@ class Coordinator:
             return
         assert self._agreement is not None
         if port is None:
-            self._decide_and_end(self._verdict_without_rank("launch", f"no store: {error}", 0))
+            self._fail("launch", f"no store: {error}", 0)
             return
         meeting = Meeting(
             attempt=self.attempt,
@@ -168,7 +186,7 @@ class Coordinator:
             backend=self._agreement.backend,
         )
         self.stage = Stage.RUNNING
-        self._deadline = None
+        self.deadline = None
         self._broadcast(messages.Start(meeting=meeting))
 
     def on_lost(self, node: int, reason: str) -> None:
@@ -176,41 +194,44 @@ class Coordinator:
         if self.stage is Stage.FINISHED or node in self._lost or node not in self._facts:
             return
         self._lost.add(node)
-        if self._decided is None and not self._is_explained():
+        if self._told.decided is None and not self._told.is_explained():
             sentence = f"the agent of node {node} (host {self._host(node)}) was lost: {reason}"
             if self._notice is not None and self._notice.signal == "SIGINT":
                 # LSF's kill reaches the agents of other hosts too, in an order of its own.
-                verdict = self._stopped_before(f"stopped by SIGINT; {sentence}")
+                self._decide(failure.stopped(self._notice, f"stopped by SIGINT; {sentence}"))
             else:
-                verdict = self._verdict_without_rank("agent_lost", sentence, node)
-            self._decide_and_end(verdict)
+                self._fail("agent_lost", sentence, node)
         self._check_gone()
 
     def on_unreachable(self, node: int, host: str, sentence: str) -> None:
         """End the run for a node on which no agent will start. Of an agent that was there, its
         connection tells."""
-        if self.stage is Stage.JOINING and node not in self._facts and self._decided is None:
-            text = f"node {node} (host {host}): {sentence}"
-            self._decide_and_end(self._verdict_without_rank("launch", text, node))
+        if self.stage is Stage.JOINING and node not in self._facts:
+            self._fail("launch", f"node {node} (host {host}): {sentence}", node)
+
+    def on_standstill(self) -> None:
+        """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
+        self._resumed_s = self.now()
+        self._broadcast(messages.Forgive())
 
     def on_time(self) -> None:
         """Act on a deadline that has passed."""
-        if self._deadline is None or self.now() < self._deadline:
+        if self.deadline is None or self.now() < self.deadline:
             return
-        self._deadline = None
+        self.deadline = None
         if self.stage is Stage.JOINING:
             missing = [node for node in range(self.num_nodes) if node not in self._facts]
             sentence = (
                 f"the agents of {listed(missing, 'node')} did not join "
                 f"within {self.join_timeout_s:g} s"
             )
-            self._decide_and_end(self._verdict_without_rank("launch", sentence, missing[0]))
+            self._fail("launch", sentence, missing[0])
         elif self.stage in {Stage.RUNNING, Stage.SETTLING}:
             self._end_ranks()
         elif self.stage is Stage.DUMPING:
             self._decide_hang()
         elif self.stage is Stage.ENDING:
-            for node in self._members() - self._gone:
+            for node in self._members() - self._told.gone:
                 self.on_lost(node, "it did not end its ranks in time")
 
     # Messages.
@@ -225,71 +246,58 @@ class Coordinator:
         try:
             self._agreement = agree(self._facts, self.backend)
         except DisagreementError as error:
-            self._decide_and_end(self._verdict_without_rank("launch", str(error), node))
+            self._fail("launch", str(error), node)
         else:
             self._start_attempt()
 
-    def _on_checked(self, node: int, check: RankCheck) -> None:
-        if self.stage is not Stage.RUNNING:
-            return
-        sentence = self._checks.add(check)
-        if sentence is not None:
-            self._decide_and_end(self._verdict_without_rank("launch", sentence, node))
+    def _on_news(  # noqa: C901 - a table
+        self,
+        node: int,
+        message: messages.Checked
+        | messages.Ended
+        | messages.Gone
+        | messages.Silent
+        | messages.Stacks
+        | messages.Reached,
+    ) -> None:
+        """Take a message about the attempt that there is; what comes too late says nothing."""
+        told = self._told
+        match message:
+            case messages.Checked() if self.stage is Stage.RUNNING:
+                if (sentence := told.checks.add(message.check)) is not None:
+                    self._fail("launch", sentence, node)
+            case messages.Ended() if self.stage is not Stage.FINISHED:
+                self._on_ended(message.end)
+            case messages.Gone() if self.stage is Stage.ENDING:
+                told.gone.add(node)
+                self._check_gone()
+            case messages.Silent() if self.stage is Stage.RUNNING:
+                if self.now() - self._resumed_s < _RESUME_S:
+                    return  # said before, or before the word of it had come
+                self.stage = Stage.DUMPING
+                self.deadline = self.now() + _DUMP_S
+                self._broadcast(messages.Dump(attempt=self.attempt))
+            case messages.Stacks() if self.stage is Stage.DUMPING:
+                told.hang_reports |= {report.end.rank: report for report in message.reports}
+                told.dumped.add(node)
+                if told.dumped >= self._members():
+                    self._decide_hang()
+            case messages.Reached():
+                self._reached[node] = message.boundary
+                if self._reached.keys() >= self._members():
+                    self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
 
     def _on_ended(self, end: RankEnd) -> None:
-        if self.stage is Stage.FINISHED:
-            return
-        self._ends[end.rank] = end
+        self._told.ends[end.rank] = end
         if self.stage is not Stage.RUNNING:
             return
         if self._is_awaited(end):
-            self._deadline = self._deadline or self.now() + STOP_TOGETHER_S
+            self.deadline = self.deadline or self.now() + STOP_TOGETHER_S
         elif failure.is_failure(end):
             self.stage = Stage.SETTLING
-            self._deadline = self.now() + SETTLE_S
-        if len(self._ends) == self._world_size():
+            self.deadline = self.now() + SETTLE_S
+        if len(self._told.ends) == self._told.world_size:
             self._end_ranks()
-
-    def _on_gone(self, node: int) -> None:
-        if self.stage is Stage.ENDING:
-            self._gone.add(node)
-            self._check_gone()
-
-    def on_standstill(self) -> None:
-        """Forgive silence: node 0 was suspended, and the others' ranks had to wait for its own."""
-        self._resumed_s = self.now()
-        self._broadcast(messages.Forgive())
-
-    def _on_silent(self) -> None:
-        if self.now() - self._resumed_s < _RESUME_S:
-            return  # said before, or before the word of it had come
-        if self.stage is Stage.RUNNING:
-            self.stage = Stage.DUMPING
-            self._deadline = self.now() + _DUMP_S
-            self._broadcast(messages.Dump(attempt=self.attempt))
-
-    def _on_stacks(self, node: int, reports: list[HangReport]) -> None:
-        if self.stage is not Stage.DUMPING:
-            return
-        for report in reports:
-            self._hang_reports[report.end.rank] = report
-        self._dumped.add(node)
-        if self._dumped >= self._members():
-            self._decide_hang()
-
-    def _on_failed(self, node: int, reason: str) -> None:
-        if self._decided is None:
-            kind: Kind = "launch" if self.stage in {Stage.JOINING, Stage.STARTING} else "agent_lost"
-            sentence = f"node {node} (host {self._host(node)}): {reason}"
-            self._decide_and_end(self._verdict_without_rank(kind, sentence, node))
-
-    def _on_limit(self, node: int, limit_min: float) -> None:
-        if self.stage in _AFTER_RUNNING:
-            return
-        sentence = f"the time limit of {limit_min:g} minutes was reached"
-        if self._notice is not None:
-            sentence += "; the ranks had been asked to stop, and did not"
-        self._decide_and_end(self._verdict_without_rank("time_limit", sentence, node))
 
     def _on_warned(self, signal_name: str | None) -> None:
         """Stop the ranks at the next step, and start none any more: the job will be ended soon."""
@@ -298,13 +306,14 @@ class Coordinator:
             return
         self._notice = failure.Notice(signal=signal_name)
         if self.stage in {Stage.JOINING, Stage.STARTING}:
-            self._decide_and_end(self._stopped_before(f"stopped {self._notice.before_what}"))
+            sentence = f"stopped {self._notice.before_what}"
+            self._decide(failure.stopped(self._notice, sentence))
         elif self.stage is Stage.RUNNING:
             self._broadcast(messages.Pause())
-        elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._failures())):
+        elif self.stage is Stage.SETTLING and all(map(self._is_awaited, self._told.failures())):
             # Their agent's notice came sooner than this one.
             self.stage = Stage.RUNNING
-            self._deadline = self.now() + STOP_TOGETHER_S
+            self.deadline = self.now() + STOP_TOGETHER_S
             self._broadcast(messages.Pause())
 
     def _heed_again(self, notice: failure.Notice, signal_name: str | None) -> None:
@@ -322,35 +331,17 @@ class Coordinator:
             self._notice = msgspec.structs.replace(notice, is_over=True)
             self._end_ranks()
 
-    def _on_reached(self, node: int, boundary: int) -> None:
-        self._reached[node] = boundary
-        if self._reached.keys() >= self._members():
-            self._broadcast(messages.StopAt(boundary=max(self._reached.values()) + 1))
-
-    def _on_cancelled(self, signal_name: str) -> None:
-        verdict = failure.cancelled(
-            signal_name,
-            attempt=self.attempt,
-            restarts=self.restarts,
-            time_s=self.unix_now(),
-        )
-        if self.stage in _AFTER_RUNNING:
-            self._cancelled = verdict
-        else:
-            self._decide_and_end(verdict)
-
     # Stages.
+
+    def _forget_attempt(self) -> None:
+        world_size = self.num_nodes * self.ranks_per_node
+        self._told = _Attempt(world_size, RankChecks(world_size))
 
     def _start_attempt(self) -> None:
         self.stage = Stage.STARTING
-        self._deadline = None
+        self.deadline = None
         self.attempt = self.claim_attempt()
-        self._ends.clear()
-        self._gone.clear()
-        self._hang_reports.clear()
-        self._dumped.clear()
-        self._checks = RankChecks(self._world_size())
-        self._decided = None
+        self._forget_attempt()
         self._broadcast(messages.Begin(attempt=self.attempt))
         self.open_store()
 
@@ -359,32 +350,44 @@ class Coordinator:
         if self.stage in {Stage.ENDING, Stage.FINISHED}:
             return
         self.stage = Stage.ENDING
-        self._deadline = self.now() + self.grace_s + _GONE_S
+        self.deadline = self.now() + self.grace_s + _GONE_S
         self._broadcast(messages.End(attempt=self.attempt, grace_s=self.grace_s))
         self._check_gone()
 
-    def _decide_and_end(self, verdict: Verdict) -> None:
-        self._decided = verdict
+    def _decide(self, verdict: Verdict) -> None:
+        """Make the verdict while ranks may still live, and end them."""
+        self._told.decided = self._numbered(verdict)
         self._end_ranks()
+
+    def _fail(self, kind: Kind, sentence: str, node: int) -> None:
+        host = self._facts[node].host if node in self._facts else None
+        self._decide(failure.without_rank(kind, sentence, node=node, host=host))
 
     def _decide_hang(self) -> None:
-        reports = [r for r in self._hang_reports.values() if r.end.rank not in self._ends]
-        if reports and not self._is_explained():
-            self._decided = hang_verdict(reports, attempt=self.attempt, restarts=self.restarts)
-        elif not self._is_explained():
-            self._decided = self._hang_without_reports()
-        self._end_ranks()
-
-    def _hang_without_reports(self) -> Verdict:
-        mute = sorted(self._members() - self._dumped or self._members())
-        nodes = listed(mute, "node")
-        sentence = f"the run hangs, and the agents of {nodes} did not say where"
-        return self._verdict_without_rank("hang", sentence, mute[0])
+        told = self._told
+        reports = [r for r in told.hang_reports.values() if r.end.rank not in told.ends]
+        if told.is_explained():
+            self._end_ranks()
+        elif reports:
+            self._decide(hang_verdict(reports))
+        else:
+            mute = sorted(self._members() - told.dumped or self._members())
+            nodes = listed(mute, "node")
+            sentence = f"the run hangs, and the agents of {nodes} did not say where"
+            self._fail("hang", sentence, mute[0])
 
     def _check_gone(self) -> None:
-        if self.stage is not Stage.ENDING or not self._members() <= self._gone:
+        """With the last agent's Gone, start the next attempt or end the run."""
+        if self.stage is not Stage.ENDING or not self._members() <= self._told.gone:
             return
-        verdict = self._decided or self._verdict_from_ends()
+        verdict = self._told.decided or self._numbered(
+            failure.decide(
+                [end for _, end in sorted(self._told.ends.items())],
+                notice=self._notice,
+                saves=self.saves,
+                restarts=self.restarts,
+            )
+        )
         if self._cancelled is not None and (
             self._may_restart(verdict)
             or verdict.exit_code_of_run == EXIT_STOPPED
@@ -393,39 +396,25 @@ class Coordinator:
             # The user wants no other attempt, be it of a run that has just stopped to go on later,
             # or the signal that ended a rank was for all.
             verdict = self._cancelled
-        elif self._may_restart(verdict) and self._notice is not None:
-            sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
-            verdict = self._stopped_before(sentence)
         elif self._may_restart(verdict):
-            self.note_restart(verdict)
-            self.restarts += 1
-            self._start_attempt()
-            return
+            if self._notice is None:
+                self.note_restart(verdict)
+                self.restarts += 1
+                self._start_attempt()
+                return
+            sentence = f"stopped {self._notice.before_what}, after a failure: {verdict.message}"
+            verdict = self._numbered(failure.stopped(self._notice, sentence))
         self.stage = Stage.FINISHED
-        self._deadline = None
+        self.deadline = None
         self._broadcast(messages.Close())
         self.finish(verdict)
 
-    def _verdict_from_ends(self) -> Verdict:
-        ends = [self._ends[rank] for rank in sorted(self._ends)]
-        if self._notice is not None and failure.is_cut_short(ends, self._notice):
-            return failure.cut_short(
-                ends,
-                self._notice,
-                attempt=self.attempt,
-                restarts=self.restarts,
-                time_s=self.unix_now(),
-            )
-        return failure.decide(
-            ends,
-            attempt=self.attempt,
-            restarts=self.restarts,
-            notice=self._notice,
-            saves=self.saves,
+    def _numbered(self, verdict: Verdict) -> Verdict:
+        """Return the verdict as that on this attempt, made now unless a rank's end gave its
+        time."""
+        return failure.numbered(
+            verdict, attempt=self.attempt, restarts=self.restarts, time_s=self.unix_now()
         )
-
-    def _failures(self) -> list[RankEnd]:
-        return [end for end in self._ends.values() if failure.is_failure(end)]
 
     def _is_awaited(self, end: RankEnd) -> bool:
         """Return True where, after a notice, the rank stopped, or lost one that did: the others
@@ -434,23 +423,6 @@ class Coordinator:
             failure.is_stop(end, self._notice)
             or (failure.is_failure(end) and failure.is_victim(end))
         )
-
-    def _stopped_before(self, sentence: str) -> Verdict:
-        assert self._notice is not None
-        return failure.stopped_without_ranks(
-            self._notice,
-            sentence,
-            time_s=self.unix_now(),
-            attempt=self.attempt,
-            restarts=self.restarts,
-        )
-
-    def _is_explained(self) -> bool:
-        """Return True where the ends of ranks so far explain the end of the attempt."""
-        failures = self._failures()
-        if not failures:
-            return len(self._ends) == self._world_size()
-        return not all(failure.is_victim(end) for end in failures)
 
     def _may_restart(self, verdict: Verdict) -> bool:
         return (
@@ -464,9 +436,6 @@ class Coordinator:
     def _host(self, node: int) -> str:
         return self._facts[node].host if node in self._facts else "unknown host"
 
-    def _world_size(self) -> int:
-        return self.num_nodes * self.ranks_per_node
-
     def _members(self) -> set[int]:
         return set(self._facts) - self._lost
 
@@ -474,24 +443,8 @@ class Coordinator:
         for node in sorted(self._members()):
             self.send(node, message)
 
-    def _verdict_without_rank(
-        self,
-        kind: Kind,
-        sentence: str,
-        node: int,
-    ) -> Verdict:
-        return failure.without_rank(
-            kind,
-            sentence,
-            time_s=self.unix_now(),
-            attempt=self.attempt,
-            restarts=self.restarts,
-            node=node,
-            host=self._facts[node].host if node in self._facts else None,
-        )
 
-
-def hang_verdict(reports: list[HangReport], *, attempt: int, restarts: int) -> Verdict:
+def hang_verdict(reports: list[HangReport]) -> Verdict:
     """Return the verdict on the rank that makes the others wait: one that does not answer or is not
     waiting itself comes before one that is; then the one with the fewest steps; then the one that
     was silent longest."""
@@ -517,7 +470,5 @@ def hang_verdict(reports: list[HangReport], *, attempt: int, restarts: int) -> V
         first.end,
         kind="hang",
         sentence=sentence,
-        victims=sorted(report.end.rank for report in others),
-        attempt=attempt,
-        restarts=restarts,
+        victims=[report.end.rank for report in others],
     )

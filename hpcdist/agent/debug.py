@@ -73,11 +73,8 @@ def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
         is_interrupted = end.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload
         is_interrupted = True
-    attempt = rank.order.attempt
-    if is_interrupted:
-        verdict = failure.cancelled("SIGINT", attempt=attempt, restarts=0, time_s=time.time())
-    else:
-        verdict = failure.decide([end], attempt=attempt, restarts=0)
+    verdict = failure.cancelled("SIGINT") if is_interrupted else failure.decide([end])
+    verdict = failure.numbered(verdict, attempt=rank.order.attempt, time_s=time.time())
     run.write_verdict(verdict)
     return verdict
 

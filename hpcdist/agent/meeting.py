@@ -193,7 +193,6 @@ class Leader:
             unix_now=time.time,
             saves="checkpoint" in node.job.__struct_fields__,
         )
-        self.coordinator.begin()
 
     def host_meeting(self, addresses: Sequence[str], selector: selectors.BaseSelector) -> None:
         """Let the others join. Raises NoFreePortError."""

@@ -228,7 +228,7 @@ class Member:
         if isinstance(self._link, Leader):
             if self._link.has_messages():
                 return 0.0
-            due = self._link.coordinator.next_deadline()
+            due = self._link.coordinator.deadline
             deadlines += [] if due is None else [due]
         return 0.0 if self._orders else max(0.0, min(deadlines) - time.monotonic())
 
@@ -266,7 +266,7 @@ class Member:
         elif isinstance(notice, Cancelled):
             self._is_closing = True
             self._verdict = failure.cancelled(
-                notice.signal, attempt=self._attempts.number, restarts=0, time_s=time.time()
+                notice.signal, attempt=self._attempts.number, time_s=time.time()
             )
 
     # Talking to the coordinator, and obeying it.

@@ -79,7 +79,6 @@ class Cluster:
             now=lambda: self.now,
             unix_now=lambda: self.now,
         )
-        self.coordinator.begin()
 
     def claim(self):
         self.attempts += 1
@@ -159,7 +158,7 @@ def test_a_run_goes_from_joining_to_its_verdict():
     cluster.gone(1)
     assert cluster.verdict.kind == "done"
     assert cluster.received(0) == cluster.received(1) == ["begin", "start", "end", "close"]
-    assert cluster.coordinator.next_deadline() is None
+    assert cluster.coordinator.deadline is None
 
 
 def test_nodes_that_do_not_join_in_time_are_named():
@@ -420,7 +419,7 @@ def test_a_rank_that_fails_while_stacks_are_collected_is_the_cause():
     ],
 )
 def test_the_rank_that_makes_the_others_wait(reports, first, words):
-    verdict = hang_verdict(reports, attempt=0, restarts=0)
+    verdict = hang_verdict(reports)
     assert verdict.rank == first
     assert verdict.victims == [1 - first]
     assert words in verdict.message

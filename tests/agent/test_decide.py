@@ -12,7 +12,7 @@ def end(rank, *, at=0.0, node=0, **fields):
 
 
 def decide(*ends):
-    return failure.decide(ends, attempt=0, restarts=0)
+    return failure.decide(ends)
 
 
 BROKEN = {"exit_code": 1, "exception": "RuntimeError", "message": "Connection closed by peer [::1]"}

@@ -104,7 +104,7 @@ def test_the_verdict_says_what_was_asked_what_was_free_and_what_would_help():
         step=3,
         advice=advise(job, world_size=4, holding=holding, used_bytes=used_bytes),
     )
-    verdict = decide([end], attempt=0, restarts=0)
+    verdict = decide([end])
     assert verdict.kind == "out_of_memory"
     assert verdict.message == (
         "rank 1 (node 0, host h) failed first after step 3: out of memory: 2.15 GB were asked for, "
@@ -181,7 +181,7 @@ def test_what_was_left_on_the_host_is_told_and_numpys_error_is_one():
         message=ON_THE_HOST,
         free_bytes=3_000_000_000,
     )
-    verdict = decide([end], attempt=0, restarts=0)
+    verdict = decide([end])
     assert verdict.message.endswith(
         "out of memory: 400.00 GB were asked for, 3.00 GB were left to the rank on its host"
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -96,7 +97,14 @@ def is_own_error(exception: str | None) -> bool:
     return exception is not None and exception.startswith(_OWN_ERRORS)
 
 
-def is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
+def is_out_of_memory(end: RankEnd) -> bool:
+    """Return True where a rank ended for a lack of memory, on the host or on the GPU."""
+    return end.out_of_memory or (
+        end.exception is not None and tells_of_shortage(end.exception, end.message or "")
+    )
+
+
+def _is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
     """Return True where ranks were ended because they had not stopped in time after the notice:
     none stopped in good order, and none failed by itself."""
     if notice.signal in {None, "SIGTERM"}:
@@ -111,13 +119,26 @@ def is_cut_short(ends: Sequence[RankEnd], notice: Notice) -> bool:
     return notice.is_over and (not ends or any(end.stopped for end in ends))
 
 
+# Verdicts. Which attempt they are on, and the time of those without a rank, `numbered` adds.
+
+
+def numbered(verdict: Verdict, *, attempt: int, restarts: int = 0, time_s: float) -> Verdict:
+    """Return a verdict as that on this attempt; `time_s` holds where no rank's end gave a time."""
+    return msgspec.structs.replace(
+        verdict,
+        attempt=attempt,
+        restarts=restarts,
+        time_s=time_s if verdict.time_s is None else verdict.time_s,
+        log=None if verdict.rank is None else rank_log(verdict.rank, attempt),
+    )
+
+
 def decide(
     ends: Sequence[RankEnd],
     *,
-    attempt: int,
-    restarts: int,
     notice: Notice | None = None,
     saves: bool = False,
+    restarts: int = 0,
 ) -> Verdict:
     """Return the verdict on an attempt from how all its ranks ended.
 
@@ -125,31 +146,39 @@ def decide(
     """
     failures = sorted((end for end in ends if is_failure(end)), key=lambda end: end.time_s)
     if notice is not None:
-        if _is_stopped(failures, notice):
-            return stopped(ends, notice, attempt=attempt, restarts=restarts, saves=saves)
-        failures = [end for end in failures if not is_stop(end, notice)]
+        if _is_cut_short(ends, notice):
+            return _cut_short(ends, notice)
+        stops = [end for end in failures if is_stop(end, notice)]
+        failures = [end for end in failures if end not in stops]
+        if stops and all(map(is_victim, failures)):
+            return _stopped_by_ranks(ends, notice, saves=saves)
     if not failures:
-        return done(
-            attempt=attempt,
-            restarts=restarts,
-            time_s=max(end.time_s for end in ends),
-            remark=_teardown_remark(ends),
-        )
+        return _done(ends, restarts)
     causes = [end for end in failures if not is_victim(end)]
-    if not causes and (leaver := _early_leaver(ends)) is not None:
-        causes, failures = [leaver], [leaver, *failures]
+    # Where all are victims: of a rank that left with 0 before others could do without it.
+    leavers = [end for end in ends if end.left_early and not end.stopped]
+    if not causes and leavers:
+        causes = [min(leavers, key=lambda end: end.time_s)]
     first = (causes or failures)[0]
-    also_failed = [end.rank for end in causes[1:]]
-    victims = sorted(end.rank for end in failures if end is not first and end not in causes[1:])
-    early = [end.rank for end in ends if not is_failure(end)] if not causes else []
+    if is_out_of_memory(first):
+        kind: Kind = "out_of_memory"
+    elif first.signal is not None:
+        kind = "signal"
+    else:
+        kind = "exit" if first.exception is None else "exception"
+    sentence = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
+    early = [end.rank for end in ends if not is_failure(end)]
+    if early and not causes:
+        sentence += (
+            f"; {listed(early)} had already ended well, so the ranks do not take part in the same "
+            "collectives"
+        )
     return verdict_on(
         first,
-        kind=_kind(first),
-        sentence=_sentence(first, early),
-        victims=victims,
-        also_failed=sorted(also_failed),
-        attempt=attempt,
-        restarts=restarts,
+        kind=kind,
+        sentence=sentence,
+        victims=[end.rank for end in failures if end is not first and end not in causes[1:]],
+        also_failed=[end.rank for end in causes[1:]],
     )
 
 
@@ -160,14 +189,16 @@ def verdict_on(
     sentence: str,
     victims: Sequence[int],
     also_failed: Sequence[int] = (),
-    attempt: int,
-    restarts: int,
 ) -> Verdict:
     """Return the verdict on a failed run that names one rank."""
+    if also_failed:
+        sentence += f"; {listed(sorted(also_failed))} failed too, later"
+    if victims:
+        sentence += f"; {listed(sorted(victims))} ended because of it"
     return Verdict(
         kind=kind,
         state="failed",
-        message=sentence + _others(victims, also_failed),
+        message=sentence,
         exit_code_of_run=EXIT_FAILED,
         rank=first.rank,
         local_rank=first.local_rank,
@@ -179,17 +210,24 @@ def verdict_on(
         exception_message=first.message,
         traceback=first.traceback,
         step=first.step,
-        victims=list(victims),
-        also_failed=list(also_failed),
-        attempt=attempt,
-        restarts=restarts,
+        victims=sorted(victims),
+        also_failed=sorted(also_failed),
         time_s=first.time_s,
-        log=rank_log(first.rank, attempt),
     )
 
 
-def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = None) -> Verdict:
-    """Return the verdict on a run whose ranks all ended well."""
+def _done(ends: Sequence[RankEnd], restarts: int) -> Verdict:
+    """Return the verdict on ranks that all ended well; the remark is on what happened to some after
+    their workload."""
+    hung = sorted(end.rank for end in ends if end.teardown == "SIGKILL")
+    crashed = [end for end in ends if end.teardown not in {None, "SIGKILL"}]
+    remarks = []
+    if hung:
+        remarks.append(f"{listed(hung)} hung at the end, after the work was done")
+    if crashed:
+        who = listed(sorted(end.rank for end in crashed))
+        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
+    remark = ", and ".join(remarks) or None
     again = f" after {number_of(restarts, 'restart')}" if restarts else ""
     return Verdict(
         kind="done",
@@ -198,67 +236,40 @@ def done(*, attempt: int, restarts: int, time_s: float, remark: str | None = Non
         remark=remark,
         exit_code_of_run=EXIT_DONE,
         exit_code=0,
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s,
-    )
-
-
-def stopped(
-    ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, saves: bool
-) -> Verdict:
-    """Return the verdict on ranks that stopped before their end, as they were asked to."""
-    in_order = [end for end in ends if end.exit_code == EXIT_STOPPED]
-    steps = [end.step for end in ends if end.step is not None]
-    if not in_order:
-        what = "ended " + (
-            notice.before_what
-            if notice.kind == "preempted"
-            else f"by {notice.signal}, {notice.before_what}"
-        )
-    elif steps:
-        what = f"stopped at step {max(steps)} {notice.before_what}"
-    else:
-        what = f"stopped {notice.before_what}"
-    return stopped_without_ranks(
-        notice,
-        what + ("; a checkpoint is saved" if saves and in_order else ""),
         time_s=max(end.time_s for end in ends),
-        attempt=attempt,
-        restarts=restarts,
-        exit_code=EXIT_STOPPED if in_order else None,
-        step=max(steps, default=None),
     )
 
 
-def stopped_without_ranks(
-    notice: Notice,
-    sentence: str,
-    *,
-    time_s: float,
-    attempt: int,
-    restarts: int,
-    exit_code: int | None = None,
-    step: int | None = None,
-) -> Verdict:
+def _stopped_by_ranks(ends: Sequence[RankEnd], notice: Notice, *, saves: bool) -> Verdict:
+    """Return the verdict on ranks that stopped before their end, as they were asked to."""
+    in_order = any(end.exit_code == EXIT_STOPPED for end in ends)
+    step = _last_step(ends)
+    if in_order:
+        what = "stopped" if step is None else f"stopped at step {step}"
+    else:
+        what = "ended" if notice.kind == "preempted" else f"ended by {notice.signal},"
+    return stopped(
+        notice,
+        f"{what} {notice.before_what}" + ("; a checkpoint is saved" if saves and in_order else ""),
+        time_s=max(end.time_s for end in ends),
+        exit_code=EXIT_STOPPED if in_order else None,
+        step=step,
+    )
+
+
+def stopped(notice: Notice, sentence: str, **fields: Any) -> Verdict:
     """Return the verdict on a run that was stopped, as `sentence` says, and can go on."""
     return Verdict(
         kind=notice.kind,
         state="preempted",
         message=sentence,
         exit_code_of_run=EXIT_STOPPED,
-        exit_code=exit_code,
         signal=notice.signal,
-        step=step,
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s,
+        **fields,
     )
 
 
-def cut_short(
-    ends: Sequence[RankEnd], notice: Notice, *, attempt: int, restarts: int, time_s: float
-) -> Verdict:
+def _cut_short(ends: Sequence[RankEnd], notice: Notice) -> Verdict:
     """Return the verdict on ranks that were warned and did not stop, until SIGTERM came."""
     return Verdict(
         kind=notice.kind,
@@ -268,14 +279,15 @@ def cut_short(
         ),
         exit_code_of_run=EXIT_FAILED,
         signal="SIGTERM",
-        step=max((end.step for end in ends if end.step is not None), default=None),
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s,
+        step=_last_step(ends),
     )
 
 
-def cancelled(signal_name: str, *, attempt: int, restarts: int, time_s: float) -> Verdict:
+def _last_step(ends: Sequence[RankEnd]) -> int | None:
+    return max((end.step for end in ends if end.step is not None), default=None)
+
+
+def cancelled(signal_name: str, **fields: Any) -> Verdict:
     """Return the verdict on a run that its user ended."""
     return Verdict(
         kind="cancelled",
@@ -283,33 +295,18 @@ def cancelled(signal_name: str, *, attempt: int, restarts: int, time_s: float) -
         message=f"cancelled ({signal_name})",
         exit_code_of_run=EXIT_INTERRUPTED,
         signal=signal_name,
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s,
+        **fields,
     )
 
 
-def without_rank(
-    kind: Kind,
-    sentence: str,
-    *,
-    time_s: float,
-    attempt: int = 0,
-    restarts: int = 0,
-    **where: object,
-) -> Verdict:
-    """Return the verdict on a failed run where no rank is to blame; `where` may give node, host and
-    traceback."""
+def without_rank(kind: Kind, sentence: str, **fields: Any) -> Verdict:
+    """Return the verdict on a failed run where no rank is to blame."""
     return Verdict(
-        kind=kind,
-        state="failed",
-        message=sentence,
-        exit_code_of_run=EXIT_FAILED,
-        attempt=attempt,
-        restarts=restarts,
-        time_s=time_s,
-        **where,  # type: ignore[arg-type]
+        kind=kind, state="failed", message=sentence, exit_code_of_run=EXIT_FAILED, **fields
     )
+
+
+# Sentences.
 
 
 def place(end: RankEnd) -> str:
@@ -322,71 +319,33 @@ def at_step(end: RankEnd) -> str:
     return "" if end.step is None else f" after step {end.step}"
 
 
-def _is_stopped(failures: Sequence[RankEnd], notice: Notice) -> bool:
-    """Return True where some ranks stopped, and no other failed by itself."""
-    stops = [end for end in failures if is_stop(end, notice)]
-    return bool(stops) and all(is_victim(end) for end in failures if end not in stops)
-
-
-def _early_leaver(ends: Sequence[RankEnd]) -> RankEnd | None:
-    """Return the first of the ranks that left with 0 before others could do without them."""
-    leavers = [end for end in ends if end.left_early and not end.stopped]
-    return min(leavers, key=lambda end: end.time_s, default=None)
-
-
-def _teardown_remark(ends: Sequence[RankEnd]) -> str | None:
-    """Return what happened to ranks after their workload had ended well."""
-    hung = sorted(end.rank for end in ends if end.teardown == "SIGKILL")
-    crashed = [end for end in ends if end.teardown not in {None, "SIGKILL"}]
-    remarks = []
-    if hung:
-        remarks.append(f"{listed(hung)} hung at the end, after the work was done")
-    if crashed:
-        who = listed(sorted(end.rank for end in crashed))
-        remarks.append(f"{who} crashed at the end ({crashed[0].teardown}), after the work was done")
-    return ", and ".join(remarks) or None
-
-
-def is_out_of_memory(end: RankEnd) -> bool:
-    """Return True where a rank ended for a lack of memory, on the host or on the GPU."""
-    return end.out_of_memory or _looks_out_of_memory(end)
-
-
-def _kind(end: RankEnd) -> Kind:
-    if is_out_of_memory(end):
-        return "out_of_memory"
-    if end.signal is not None:
-        return "signal"
-    return "exit" if end.exception is None else "exception"
-
-
-def _looks_out_of_memory(end: RankEnd) -> bool:
-    return end.exception is not None and tells_of_shortage(end.exception, end.message or "")
-
-
-def _sentence(first: RankEnd, early: Sequence[int]) -> str:
-    what = f"{place(first)} failed first{at_step(first)}: {_cause(first)}"
-    if early and is_victim(first):
-        what += (
-            f"; {listed(early)} had already ended well, so the ranks do not take part in the same "
-            "collectives"
-        )
-    return what
-
-
 def _cause(end: RankEnd) -> str:
+    if is_out_of_memory(end):
+        return f"out of memory: {_shortage(end)}" + (f"; {end.advice}" if end.advice else "")
     if end.signal == "SIGKILL":
-        return _sigkill(end)
+        return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
     if end.signal is not None:
         return f"killed by {end.signal}"
     if end.exception is not None:
-        return _shortage(end) if is_out_of_memory(end) else _exception(end)
+        return _exception(end)
     if end.exit_code == 0:
         return "left with exit code 0 before its workload was done (os._exit?)"
     if end.exit_code == EXIT_STOPPED:
-        return f"left with exit code {EXIT_STOPPED}, to stop, without having been asked to"
-    said = f": {_one_line(end.message)}" if end.message else ""
+        said = ", to stop, without having been asked to"
+    else:
+        said = f": {_one_line(end.message)}" if end.message else ""
     return f"left with exit code {end.exit_code}{said}"
+
+
+def _shortage(end: RankEnd) -> str:
+    if end.out_of_memory:
+        return end.message or "killed by the kernel"
+    found = parse_shortage(end.message or "")
+    if found is None:
+        return _exception(end)
+    if found.gpu is None and found.free_bytes is None:
+        found = msgspec.structs.replace(found, free_bytes=end.free_bytes)
+    return shortage_sentence(found)
 
 
 def _exception(end: RankEnd) -> str:
@@ -412,30 +371,3 @@ def _without_frames(message: str) -> str:
         return message
     where = before.rstrip().removesuffix("Original").rstrip().rstrip(".:")
     return f"{where}: {raised[-1]}" if where else raised[-1]
-
-
-def _shortage(end: RankEnd) -> str:
-    found = parse_shortage(end.message or "")
-    if found is not None and found.gpu is None and found.free_bytes is None:
-        found = msgspec.structs.replace(found, free_bytes=end.free_bytes)
-    what = _exception(end) if found is None else shortage_sentence(found)
-    return f"out of memory: {what}{_advice(end)}"
-
-
-def _advice(end: RankEnd) -> str:
-    return f"; {end.advice}" if end.advice else ""
-
-
-def _sigkill(end: RankEnd) -> str:
-    if end.out_of_memory:
-        return f"out of memory: {end.message or 'killed by the kernel'}{_advice(end)}"
-    return "killed by SIGKILL, not by hpcdist (by hand, or by the kernel for lack of memory)"
-
-
-def _others(victims: Sequence[int], also_failed: Sequence[int]) -> str:
-    text = ""
-    if also_failed:
-        text += f"; {listed(also_failed)} failed too, later"
-    if victims:
-        text += f"; {listed(victims)} ended because of it"
-    return text
