@@ -51,8 +51,13 @@ class Agent:
     def run_to_end(self) -> None:
         """Take part in the run until it has a verdict, and leave no process behind."""
         try:
-            if not self._is_over() and not self._is_in_vain():
-                self.verdict = self._take_part()
+            if self._may_begin():
+                adopt_orphans()
+                os.environ.update(self._node.environment(os.environ))
+                self._member = Member(
+                    self._run, self._node, self._attempts, begin_s=self._begin_s, log=self._log
+                )
+                self.verdict = self._member.take_part()
         except CannotLaunchError as error:
             self.verdict = self._own_verdict("launch", str(error))
         except Exception as error:  # noqa: BLE001 - a run must not end without a verdict
@@ -61,7 +66,7 @@ class Agent:
         finally:
             kill_descendants()
             if self._member is not None:
-                self._member.end_usage()
+                self._member.usage.end()
         # Last of all: whoever sees a verdict may count on it that the ranks are gone.
         if self.verdict is not None and self._attempts.has_a_say():
             self.verdict = lives.conclude(
@@ -74,32 +79,19 @@ class Agent:
                 begin_attempt=None if self._attempts.has_begun else self._attempts.claim,
             )
 
-    def _is_over(self) -> bool:
-        """The run has a verdict, of an agent that could not join or from before a restart of the
-        job; or was cancelled in the meantime."""
+    def _may_begin(self) -> bool:
+        """Return False where the run is over: it has a verdict, of an agent that could not join or
+        from before a restart of the job; was cancelled in the meantime; or came no further when the
+        job was started before."""
         if self._run.verdict_file.exists():
-            return True
-        if not self._run.cancel_file.exists():
             return False
-        self.verdict = failure.cancelled("SIGTERM", time_s=time.time())
-        return True
-
-    def _is_in_vain(self) -> bool:
-        """The job was started before without coming further, and must not be again."""
-        if self._requeuer is None:
-            return False
-        lives.note_lost_attempt(self._run, life=self._requeuer.life())
-        if self._node.place.node_rank == 0:
-            self.verdict = lives.stalled_at_begin(self._run, self._job)
-        return self.verdict is not None
-
-    def _take_part(self) -> Verdict | None:
-        adopt_orphans()
-        os.environ.update(self._node.environment(os.environ))
-        self._member = Member(
-            self._run, self._node, self._attempts, begin_s=self._begin_s, log=self._log
-        )
-        return self._member.take_part()
+        if self._run.cancel_file.exists():
+            self.verdict = failure.cancelled("SIGTERM", time_s=time.time())
+        elif self._requeuer is not None:
+            lives.note_lost_attempt(self._run, life=self._requeuer.life())
+            if self._node.place.node_rank == 0:
+                self.verdict = lives.verdict_if_stalled(self._run, self._job)
+        return self.verdict is None
 
     def _pause(self, seconds: float) -> bool:
         """Wait, or until SIGTERM comes; True where it does."""

@@ -123,10 +123,7 @@ def _order(run: Run, node: OwnNode) -> RankOrder:
         raise JobError(str(error), hint="name a wider range with launch.port_range") from None
     (order,) = rank_orders(
         run,
-        node.job,
-        node.plan,
-        node.place,
-        num_threads=node.num_threads(),
+        node,
         interface=node.plan.interface,
         gpus=node.plan_of_node.gpus or [],
         meeting=Meeting(

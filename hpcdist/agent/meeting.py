@@ -9,6 +9,7 @@ is closed, since any user of a host can connect to its ports.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hmac
 import ipaddress
 import secrets
@@ -100,11 +101,9 @@ class HostedMeeting:
 
     def send(self, node: int, message: ToAgent) -> None:
         """Send to a node's agent; where it is gone, `on_lost` is told."""
-        channel = self._channels.get(node)
-        if channel is None:
-            return
         try:
-            channel.send(message)
+            if (channel := self._channels.get(node)) is not None:
+                channel.send(message)
         except ChannelClosedError as error:
             self._lose(node, str(error))
 
@@ -115,24 +114,24 @@ class HostedMeeting:
 
     def _welcome(self, stranger: Channel[Hello]) -> None:
         self._selector.unregister(stranger)
-        try:
+        node = None
+        with contextlib.suppress(ChannelClosedError, UnicodeEncodeError):
             hello = next(iter(stranger.receive()), None)
             if hello is None or not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-                stranger.close()
-                return
-            if hello.version != __version__:
+                pass  # no agent of this run
+            elif hello.version != __version__:
                 stranger.send(Refusal(version=__version__))
-                stranger.close()
-                return
-            stranger.send(Welcome(time_s=time.time()))
-        except (ChannelClosedError, UnicodeEncodeError):
+            else:
+                stranger.send(Welcome(time_s=time.time()))
+                node = hello.node
+        if node is None:
             stranger.close()
             return
-        node = hello.node
         channel = stranger.expect(TO_COORDINATOR)
         self._close(node)  # it would not come again if its former connection were of use
         self._channels[node] = channel
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._receive(node, channel))
+        receive = functools.partial(self._receive, node, channel)
+        self._selector.register(channel, selectors.EVENT_READ, receive)
 
     def _receive(self, node: int, channel: Channel[ToCoordinator]) -> None:
         if self._channels.get(node) is not channel:
@@ -170,10 +169,11 @@ class Leader:
         finish: Callable[[Verdict], None],
     ) -> None:
         """`orders` takes what the coordinator wants of node 0's own agent."""
+        self.messages: deque[ToCoordinator] = deque()
+        """Those of node 0's own agent, delivered one by one: handlers must not nest."""
         self._run = run
         self._node = node
         self._orders = orders
-        self._messages: deque[ToCoordinator] = deque()  # of node 0's own agent
         self._meeting: HostedMeeting | None = None
         launch = node.job.launch
         self.coordinator = Coordinator(
@@ -206,61 +206,11 @@ class Leader:
             on_lost=self.coordinator.on_lost,
         )
 
-    def tell(self, message: ToCoordinator) -> None:
-        """Have a message of node 0's own agent delivered later: handlers must not nest."""
-        self._messages.append(message)
-
-    def has_messages(self) -> bool:
-        """Return True where a message has not been delivered."""
-        return bool(self._messages)
-
-    def deliver_next(self) -> bool:
-        """Give the coordinator the oldest message; returns whether there was one."""
-        if self._messages:
-            self.coordinator.on_message(0, self._messages.popleft())
-            return True
-        return False
-
     def _send(self, node: int, message: ToAgent) -> None:
         if node == 0:
             self._orders.append(message)
         elif self._meeting is not None:
             self._meeting.send(node, message)
-
-
-class Follower:
-    """The coordinator as the other agents have it: at the end of a connection."""
-
-    def __init__(
-        self,
-        channel: Channel[ToAgent],
-        orders: deque[ToAgent],
-        *,
-        on_lost: Callable[[str], None],
-    ) -> None:
-        """`orders` takes what the coordinator wants of this agent; `on_lost` is told why the
-        leader is lost."""
-        self._channel = channel
-        self._orders = orders
-        self._on_lost = on_lost
-
-    def fileno(self) -> int:
-        """For select."""
-        return self._channel.fileno()
-
-    def tell(self, message: ToCoordinator) -> None:
-        """Send a message to the coordinator."""
-        try:
-            self._channel.send(message)
-        except ChannelClosedError as error:
-            self._on_lost(str(error))
-
-    def receive(self) -> None:
-        """Take the orders that have come."""
-        try:
-            self._orders.extend(self._channel.receive())
-        except ChannelClosedError as error:
-            self._on_lost(str(error))
 
 
 class Joined(NamedTuple):
@@ -295,21 +245,14 @@ def join_meeting(
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not give_up():
-        if (place := _read_place(run)) is not None:
+        with contextlib.suppress(msgspec.ValidationError):  # it is not there yet, or is damaged
+            place = msgspec.convert(files.read_json(run.meeting_file), MeetingPlace)
             for address in usable_addresses(place):
                 joined = _try_to_join(place, address, node_rank=node_rank, source=source)
                 if joined is not None:
                     return joined
         time.sleep(_POLL_S)
     return None
-
-
-def _read_place(run: Run) -> MeetingPlace | None:
-    """Return None where the file is not there yet, or is damaged."""
-    try:
-        return msgspec.convert(files.read_json(run.meeting_file), MeetingPlace)
-    except msgspec.ValidationError:
-        return None
 
 
 def usable_addresses(place: MeetingPlace) -> list[str]:

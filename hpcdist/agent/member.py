@@ -11,21 +11,28 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from hpcdist.agent import messages
 from hpcdist.agent.agreement import NodeFacts
 from hpcdist.agent.local_ranks import LocalRanks
-from hpcdist.agent.meeting import CannotJoinError, Follower, Leader, join_meeting
-from hpcdist.agent.messages import Cancelled, LimitReached, ToAgent, ToCoordinator, Warned
+from hpcdist.agent.meeting import CannotJoinError, Leader, join_meeting
+from hpcdist.agent.messages import (
+    Cancelled,
+    Channel,
+    ChannelClosedError,
+    LimitReached,
+    ToAgent,
+    ToCoordinator,
+    Warned,
+)
 from hpcdist.agent.node import (
     AgentFile,
     CannotLaunchError,
     Meeting,
     OwnNode,
-    RankOrder,
     rank_orders,
 )
 from hpcdist.agent.notices import Notices
@@ -77,13 +84,14 @@ class Member:
         )
         self._claims: list[socket.socket] = []  # hold the node's GPUs while this lives
         self._orders: deque[ToAgent] = deque()
-        self._link: Leader | Follower | None = None
+        self._leader: Leader | None = None  # on node 0
+        self._channel: Channel[ToAgent] | None = None  # to node 0, on the others
         self._early_warning: Warned | None = None
         self._is_closing = False
         self._verdict: Verdict | None = None
         self._turned_at = time.monotonic()
         self._tick_at = self._turned_at + _TICK_S
-        self._usage = UsageSampler(
+        self.usage = UsageSampler(
             run,
             node=node.place.node_rank,
             host=node.place.host,
@@ -109,10 +117,6 @@ class Member:
             self._turn()
         return self._verdict
 
-    def end_usage(self) -> None:
-        """Have what the ranks used written to its end; none of them is left."""
-        self._usage.end()
-
     # How it becomes one of the run's agents.
 
     def _announce(self, **changes: object) -> None:
@@ -121,7 +125,7 @@ class Member:
         files.write_json(path, msgspec.to_builtins(self._file))
 
     def _lead(self) -> None:
-        leader = Leader(
+        self._leader = Leader(
             self._run,
             self._node,
             self._attempts,
@@ -129,12 +133,11 @@ class Member:
             open_store=self._open_store,
             finish=self._finish,
         )
-        self._link = leader
         addresses = self._node.own_addresses()
         self._announce(offers=addresses)
         if self._node.num_nodes > 1:
             try:
-                leader.host_meeting(addresses, self._selector)
+                self._leader.host_meeting(addresses, self._selector)
             except NoFreePortError as error:
                 raise self._node.cannot_launch(str(error)) from None
         self._tell_facts(master_addr=addresses[0], own_address=addresses[0])
@@ -154,9 +157,8 @@ class Member:
         if joined is not None:
             self._node.require_interface()
             self._ranks.clock_offset_s = joined.clock_offset_s
-            follower = Follower(joined.channel, self._orders, on_lost=self._on_leader_lost)
-            self._link = follower
-            self._selector.register(follower, selectors.EVENT_READ, follower.receive)
+            self._channel = joined.channel
+            self._selector.register(self._channel, selectors.EVENT_READ, self._take_orders)
             self._tell_facts(master_addr=joined.address, own_address=joined.source)
             if self._early_warning is not None:
                 self._tell(self._early_warning)
@@ -164,6 +166,11 @@ class Member:
             raise CannotLaunchError(
                 f"{self._node.name} could not reach the agent of node 0 within {timeout_s:g} s"
             )
+
+    def _is_over_while_joining(self) -> bool:
+        if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
+            self._heed(self.notices.read_signals())
+        return self._is_over()
 
     def _use_address(self, *, master_addr: str, own_address: str) -> None:
         interface = self._node.plan.interface or interface_of(own_address)
@@ -183,110 +190,108 @@ class Member:
         )
         self._tell(messages.Join(facts=facts))
 
-    def _is_over(self) -> bool:
-        """The run has a verdict, of an agent that could not join; or it was cancelled."""
-        if self._run.verdict_file.exists():
-            self._is_closing = True
-        elif self._run.cancel_file.exists():
-            self._heed(Cancelled(signal="SIGTERM"))
-        return self._is_closing
-
-    def _is_over_while_joining(self) -> bool:
-        if any(key.fileobj is self.notices for key, _ in self._selector.select(0)):
-            self._heed_signals()
-        return self._is_over()
-
     # The loop.
 
     def _turn(self) -> None:
         ready = {key.fileobj: key.data for key, _ in self._selector.select(self._timeout_s())}
-        leader = self._link if isinstance(self._link, Leader) else None
+        coordinator = self._leader.coordinator if self._leader is not None else None
         now = time.monotonic()
-        if leader is not None:
+        if coordinator is not None:
             # Before what others said meanwhile is heard.
             if now - self._turned_at > STANDSTILL_S:
-                leader.coordinator.on_standstill()
-            self._read_notes(leader)
+                coordinator.on_standstill()
+            for note in self._notes.new():
+                sentence = f"no agent could be started there: {note.said}"
+                coordinator.on_unreachable(note.node, note.host, sentence)
         self._turned_at = now
         # Signals first: what the ranks' ends mean depends on whether a kill came before them.
         if self.notices in ready:
             del ready[self.notices]
-            self._heed_signals()
+            self._heed(self.notices.read_signals())
         self._deliver()
         for callback in ready.values():
             callback()
         self._ranks.on_time()
         if time.monotonic() >= self._tick_at:
             self._tick_at = time.monotonic() + _TICK_S
-            self._tick(leader)
-        if leader is not None:
-            leader.coordinator.on_time()
+            if not self._is_over():
+                if coordinator is not None and (notice := self.notices.read_clock()) is not None:
+                    self._heed([notice])
+                self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
+        if coordinator is not None:
+            coordinator.on_time()
         self._deliver()
 
     def _timeout_s(self) -> float:
         deadlines = [self._tick_at, self._ranks.next_deadline()]
-        if isinstance(self._link, Leader):
-            if self._link.has_messages():
+        if self._leader is not None:
+            if self._leader.messages:
                 return 0.0
-            due = self._link.coordinator.deadline
+            due = self._leader.coordinator.deadline
             deadlines += [] if due is None else [due]
         return 0.0 if self._orders else max(0.0, min(deadlines) - time.monotonic())
+
+    def _is_over(self) -> bool:
+        """The run has a verdict, of an agent that could not join; or it was cancelled."""
+        if self._run.verdict_file.exists():
+            self._is_closing = True
+        elif self._run.cancel_file.exists():
+            self._heed([Cancelled(signal="SIGTERM")])
+        return self._is_closing
+
+    def _heed(self, notices: Sequence[Warned | Cancelled | LimitReached]) -> None:
+        """The job will be ended; a warning is told later where the coordinator is not known yet."""
+        for notice in notices:
+            if self._leader is not None or self._channel is not None:
+                self._tell(notice)
+            elif isinstance(notice, Warned):
+                self._early_warning = notice
+            elif isinstance(notice, Cancelled):
+                self._is_closing = True
+                self._verdict = failure.cancelled(
+                    notice.signal, attempt=self._attempts.number, time_s=time.time()
+                )
+
+    # Talking to the coordinator, and obeying it.
+
+    def _tell(self, message: ToCoordinator) -> None:
+        if self._leader is not None:
+            self._leader.messages.append(message)
+            return
+        assert self._channel is not None
+        try:
+            self._channel.send(message)
+        except ChannelClosedError as error:
+            self._on_leader_lost(str(error))
+
+    def _take_orders(self) -> None:
+        assert self._channel is not None
+        try:
+            self._orders.extend(self._channel.receive())
+        except ChannelClosedError as error:
+            self._on_leader_lost(str(error))
 
     def _deliver(self) -> None:
         """Carry out what was said, until nothing follows from it any more."""
         while True:
             if self._orders:
                 self._obey(self._orders.popleft())
-            elif not isinstance(self._link, Leader) or not self._link.deliver_next():
+            elif self._leader is not None and self._leader.messages:
+                self._leader.coordinator.on_message(0, self._leader.messages.popleft())
+            else:
                 return
-
-    def _tick(self, leader: Leader | None) -> None:
-        if self._is_over():
-            return
-        if leader is not None and (notice := self.notices.read_clock()) is not None:
-            self._heed(notice)
-        self._ranks.look(enforces_limits=self._node.plan.enforces_limits)
-
-    def _heed_signals(self) -> None:
-        for notice in self.notices.read_signals():
-            self._heed(notice)
-
-    def _read_notes(self, leader: Leader) -> None:
-        """Tell of hosts on which no agent could be started."""
-        for note in self._notes.new():
-            sentence = f"no agent could be started there: {note.said}"
-            leader.coordinator.on_unreachable(note.node, note.host, sentence)
-
-    def _heed(self, notice: Warned | Cancelled | LimitReached) -> None:
-        """The job will be ended; a warning is told later where the coordinator is not known yet."""
-        if self._link is not None:
-            self._tell(notice)
-        elif isinstance(notice, Warned):
-            self._early_warning = notice
-        elif isinstance(notice, Cancelled):
-            self._is_closing = True
-            self._verdict = failure.cancelled(
-                notice.signal, attempt=self._attempts.number, time_s=time.time()
-            )
-
-    # Talking to the coordinator, and obeying it.
-
-    def _tell(self, message: ToCoordinator) -> None:
-        assert self._link is not None
-        self._link.tell(message)
 
     def _on_leader_lost(self, reason: str) -> None:
         """Without the leader nobody would end the ranks, or say why the run ended."""
-        if self._is_closing:
-            return
-        self._is_closing = True
-        self._verdict = failure.without_rank(
-            "agent_lost",
-            f"the agent of node 0 was lost: {reason}",
-            time_s=time.time(),
-            attempt=self._attempts.number,
-            node=0,
-        )
+        if not self._is_closing:
+            self._is_closing = True
+            self._verdict = failure.without_rank(
+                "agent_lost",
+                f"the agent of node 0 was lost: {reason}",
+                time_s=time.time(),
+                attempt=self._attempts.number,
+                node=0,
+            )
 
     def _finish(self, verdict: Verdict) -> None:
         self._verdict = verdict
@@ -313,31 +318,25 @@ class Member:
             meeting = msgspec.structs.replace(meeting, master_addr=own)
         orders = rank_orders(
             self._run,
-            self._node.job,
-            self._node.plan,
-            self._node.place,
-            num_threads=self._node.num_threads(),
+            self._node,
             interface=self._file.interface,
             gpus=self._file.gpus,
             meeting=meeting,
         )
         self._ranks.start(orders)
-        self._usage.begin(meeting.attempt, self._share(orders))
-
-    def _share(self, orders: list[RankOrder]) -> NodeShare:
-        cpus = sorted({cpu for order in orders for cpu in order.cpus})
         num_cpus = orders[0].num_cpus
-        return NodeShare(
+        share = NodeShare(
             ranks=self._ranks.living,
-            cpus=cpus or None,
+            cpus=sorted({cpu for order in orders for cpu in order.cpus}) or None,
             num_cpus=min(num_cpus, cpu_quota() or num_cpus),
             gpus=self._file.gpus,
         )
+        self.usage.begin(meeting.attempt, share)
 
     def _open_store(self) -> None:
         bind_to = self._node.plan_of_node.address or ""
         self._ranks.open_store(bind_to, self._file.master_addr, self._node.job.launch.port_range)
 
     def _on_store(self, port: int | None, error: str | None) -> None:
-        assert isinstance(self._link, Leader)
-        self._link.coordinator.on_store(port, error)
+        assert self._leader is not None
+        self._leader.coordinator.on_store(port, error)

@@ -86,8 +86,21 @@ class OwnNode:
         )
 
     def environment(self, before: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables to add to those `before`, as `node_environment` does."""
-        return node_environment(self.plan, self.place.node_rank, self.num_threads(), before)
+        """Return variables that must stand before torch is imported: libraries read them as they
+        load.
+
+        What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan
+        chose GPUs.
+        """
+        wanted = {"OMP_NUM_THREADS": str(self.num_threads()), **self.plan.environment}
+        if self.plan.device != "cpu":
+            # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA
+            # in the forkserver, and CUDA cannot be used in what is forked from there.
+            wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        variables = {name: value for name, value in wanted.items() if name not in before}
+        if self.plan_of_node.gpus is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(self.plan_of_node.gpus)
+        return variables
 
     def claim_gpus(self) -> list[socket.socket]:
         """Take the GPUs that the plan chose, while the result lives. Raises CannotLaunchError."""
@@ -181,11 +194,8 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_orders(
     run: Run,
-    job: JobSpec,
-    plan: LaunchPlan,
-    node: JobPlace,
+    node: OwnNode,
     *,
-    num_threads: int,
     interface: str | None,
     gpus: Sequence[str] = (),
     meeting: Meeting,
@@ -194,58 +204,54 @@ def rank_orders(
 
     `gpus` are the UUIDs of theirs, equally many each.
     """
-    num_ranks = job.ranks_per_node
-    num_nodes = len(plan.nodes)
+    cpus = usable_cpus()
+    cpus_of_job = node.place.cpus
+    num_ranks = node.job.ranks_per_node
     num_gpus = len(gpus) // num_ranks
-    shares = plan.nodes[node.node_rank].rank_cpus or _shares(
-        usable_cpus(), num_ranks, job.cpus_per_rank, node.cpus
-    )
+    if node.plan_of_node.rank_cpus:
+        shares = node.plan_of_node.rank_cpus
+    elif cpus_of_job is not None and cpus_of_job < len(cpus):
+        # The job is not bound to its own: where a site lets one of 4 CPUs roam over all 64, ranks
+        # of every job would choose the same 4.
+        shares = [[] for _ in range(num_ranks)]
+    else:
+        shares = share_cpus(cpus, num_ranks, per_share=node.job.cpus_per_rank)
     bound_to = {cpu for share in shares for cpu in share}
     orders = []
     for local_rank in range(num_ranks):
         place = RankPlace(
-            rank=node.node_rank * num_ranks + local_rank,
+            rank=node.place.node_rank * num_ranks + local_rank,
             local_rank=local_rank,
-            world_size=num_nodes * num_ranks,
+            world_size=node.num_nodes * num_ranks,
             local_world_size=num_ranks,
-            node_rank=node.node_rank,
-            num_nodes=num_nodes,
-            host=node.host,
+            node_rank=node.place.node_rank,
+            num_nodes=node.num_nodes,
+            host=node.place.host,
             device=f"cuda:{local_rank * (num_gpus or 1)}" if meeting.device == "cuda" else "cpu",
             num_gpus=num_gpus,
             backend=meeting.backend,
             attempt=meeting.attempt,
             restart_count=meeting.restart_count,
             cpus=tuple(shares[local_rank]),
-            num_cpus=len(bound_to) or node.cpus or len(usable_cpus()),
-            num_threads=num_threads,
+            num_cpus=len(bound_to) or cpus_of_job or len(cpus),
+            num_threads=node.num_threads(),
         )
         environment = rank_environment(
             place,
             meeting,
             run_id=run.id,
-            max_restarts=job.launch.max_restarts,
+            max_restarts=node.job.launch.max_restarts,
             interface=interface,
         )
-        gpu = gpus[local_rank * num_gpus] if gpus else None
         orders.append(
             RankOrder(
-                **place.place_fields(), run_path=str(run.path), gpu=gpu, environment=environment
+                **place.place_fields(),
+                run_path=str(run.path),
+                gpu=gpus[local_rank * num_gpus] if gpus else None,
+                environment=environment,
             )
         )
     return orders
-
-
-def _shares(
-    cpus: list[int], num_ranks: int, cpus_per_rank: int | None, cpus_of_job: int | None
-) -> list[list[int]]:
-    """Return the CPUs of each rank; none where the job is not bound to its own.
-
-    Where a site lets a job of 4 CPUs roam over all 64, ranks of every job would choose the same 4.
-    """
-    if cpus_of_job is not None and cpus_of_job < len(cpus):
-        return [[] for _ in range(num_ranks)]
-    return share_cpus(cpus, num_ranks, per_share=cpus_per_rank)
 
 
 def rank_environment(
@@ -278,24 +284,4 @@ def rank_environment(
     }
     if interface is not None:
         variables |= {name: os.environ.get(name, interface) for name in _INTERFACE_VARIABLES}
-    return variables
-
-
-def node_environment(
-    plan: LaunchPlan, node_rank: int, num_threads: int, before: Mapping[str, str]
-) -> dict[str, str]:
-    """Return variables that must stand before torch is imported: libraries read them as they load.
-
-    What the user has set (`before`) stays. CUDA_VISIBLE_DEVICES is set only where the plan chose
-    GPUs.
-    """
-    wanted = {"OMP_NUM_THREADS": str(num_threads), **plan.environment}
-    if plan.device != "cpu":
-        # Otherwise a module that asks torch.cuda.is_available() as it is preloaded starts CUDA in
-        # the forkserver, and CUDA cannot be used in what is forked from there.
-        wanted.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    variables = {name: value for name, value in wanted.items() if name not in before}
-    gpus = plan.nodes[node_rank].gpus
-    if gpus is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return variables

@@ -52,19 +52,16 @@ class Notices:
         return self._reading
 
     def read_signals(self) -> list[Warned | Cancelled]:
-        """Return what the signals mean that have come."""
-        notices = [self.of_signal(number) for number in os.read(self._reading, 4096)]
-        return [notice for notice in notices if notice is not None]
-
-    def of_signal(self, number: int) -> Warned | Cancelled | None:
-        """Return what a signal to this agent, or to what started it, means."""
-        name = signal.Signals(number).name
-        self._log(f"received {name}")
-        if number in self._warning_signals and not self._run.cancel_file.exists():
-            return Warned(signal=name)
-        if number in {*CANCEL_SIGNALS, *self._warning_signals}:
-            return Cancelled(signal=name)
-        return None
+        """Return what the signals mean that have come to this agent, or to what started it."""
+        notices: list[Warned | Cancelled] = []
+        for number in os.read(self._reading, 4096):
+            name = signal.Signals(number).name
+            self._log(f"received {name}")
+            if number in self._warning_signals and not self._run.cancel_file.exists():
+                notices.append(Warned(signal=name))
+            elif number in {*CANCEL_SIGNALS, *self._warning_signals}:
+                notices.append(Cancelled(signal=name))
+        return notices
 
     def read_clock(self) -> Warned | LimitReached | None:
         """Return what the time that has passed means; it warns once."""

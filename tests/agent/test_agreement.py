@@ -9,7 +9,7 @@ import pytest
 
 from hpcdist.agent.agreement import DisagreementError, NodeFacts, RankCheck, RankChecks, agree
 from hpcdist.agent.meeting import CannotJoinError, MeetingPlace, usable_addresses
-from hpcdist.agent.node import Meeting, find_device, rank_orders
+from hpcdist.agent.node import Meeting, OwnNode, find_device, rank_orders
 from hpcdist.job.spec import Launch
 from hpcdist.machine.network import (
     NoSuchInterfaceError,
@@ -85,10 +85,11 @@ def test_a_rank_that_drives_several_gpus_gets_those_asked_for_or_what_there_is(m
 def orders_of(ranks, device, *, cpus=None, cpus_of_job=None, **options):
     return rank_orders(
         Run(Path("x")),
-        SimpleNamespace(ranks_per_node=ranks, cpus_per_rank=None, launch=Launch()),
-        LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
-        JobPlace(node_rank=0, host="h", cpus=cpus_of_job),
-        num_threads=1,
+        OwnNode(
+            SimpleNamespace(ranks_per_node=ranks, cpus_per_rank=None, launch=Launch()),
+            LaunchPlan(nodes=[NodePlan(rank_cpus=cpus)], device=device, backend="auto"),
+            JobPlace(node_rank=0, host="h", cpus=cpus_of_job),
+        ),
         interface=None,
         meeting=Meeting(
             attempt=0,

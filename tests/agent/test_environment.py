@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from rank_places import environment_of, place
 
-from hpcdist.agent.node import node_environment
+from hpcdist.agent.node import OwnNode
+from hpcdist.job.spec import TrainJob
 from hpcdist.runs.spec import LaunchPlan, NodePlan
+from hpcdist.schedulers.base import JobPlace
 
 TELL = """
 import json, os
@@ -136,5 +138,6 @@ def test_a_network_interface_that_the_user_has_set_stays(monkeypatch):
 )
 def test_asking_for_cuda_starts_no_cuda_before_the_fork(device, before, expected):
     plan = LaunchPlan(nodes=[NodePlan()], device=device, backend="gloo")
-    variables = node_environment(plan, 0, 1, before)
+    node = OwnNode(TrainJob(name="job"), plan, JobPlace(node_rank=0, host="h"))
+    variables = node.environment(before)
     assert variables.get("PYTORCH_NVML_BASED_CUDA_CHECK") == expected

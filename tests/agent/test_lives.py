@@ -185,21 +185,21 @@ def test_a_life_that_gets_further_begins_the_count_anew(run):
     assert live(run, TRAINING, 1)
     assert live(run, TRAINING, 2, steps=[50])
     assert live(run, TRAINING, 3)
-    assert lives.stalled_at_begin(run, TRAINING) is None
+    assert lives.verdict_if_stalled(run, TRAINING) is None
 
 
 def test_a_job_that_its_scheduler_starts_again_in_vain_does_not_begin(run):
     """No verdict of ours is left where the nodes went down."""
     for life in range(2):
-        assert lives.stalled_at_begin(run, TRAINING) is None
+        assert lives.verdict_if_stalled(run, TRAINING) is None
         lives.begin_attempt(run, TRAINING, life=life)
-    assert lives.stalled_at_begin(run, TRAINING).kind == "no_progress"
+    assert lives.verdict_if_stalled(run, TRAINING).kind == "no_progress"
 
 
 def test_restarts_within_a_life_are_no_lives(run):
     for _ in range(5):
         lives.begin_attempt(run, TRAINING, life=0)
-    assert lives.stalled_at_begin(run, TRAINING) is None
+    assert lives.verdict_if_stalled(run, TRAINING) is None
 
 
 def test_a_script_gets_further_where_it_stops_in_good_order_or_records_steps(run):
@@ -224,7 +224,7 @@ def test_a_script_of_which_nothing_is_known_is_started_ten_times(run):
     killed = msgspec.structs.replace(STOPPED, exit_code=None)
     for life in range(9):
         assert live(run, SCRIPT, life, verdict=killed)
-        assert lives.stalled_at_begin(run, SCRIPT) is None
+        assert lives.verdict_if_stalled(run, SCRIPT) is None
     assert not live(run, SCRIPT, 9, verdict=killed)
     verdict = run.read_verdict()
     assert (verdict.kind, verdict.step) == ("no_progress", None)

@@ -13,15 +13,16 @@ generous number of lives alone.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from hpcdist.agent.outcome import failure
 from hpcdist.base import files
-from hpcdist.base.errors import EXIT_FAILED, EXIT_STOPPED, SchedulerError
+from hpcdist.base.errors import EXIT_STOPPED, SchedulerError
 from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
@@ -116,8 +117,14 @@ def beginnings(run: Run) -> dict[int, Beginning]:
 def progress(run: Run, job: JobSpec) -> int:
     """Return how far the run has come, as a number."""
     if isinstance(job, OwnCodeJob):
-        stops = sum(_stopped_well(run.read_attempt_verdict(a)) for a in run.attempts())
-        return _last_recorded_step(run) + stops
+        step = stops = 0
+        for attempt in run.attempts():
+            stops += _stopped_well(run.read_attempt_verdict(attempt))
+            with contextlib.suppress(OSError):  # a file that cannot be read counts as empty
+                for event in read_events(run.event_file(0, attempt)).events:
+                    found = event.get("step")
+                    step = max(step, found if isinstance(found, int) else 0)
+        return step + stops
     checkpoints = checkpoint_files.list_checkpoints(run.checkpoints_folder)
     return checkpoint_files.step_of(checkpoints[0]) if checkpoints else 0
 
@@ -133,17 +140,35 @@ def has_saved(run: Run, job: JobSpec) -> bool:
     return progress(run, job) > begun[first].progress
 
 
-def stalled_at_begin(run: Run, job: JobSpec) -> Verdict | None:
-    """Return the final verdict where another life would be in vain; None where it may begin."""
-    return _verdict_if_stalled(job, beginnings(run), progress(run, job), reason="")
+def verdict_if_stalled(run: Run, job: JobSpec, ended: Verdict | None = None) -> Verdict | None:
+    """Return the final verdict where another life would be in vain; None where it may begin.
 
-
-def stalled_at_end(run: Run, job: JobSpec, verdict: Verdict) -> Verdict | None:
-    """Return the final verdict at the end of a life, where another would be in vain."""
-    now = progress(run, job)
-    if isinstance(job, OwnCodeJob):
-        now += _stopped_well(verdict)
-    return _verdict_if_stalled(job, beginnings(run), now, reason=verdict.message)
+    `ended` is the verdict on the life that is at its end.
+    """
+    is_own_code = isinstance(job, OwnCodeJob)
+    now = progress(run, job) + (is_own_code and _stopped_well(ended))
+    begun = beginnings(run)
+    in_vain = lives_in_vain(begun, now)
+    if len(in_vain) < (_MOST_UNKNOWN if is_own_code and now == 0 else _MOST_STALLED):
+        return None
+    if is_own_code:
+        missing = "a newly recorded step or a stop with exit code 75"
+        advice = (
+            "Give it more time; have it record its steps, counted on from its own checkpoint "
+            "(record.start(first_step=...)), or leave with 75 when record.should_stop() says so"
+        )
+    else:
+        missing = f"a checkpoint newer than step {now}"
+        advice = "Give it more time, or save more often (checkpoint.every_steps)"
+    last = f" (the last: {ended.message})" if ended is not None else ""
+    return failure.without_rank(
+        "no_progress",
+        f"no progress in {len(in_vain)} starts in a row: those of {listed(in_vain, 'attempt')} "
+        f"ended without {missing}{last}; it is not started again. {advice}",
+        step=None if is_own_code else now,
+        attempt=max(begun),
+        time_s=time.time(),
+    )
 
 
 def lives_in_vain(begun: dict[int, Beginning], now: int) -> list[int]:
@@ -173,32 +198,27 @@ def note_lost_attempt(run: Run, *, life: int) -> None:
     """
     begun = beginnings(run)
     attempt = run.newest_attempt()
-    if attempt not in begun or begun[attempt].life >= life:
-        return
-    if run.read_attempt_verdict(attempt) is not None:
+    is_former = attempt in begun and begun[attempt].life < life
+    if not is_former or run.read_attempt_verdict(attempt) is not None:
         return
     agents = [
         found for path in run.agent_files() if isinstance(found := files.read_json(path), dict)
     ]
     where = agents[0] if len(agents) == 1 else {}
+    *others, last = [f"node {one.get('node')} (host {one.get('host')})" for one in agents] or [
+        "the job"
+    ]
+    who = f"the agents of {', '.join(others)} and {last}" if others else f"the agent of {last}"
     run.write_lost_attempt_verdict(
         failure.without_rank(
             "agent_lost",
-            f"{_name_agents(agents)} left no verdict before the job was started again: "
-            "lost with a node",
+            f"{who} left no verdict before the job was started again: lost with a node",
             time_s=time.time(),
             attempt=attempt,
             node=where.get("node"),
             host=where.get("host"),
         )
     )
-
-
-def _name_agents(agents: list[dict[str, Any]]) -> str:
-    places = [f"node {one.get('node')} (host {one.get('host')})" for one in agents]
-    if len(places) <= 1:
-        return f"the agent of {places[0] if places else 'the job'}"
-    return f"the agents of {', '.join(places[:-1])} and {places[-1]}"
 
 
 class Patience:
@@ -260,7 +280,12 @@ def conclude(
     `begin_attempt` takes an attempt number where the job ended before it had one. Of several agents
     that call this at the end of one life, one acts.
     """
-    if requeuer is None or not _may_go_on(verdict):
+    may_go_on = (
+        verdict.exit_code_of_run == EXIT_STOPPED
+        or verdict.kind in {"agent_lost", "preempted"}
+        or is_overdue(verdict)
+    )
+    if requeuer is None or not may_go_on:
         run.write_verdict(verdict)
         return verdict
     try:
@@ -277,7 +302,7 @@ def conclude(
     goes_on = job.launch.requeue or decision.sequel == "open"
     if decision.sequel == "final" or not goes_on or is_lost:
         run.write_verdict(explained)
-    elif (stalled := stalled_at_end(run, job, explained)) is not None:
+    elif (stalled := verdict_if_stalled(run, job, explained)) is not None:
         run.write_verdict(stalled)
         return stalled
     elif run.claim_end_of_life(requeuer.life()):
@@ -285,7 +310,9 @@ def conclude(
             explained = msgspec.structs.replace(explained, attempt=begin_attempt())
         run.write_attempt_verdict(explained)
         if decision.sequel == "requeue":
-            _requeue(run, explained, requeuer, patience, has_a_say)
+            error = _requeue(run, explained, requeuer, patience)
+            if error is not None and has_a_say():
+                run.write_verdict(_not_requeued(explained, error))
     return explained
 
 
@@ -302,43 +329,26 @@ def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -
 
 
 def _requeue(
-    run: Run,
-    verdict: Verdict,
-    requeuer: Scheduler,
-    patience: Patience,
-    has_a_say: Callable[[], bool],
-) -> None:
-    try:
-        _requeue_with_patience(run, verdict, requeuer, patience)
-    except (RequeueRefusedError, SchedulerError, OSError) as error:
-        if has_a_say():
-            run.write_verdict(_not_requeued(verdict, error))
-
-
-def _requeue_with_patience(
     run: Run, verdict: Verdict, requeuer: Scheduler, patience: Patience
-) -> None:
+) -> Exception | None:
+    """Return why the scheduler did not start the job again; None where it does."""
+
+    def requeue_unless_heard() -> None:
+        """Of a request that got no answer: a second one would be refused."""
+        sequel = requeuer.decide(verdict).sequel
+        if sequel == "requeue":
+            requeuer.requeue(run)
+        elif sequel == "final":
+            raise SchedulerError("the job is being ended")
+
     try:
-        requeuer.requeue(run)
-    except (SchedulerError, OSError):
-        patience.retry(lambda: _requeue_again(run, verdict, requeuer), at_once=False)
-
-
-def _requeue_again(run: Run, verdict: Verdict, requeuer: Scheduler) -> None:
-    """Requeue, unless a request that got no answer was heard: a second one would be refused."""
-    sequel = requeuer.decide(verdict).sequel
-    if sequel == "requeue":
-        requeuer.requeue(run)
-    elif sequel == "final":
-        raise SchedulerError("the job is being ended")
-
-
-def _may_go_on(verdict: Verdict) -> bool:
-    return (
-        verdict.exit_code_of_run == EXIT_STOPPED
-        or verdict.kind in {"agent_lost", "preempted"}
-        or is_overdue(verdict)
-    )
+        try:
+            requeuer.requeue(run)
+        except (SchedulerError, OSError):
+            patience.retry(requeue_unless_heard, at_once=False)
+    except (RequeueRefusedError, SchedulerError, OSError) as error:
+        return error
+    return None
 
 
 def _not_requeued(verdict: Verdict, error: Exception) -> Verdict:
@@ -346,55 +356,5 @@ def _not_requeued(verdict: Verdict, error: Exception) -> Verdict:
     return msgspec.structs.replace(verdict, message=message)
 
 
-def _verdict_if_stalled(
-    job: JobSpec, begun: dict[int, Beginning], now: int, *, reason: str
-) -> Verdict | None:
-    in_vain = lives_in_vain(begun, now)
-    shows_nothing = isinstance(job, OwnCodeJob) and now == 0
-    if len(in_vain) < (_MOST_UNKNOWN if shows_nothing else _MOST_STALLED):
-        return None
-    attempts = listed(in_vain, "attempt")
-    last = f" (the last: {reason})" if reason else ""
-    return Verdict(
-        kind="no_progress",
-        state="failed",
-        message=(
-            f"no progress in {len(in_vain)} starts in a row: those of {attempts} ended without "
-            f"{_missing(job, now)}{last}; it is not started again. {_advice(job)}"
-        ),
-        exit_code_of_run=EXIT_FAILED,
-        step=None if isinstance(job, OwnCodeJob) else now,
-        attempt=max(begun),
-        time_s=time.time(),
-    )
-
-
-def _missing(job: JobSpec, now: int) -> str:
-    if not isinstance(job, OwnCodeJob):
-        return f"a checkpoint newer than step {now}"
-    return "a newly recorded step or a stop with exit code 75"
-
-
-def _advice(job: JobSpec) -> str:
-    if not isinstance(job, OwnCodeJob):
-        return "Give it more time, or save more often (checkpoint.every_steps)"
-    return (
-        "Give it more time; have it record its steps, counted on from its own checkpoint "
-        "(record.start(first_step=...)), or leave with 75 when record.should_stop() says so"
-    )
-
-
 def _stopped_well(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.exit_code == EXIT_STOPPED
-
-
-def _last_recorded_step(run: Run) -> int:
-    """Return the last step of rank 0 in any attempt; files that cannot be read count as empty."""
-    steps = [0]
-    for attempt in run.attempts():
-        try:
-            events = read_events(run.event_file(0, attempt)).events
-        except OSError:
-            continue
-        steps += [step for event in events if isinstance(step := event.get("step"), int)]
-    return max(steps)
