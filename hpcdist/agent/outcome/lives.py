@@ -310,9 +310,7 @@ def conclude(
             explained = msgspec.structs.replace(explained, attempt=begin_attempt())
         run.write_attempt_verdict(explained)
         if decision.sequel == "requeue":
-            error = _requeue(run, explained, requeuer, patience)
-            if error is not None and has_a_say():
-                run.write_verdict(_not_requeued(explained, error))
+            _requeue(run, explained, requeuer, patience, has_a_say)
     return explained
 
 
@@ -329,10 +327,12 @@ def _end_undecided(run: Run, job: JobSpec, verdict: Verdict, error: Exception) -
 
 
 def _requeue(
-    run: Run, verdict: Verdict, requeuer: Scheduler, patience: Patience
-) -> Exception | None:
-    """Return why the scheduler did not start the job again; None where it does."""
-
+    run: Run,
+    verdict: Verdict,
+    requeuer: Scheduler,
+    patience: Patience,
+    has_a_say: Callable[[], bool],
+) -> None:
     def requeue_unless_heard() -> None:
         """Of a request that got no answer: a second one would be refused."""
         sequel = requeuer.decide(verdict).sequel
@@ -347,8 +347,8 @@ def _requeue(
         except (SchedulerError, OSError):
             patience.retry(requeue_unless_heard, at_once=False)
     except (RequeueRefusedError, SchedulerError, OSError) as error:
-        return error
-    return None
+        if has_a_say():
+            run.write_verdict(_not_requeued(verdict, error))
 
 
 def _not_requeued(verdict: Verdict, error: Exception) -> Verdict:
