@@ -10,11 +10,12 @@ from msgspec import structs
 from hpcdist.base import files
 from hpcdist.base.plotting import drawing
 from hpcdist.summary import print_summary, summarize
-from hpcdist.summary.compare.conclusions import conclusion, conclusions
+from hpcdist.summary.compare.conclusions import conclusions
 from hpcdist.summary.figures.shares import SHARES as PARTS
 from hpcdist.summary.figures.shares import lost_shares
 from hpcdist.summary.report.pictures.shares import draw_comparison
 from hpcdist.summary.report.text import make_console
+from hpcdist.summary.values import Comparison
 from hpcdist.summary.writing import write_comparisons
 
 COMPARISON = "compare-20261121-100000-abcd"
@@ -59,6 +60,11 @@ def compared(*runs):
 
 def variant(comparison, name):
     return next(one for one in comparison.variants if one.name == name)
+
+
+def told(one, baseline):
+    variants = [baseline, one]
+    return conclusions(Comparison(id=COMPARISON, baseline=baseline.name, variants=variants))[0]
 
 
 def assert_lost(one, **wanted):
@@ -113,7 +119,7 @@ def test_one_process_with_two_gpus_is_compared_by_gpu(add_run):
     assert dp.speedup.mean == pytest.approx(1.0)
     assert_lost(dp, computing=0.5)
     one = compared(*runs).variants[0]
-    assert "One process drives all GPUs" in conclusion(dp, one)
+    assert "One process drives all GPUs" in told(dp, one)
 
 
 def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
@@ -124,7 +130,7 @@ def test_one_process_without_its_gpus_is_held_against_no_ideal(add_run):
     one, dp = summary.comparisons[0].variants
     assert (dp.speedup.mean, dp.efficiency, dp.lost) == (pytest.approx(2.0), None, None)
     assert [run.efficiency for run in summary.runs] == [pytest.approx(1.0), None]
-    assert conclusion(dp, one).endswith(
+    assert told(dp, one).endswith(
         "There are no GPUs here for its one process to drive: that says nothing of it."
     )
 
@@ -216,7 +222,7 @@ def test_the_losses_that_are_told_add_up(add_run, lost, said):
     one, two = compared(*runs).variants
     lost = dict.fromkeys(PARTS, 0.0) | lost
     two = structs.replace(two, lost=lost, overall=1 - sum(lost.values()))
-    assert said in conclusion(two, one)
+    assert said in told(two, one)
 
 
 def test_the_slowest_rank_is_named_only_where_it_was_always_the_slowest(add_run):

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hpcdist.base.statistics import differs
-from hpcdist.base.text import format_percent, number_of, shown, whole_percents
+from hpcdist.base.text import format_mean_sd, format_percent, number_of, shown, whole_percents
 from hpcdist.summary.compare.advice import straggler_named
 from hpcdist.summary.compare.lost_shares import WORTH_SAYING
-from hpcdist.summary.figures.shares import (
-    CHECKPOINTS,
-    COMMUNICATION,
-    COMPUTING,
-    DATA,
-    DEVICE,
-    FIXED,
-    RESTARTS,
-    SHARES,
-    STRAGGLERS,
-    UNDIVIDED,
-)
-from hpcdist.summary.values import Comparison, Losses, RunSummary, Straggler, VariantSummary
+from hpcdist.summary.figures import shares as part
+from hpcdist.summary.values import Comparison, RunSummary, Straggler, VariantSummary
 
 NAMES = {
-    DATA: "waiting for data",
-    DEVICE: "bringing batches to the device",
-    COMMUNICATION: "exposed communication",
-    STRAGGLERS: "waiting for the slowest rank",
-    COMPUTING: "slower computing",
-    FIXED: "the fixed cost of a step",
-    CHECKPOINTS: "saving checkpoints",
-    RESTARTS: "restarts",
-    UNDIVIDED: "in no phase that was recorded",
+    part.DATA: "waiting for data",
+    part.DEVICE: "bringing batches to the device",
+    part.COMMUNICATION: "exposed communication",
+    part.STRAGGLERS: "waiting for the slowest rank",
+    part.COMPUTING: "slower computing",
+    part.FIXED: "the fixed cost of a step",
+    part.CHECKPOINTS: "saving checkpoints",
+    part.RESTARTS: "restarts",
+    part.UNDIVIDED: "in no phase that was recorded",
 }
 
-_KEPT = (COMPUTING, UNDIVIDED)
+_KEPT = (part.COMPUTING, part.UNDIVIDED)
 """Not lost where there is no ideal to lose against."""
 _ONCE = "One run of each cannot say how sure that is: --repeat 3."
 _NO_GPU = "There is no GPU here:"
-_OF_ALL = (_ONCE, _NO_GPU)
-"""How sentences begin that need no variant that they are about."""
 _UNSURE = 0.2
 """Repeats that differ by more than this share of the speed-up are no measurement."""
 
@@ -51,51 +39,39 @@ def conclusions(comparison: Comparison) -> list[str]:
     baseline = comparison.variants[0]
     if baseline.samples_per_s is None:
         return [f"There is nothing to compare with: no run of {shown(baseline.name)} is done."]
-    all_sentences = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
-    counts = Counter(sentence for sentences in all_sentences for sentence in sentences)
-    shared = [
-        sentence for sentence in counts if counts[sentence] > 1 and sentence.startswith(_OF_ALL)
-    ]
-    own = [
-        [sentence for sentence in sentences if sentence not in shared]
-        for sentences in all_sentences
-    ]
-    paragraphs = [" ".join(sentences) for sentences in (*own, shared) if sentences]
-    return [*paragraphs, *_two_loops(comparison.variants)]
-
-
-def _two_loops(variants: Sequence[VariantSummary]) -> Iterator[str]:
-    """Say so where variants differ in the loop that trains, not only in how it is spread."""
-    if {"train", "lightning"} <= {variant.workload for variant in variants}:
-        names = [shown(variant.name) for variant in variants if variant.workload == "lightning"]
-        yield (
+    paragraphs = [_sentences(variant, baseline) for variant in comparison.variants[1:]]
+    counts = Counter(itertools.chain.from_iterable(paragraphs))
+    shared = [text for text in counts if counts[text] > 1 and text.startswith((_ONCE, _NO_GPU))]
+    own = [[text for text in paragraph if text not in shared] for paragraph in paragraphs]
+    texts = [" ".join(paragraph) for paragraph in (*own, shared) if paragraph]
+    # Variants may differ in the loop that trains, not only in how it is spread.
+    if {"train", "lightning"} <= {variant.workload for variant in comparison.variants}:
+        names = [shown(each.name) for each in comparison.variants if each.workload == "lightning"]
+        texts.append(
             f"{', '.join(names)}: trained by Lightning's loop, the others by that of hpcdist; a "
             "difference in speed between them is also one of the two loops."
         )
+    return texts
 
 
 def headline(comparison: Comparison) -> str | None:
     """Name the fastest variant; None where that cannot be said."""
     baseline = comparison.variants[0]
     name = shown(baseline.name)
-    candidates = [
-        variant
+    speedups = [
+        (variant.speedup.mean, variant, variant.speedup)
         for variant in comparison.variants[1:]
         if variant.speedup and not variant.is_without_its_gpus
     ]
-    if not candidates or baseline.samples_per_s is None:
+    if not speedups or baseline.samples_per_s is None:
         return None
-    best = max(candidates, key=_times)
-    if _times(best) < 1 + WORTH_SAYING:
+    times, best, speedup = max(speedups, key=lambda entry: entry[0])
+    if times < 1 + WORTH_SAYING:
         return f"None is faster than {name}."
-    if best.speedup and differs(best.speedup) is False:
+    if differs(speedup) is False:
         return f"None is faster than {name} for certain."
     ideal = f", where {best.ideal:.3g} is ideal" if _is_larger(best) else ""
-    return f"{shown(best.name)} is the fastest: {_times(best):.2f} times as fast as {name}{ideal}."
-
-
-def _times(variant: VariantSummary) -> float:
-    return variant.speedup.mean if variant.speedup else 0.0
+    return f"{shown(best.name)} is the fastest: {times:.2f} times as fast as {name}{ideal}."
 
 
 def run_conclusions(run: RunSummary | None) -> Iterator[str]:
@@ -103,26 +79,34 @@ def run_conclusions(run: RunSummary | None) -> Iterator[str]:
     lost = run.losses if run else None
     if lost is None:
         return
-    if losses := _where(lost):
-        yield f"{lost.nodes} x {lost.gpus_per_node}: {losses}"
-    yield from (f"{advice[0].upper()}{advice[1:]}." for advice in lost.advice)
+    if lost.largest is not None and (not lost.against or 1 - lost.efficiency >= WORTH_SAYING):
+        if lost.against:
+            losses = _losses(lost.lost, lost.straggler)
+        else:
+            percents = _percents(lost.shares)
+            to_win = {name: percents[name] for name in part.SHARES if name not in _KEPT}
+            losses = f"{_told(lost.lost, to_win, 'is not computing')}."
+        yield f"{lost.nodes} x {lost.gpus_per_node}: of its time {losses}"
+    yield from _as_sentences(lost.advice)
 
 
-def conclusion(variant: VariantSummary, baseline: VariantSummary) -> str:
-    """Say how many times as fast a variant is, and why it is not more."""
-    return " ".join(_sentences(variant, baseline))
+def _as_sentences(advice: Sequence[str]) -> list[str]:
+    return [f"{text[0].upper()}{text[1:]}." for text in advice]
 
 
 def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     name = shown(variant.name)
     if variant.speedup is None:
         return [f"{name}: no run is done, or none recorded steps."]
-    sd = variant.speedup.sd if variant.speedup.over == "runs" else None
-    spread = "" if sd is None else f" ± {sd:.2f}"
-    times = f"{variant.speedup.mean:.2f}{spread} times as fast as {shown(baseline.name)}"
-    sentences = [
-        f"{name}: {times}{'' if variant.is_without_its_gpus else f' on {_size(variant)}'}."
-    ]
+    sd = variant.speedup.sd_over_runs
+    times = format_mean_sd(variant.speedup.mean, sd, 2)
+    unit = "GPU" if variant.num_cpus is None else "rank"
+    on = f" on as many {unit}s"
+    if variant.is_without_its_gpus:
+        on = ""
+    elif _is_larger(variant):
+        on = f" on {number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"
+    sentences = [f"{name}: {times} times as fast as {shown(baseline.name)}{on}."]
     if sd is None:
         sentences.append(_ONCE)
     elif sd > _UNSURE * variant.speedup.mean:
@@ -135,20 +119,6 @@ def _sentences(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     return [*sentences, *_why(variant, baseline)]
 
 
-def _where(lost: Losses) -> str:
-    """The losses of a size; empty where they are not worth a word."""
-    if not lost.against:
-        if lost.largest is None:
-            return ""
-        percents = _percents(lost.shares)
-        to_win = {part: percents[part] for part in SHARES if part not in _KEPT}
-        return f"of its time {_told(lost.lost, to_win, 'is not computing')}."
-    whole = 1 - lost.efficiency
-    if whole < WORTH_SAYING or lost.largest is None:
-        return ""
-    return f"of its time {_losses(lost.lost)}.{_who(lost.lost, lost.straggler)}"
-
-
 def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
     if variant.lost is None or variant.overall is None:
         return ["There are no GPUs here for its one process to drive: that says nothing of it."]
@@ -157,10 +127,10 @@ def _why(variant: VariantSummary, baseline: VariantSummary) -> list[str]:
         return ["That is as good as ideal." if _is_larger(variant) else "That is no difference."]
     if whole < 0:
         return [_MORE_THAN_IDEAL] if _is_larger(variant) else []
-    who = _who(variant.lost, variant.straggler)
+    losses = _losses(variant.lost, variant.straggler)
     return [
-        f"Of its time {_losses(variant.lost)}.{who}{_computing(variant)}",
-        *(f"{advice[0].upper()}{advice[1:]}." for advice in variant.advice),
+        f"Of its time {losses}{_computing(variant, variant.lost)}",
+        *_as_sentences(variant.advice),
         *_shared_cpus(variant, baseline),
     ]
 
@@ -176,8 +146,13 @@ def _is_larger(variant: VariantSummary) -> bool:
     return variant.ideal != 1
 
 
-def _losses(lost: Mapping[str, float]) -> str:
-    return _told(lost, _percents(lost), "is lost")
+def _losses(lost: Mapping[str, float], straggler: Straggler | None) -> str:
+    """Return all that was lost, and who is to blame for it."""
+    text = f"{_told(lost, _percents(lost), 'is lost')}."
+    if straggler is None or lost[part.STRAGGLERS] < WORTH_SAYING:
+        return text
+    share = format_percent(straggler.slowest_in / straggler.stretches)
+    return f"{text} The slowest is {straggler_named(straggler)}, in {share} % of the run."
 
 
 def _percents(shares: Mapping[str, float]) -> dict[str, int]:
@@ -186,13 +161,11 @@ def _percents(shares: Mapping[str, float]) -> dict[str, int]:
 
 def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> str:
     """`74 % is lost: 58 % exposed communication, 15 % slower computing, 1 % all else`."""
-    largest_first = sorted(
-        (part for part in percents if percents[part] > 0), key=lambda part: -lost[part]
-    )
-    listed = [part for part in largest_first if lost[part] > WORTH_SAYING]
+    positive = [name for name in percents if percents[name] > 0 and lost[name] > WORTH_SAYING]
+    listed = sorted(positive, key=lambda name: -lost[name])
     in_all = sum(percents.values())
-    text = ", ".join(f"{percents[part]} % {NAMES[part]}" for part in listed)
-    rest = in_all - sum(percents[part] for part in listed)
+    text = ", ".join(f"{percents[name]} % {NAMES[name]}" for name in listed)
+    rest = in_all - sum(percents[name] for name in listed)
     if rest > 0:
         text += f", {rest} % all else"
     elif rest < 0:
@@ -200,17 +173,9 @@ def _told(lost: Mapping[str, float], percents: Mapping[str, int], verb: str) -> 
     return f"{in_all} % {verb}: {text}"
 
 
-def _who(lost: Mapping[str, float], straggler: Straggler | None) -> str:
-    if straggler is None or lost[STRAGGLERS] < WORTH_SAYING:
-        return ""
-    share = format_percent(straggler.slowest_in / straggler.stretches)
-    return f" The slowest is {straggler_named(straggler)}, in {share} % of the run."
-
-
-def _computing(variant: VariantSummary) -> str:
+def _computing(variant: VariantSummary, lost: Mapping[str, float]) -> str:
     """The cause of slower computing, where that is the largest loss."""
-    assert variant.lost is not None
-    if max(variant.lost, key=variant.lost.__getitem__) != COMPUTING:
+    if max(lost, key=lost.__getitem__) != part.COMPUTING:
         return ""
     if variant.world_size < variant.num_devices:
         return " One process drives all GPUs: copying model and batch to them is in its computing."
@@ -229,10 +194,3 @@ def _shared_cpus(variant: VariantSummary, baseline: VariantSummary) -> Iterator[
     mine, theirs = (number_of(side.num_cpus or 0, "CPU") for side in (variant, baseline))
     most = "could be faster" if more <= 1 else f"could be more than {more:.3g} times as fast"
     yield f"{_NO_GPU} with {mine}, where {shown(baseline.name)} had {theirs}, nothing {most}."
-
-
-def _size(variant: VariantSummary) -> str:
-    unit = "GPU" if variant.num_cpus is None else "rank"
-    if not _is_larger(variant):
-        return f"as many {unit}s"
-    return f"{number_of(variant.num_devices, unit)}; ideal is {variant.ideal:.3g}"

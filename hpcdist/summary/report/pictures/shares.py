@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import finish, label, new_figure, shared_legend
-from hpcdist.base.text import format_percent, shown, time_unit
+from hpcdist.base.text import format_mean_sd, format_percent, shown, time_unit
 from hpcdist.rank.recorder import PHASES
-from hpcdist.summary.figures.shares import (
-    CHECKPOINTS,
-    COMMUNICATION,
-    COMPUTING,
-    DATA,
-    DEVICE,
-    FIXED,
-    RESTARTS,
-    SHARES,
-    STRAGGLERS,
-    UNDIVIDED,
-)
+from hpcdist.summary.figures.shares import COMPUTING, SHARES
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.report.runs import Row
+from hpcdist.summary.report.shares import LOOKS
 from hpcdist.summary.values import Comparison, Losses, VariantSummary
 
 if TYPE_CHECKING:
@@ -30,32 +20,6 @@ if TYPE_CHECKING:
 
 _KEPT: dict[str, Any] = {"color": "#009E73"}
 """The style of time that was not lost."""
-
-_STYLES: dict[str, dict[str, Any]] = {
-    DATA: {"color": "#E69F00", "hatch": "//"},
-    DEVICE: {"color": "#F0E442", "hatch": "--"},
-    COMMUNICATION: {"color": "#0072B2", "hatch": ".."},
-    STRAGGLERS: {"color": "#56B4E9", "hatch": "xx"},
-    COMPUTING: {"color": "#CC79A7", "hatch": "\\\\"},
-    FIXED: {"color": "#999999"},
-    CHECKPOINTS: {"color": "#D55E00", "hatch": "oo"},
-    RESTARTS: {"color": "#5D3A9B", "hatch": "++"},
-    UNDIVIDED: {"color": "#DDDDDD", "hatch": "**"},
-}
-"""Colours of Okabe and Ito, told apart by all kinds of sight, with a violet for their black, which
-a dark page hides; hatches for print."""
-
-_LABELS = {
-    DATA: "data wait",
-    DEVICE: "to device",
-    COMMUNICATION: "exposed communication",
-    STRAGGLERS: "stragglers",
-    COMPUTING: "slower computing",
-    FIXED: "fixed cost",
-    CHECKPOINTS: "checkpoints",
-    RESTARTS: "restarts",
-    UNDIVIDED: "in no phase",
-}
 
 MOST_RUNS = 24
 _VISIBLE = 0.002
@@ -75,104 +39,93 @@ _PHASE_STYLES: dict[str, dict[str, Any]] = {
 }
 _OTHER_PHASE: dict[str, Any] = {"color": "#56B4E9", "hatch": "++"}
 
+Part = tuple[str, float, dict[str, Any]]
+"""A part of a bar: its name, its width and its style."""
+
 
 def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], title: str) -> Figure:
-    """Draw one bar for each size, the first on top: what is left and all shares are 100 %. A share
-    that won time reaches left of zero: all to its right is longer by as much."""
-    figure = new_figure(9, 1.9 + 0.5 * len(sizes))
-    axes = figure.subplots()
-    for place, size in enumerate(sizes):
-        _draw_size(axes, place, size)
-    axes.set_yticks(range(len(sizes)), names)
-    axes.set_ylim(len(sizes) - 0.4, -0.6)
+    """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
+    reaches left of zero: all to its right is longer by as much."""
+    is_compared = bool(sizes[0].against)
+    stacks, left = [], []
+    for size in sizes:
+        # Without another size, what is in no phase is neither computing for certain nor lost.
+        kept = size.efficiency if size.against else size.shares[COMPUTING]
+        lost = size.lost if size.against else size.shares | {COMPUTING: 0.0}
+        name = "not lost" if size.against else "forward and backward"
+        visible = {part: lost[part] for part in SHARES if abs(lost[part]) >= _VISIBLE}
+        stacks.append([(name, 100 * kept, _KEPT), *_lost_parts(visible)])
+        left.append(kept)
+    ideal = "not lost, and lost to" if is_compared else "computing, and all else"
+    x = f"share of all the time (%): {ideal}"
+    figure = _draw_stacks(stacks, names, title, x=x, y="nodes x GPUs")
+    (axes,) = figure.axes
     axes.axvline(0, color="#666666", linewidth=0.8)
-    ideal = "not lost, and lost to" if sizes[0].against else "computing, and all else"
-    finish(axes, x=f"share of all the time (%): {ideal}", y="nodes x GPUs")
-    shared_legend(figure, [axes], columns=4)
-    figure.suptitle(title)
+    for place, kept in enumerate(left):
+        if kept >= _LABELLED:
+            axes.annotate(
+                f"{format_percent(kept)} %",
+                (100 * min(1.0, kept), place),
+                xytext=(-4, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                color="white",
+            )
     return figure
-
-
-def _draw_size(axes: Axes, place: int, size: Losses) -> None:
-    kept_name = "not lost" if size.against else "forward and backward"
-    kept, lost = _kept_and_lost(size)
-    _draw_bar(axes, place, kept, label=kept_name, **_KEPT)
-    if kept >= _LABELLED:
-        axes.annotate(
-            f"{format_percent(kept)} %",
-            (100 * min(1.0, kept), place),
-            xytext=(-4, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            color="white",
-        )
-    right, left = kept, 0.0
-    for name in SHARES:
-        share = lost[name]
-        if abs(share) < _VISIBLE:
-            continue
-        begin = right if share > 0 else left
-        _draw_bar(axes, place, share, begin, label=_LABELS[name], **_STYLES[name])
-        if share > 0:
-            right += share
-        else:
-            left += share
-
-
-def _draw_bar(axes: Axes, place: int, share: float, left: float = 0.0, **style: Any) -> None:
-    axes.barh(place, 100 * share, left=100 * left, height=_HEIGHT, edgecolor="white", **style)
-
-
-def _kept_and_lost(size: Losses) -> tuple[float, Mapping[str, float]]:
-    """Without another size, what is in no phase is neither computing for certain nor lost."""
-    if size.against:
-        return size.efficiency, size.lost
-    return size.shares[COMPUTING], size.shares | {COMPUTING: 0.0}
 
 
 def draw_phases(rows: Sequence[Row], title: str) -> Figure:
     """Draw one bar per run of what a step consists of; `rows` have phases."""
-    phases = _phases(rows)
-    unit_s, unit = time_unit(max(sum((row.run.phase_s or {}).values()) for row in rows))
-    figure = new_figure(9, 1.8 + 0.42 * len(rows))
+    of_rows = [row.run.phase_s or {} for row in rows]
+    spent = {phase for phases in of_rows for phase, time_s in phases.items() if time_s}
+    own = sorted(spent - {*PHASES, OTHER})
+    ordered = [phase for phase in (*PHASES, *own, OTHER) if phase in spent]
+    unit_s, unit = time_unit(max(sum(phases.values()) for phases in of_rows))
+    stacks = [
+        [
+            (
+                label(phase.replace("_", " ")),
+                phases.get(phase, 0.0) / unit_s,
+                _PHASE_STYLES.get(phase, _OTHER_PHASE),
+            )
+            for phase in ordered
+        ]
+        for phases in of_rows
+    ]
+    names = []
+    for number, run in rows:
+        variant = f" {run.variant}" if run.variant else ""
+        names.append(label(f"#{number}{variant}: {run.nodes} x {run.gpus_per_node}"))
+    return _draw_stacks(stacks, names, title, x=f"mean time per step ({unit})", y="")
+
+
+def _draw_stacks(
+    stacks: Sequence[Iterable[Part]], names: Sequence[str], title: str, *, x: str, y: str
+) -> Figure:
+    figure = new_figure(9, 1.9 + 0.5 * len(stacks))
     axes = figure.subplots()
-    lefts = [0.0] * len(rows)
-    for phase in phases:
-        widths = [(row.run.phase_s or {}).get(phase, 0.0) / unit_s for row in rows]
-        style = _PHASE_STYLES.get(phase, _OTHER_PHASE)
-        name = label(phase.replace("_", " "))
-        axes.barh(
-            range(len(rows)),
-            widths,
-            left=lefts,
-            height=_HEIGHT,
-            label=name,
-            edgecolor="white",
-            **style,
-        )
-        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-    axes.set_yticks(range(len(rows)), [_run_name(row) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)  # the first one on top
-    finish(axes, x=f"mean time per step ({unit})", y="")
+    for place, parts in enumerate(stacks):
+        _stack(axes, place, parts)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)  # the first one on top
+    finish(axes, x=x, y=y)
     shared_legend(figure, [axes], columns=4)
     figure.suptitle(title)
     return figure
 
 
-def _phases(rows: Sequence[Row]) -> list[str]:
-    """Return the phases that some run spent time in, in the order of a step."""
-    spent = {phase for row in rows for phase, time_s in (row.run.phase_s or {}).items() if time_s}
-    return [
-        *(phase for phase in PHASES if phase in spent),
-        *sorted(spent - {*PHASES, OTHER}),
-        *([OTHER] if OTHER in spent else []),
-    ]
+def _stack(axes: Axes, place: int, parts: Iterable[Part]) -> None:
+    """Draw a bar whose parts stand behind each other; those below zero to the left of it."""
+    right = left = 0.0
+    for name, width, style in parts:
+        begin = right if width >= 0 else left
+        axes.barh(place, width, left=begin, height=_HEIGHT, label=name, edgecolor="white", **style)
+        right, left = right + max(0.0, width), left + min(0.0, width)
 
 
-def _run_name(row: Row) -> str:
-    variant = f" {row.run.variant}" if row.run.variant else ""
-    return label(f"#{row.number}{variant}: {row.run.nodes} x {row.run.gpus_per_node}")
+def _lost_parts(lost: dict[str, float]) -> list[Part]:
+    return [(LOOKS[name].label, 100 * share, LOOKS[name].style) for name, share in lost.items()]
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
@@ -180,7 +133,10 @@ def draw_comparison(comparison: Comparison) -> Figure:
     figure = new_figure(10, 2.2 + 0.5 * len(comparison.variants))
     speed, step = figure.subplots(1, 2, sharey=True)
     _draw_speedups(speed, comparison)
-    _draw_steps(step, comparison)
+    for place, variant in enumerate(comparison.variants):
+        _stack(step, place, _variant_parts(variant, comparison.baseline))
+    step.set_xlim(0, 100)
+    step.set_xlabel("share of the time (%): not lost, and lost to")
     names = [shown(variant.name) for variant in comparison.variants]
     speed.set_yticks(range(len(names)), names)
     speed.set_ylim(len(names) - 0.5, -0.5)  # the first one on top
@@ -199,13 +155,12 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
         elif variant.speedup is None:
             continue
         else:
-            speedup = variant.speedup
-            mean, sd = speedup.mean, speedup.sd if speedup.over == "runs" else None
+            mean, sd = variant.speedup.mean, variant.speedup.sd_over_runs
         if not variant.is_without_its_gpus:
             ideals.append((variant.ideal, place))
         axes.barh(place, mean, height=_HEIGHT, **_KEPT, xerr=sd, ecolor=ink, capsize=4)
         axes.annotate(  # beside the axes, where no bar and no error is
-            f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}",
+            format_mean_sd(mean, sd, 2),
             (1, place),
             xycoords=("axes fraction", "data"),
             xytext=(4, 0),
@@ -218,28 +173,15 @@ def _draw_speedups(axes: Any, comparison: Comparison) -> None:
     axes.set_xlabel(f"times as fast as {shown(comparison.baseline)} (± sd over the repeats)")
 
 
-def _draw_steps(axes: Any, comparison: Comparison) -> None:
-    for place, variant in enumerate(comparison.variants):
-        left = 0.0
-        for name, share in _shares(variant, comparison.baseline):
-            label = _LABELS.get(name, "not lost")
-            _draw_bar(axes, place, share, left, label=label, **_STYLES.get(name, _KEPT))
-            left += share
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("share of the time (%): not lost, and lost to")
-
-
-def _shares(variant: VariantSummary, baseline: str) -> list[tuple[str, float]]:
-    """Return the shares in the bar of a variant; one that won time is taken off the others."""
+def _variant_parts(variant: VariantSummary, baseline: str) -> list[Part]:
+    """Return the parts of the bar of a variant; one that won time is taken off the others."""
     if variant.name == baseline and variant.samples_per_s is not None:
-        return [("kept", 1.0)]
+        return [("not lost", 100.0, _KEPT)]
     if variant.lost is None:
         return []
     lost = {name: max(0.0, variant.lost[name]) for name in SHARES}
     kept = min(1.0, variant.overall or 0.0)
     in_all = sum(lost.values())
     scale = (1 - kept) / in_all if in_all else 0.0
-    return [
-        ("kept", kept),
-        *((name, share * scale) for name, share in lost.items() if share > _VISIBLE),
-    ]
+    visible = {name: share * scale for name, share in lost.items() if share > _VISIBLE}
+    return [("not lost", 100 * kept, _KEPT), *_lost_parts(visible)]
