@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
-from hpcdist.base.plotting import Picture
-from hpcdist.base.statistics import Measure, spread_measure
+from hpcdist.base.plotting import Picture, first, label
+from hpcdist.base.statistics import (
+    Measure,
+    differs,
+    mean,
+    ratio,
+    spread_measure,
+    standard_deviation,
+)
 from hpcdist.base.table import Format, Table, each
 from hpcdist.base.text import decimals_for, format_number
+from hpcdist.runs.run import slug
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_PICTURES = 3
 
 # The bounds keep what is computed from damaged files finite.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
@@ -79,12 +93,43 @@ class Benchmark(Generic[ResultT]):
         raise NotImplementedError
 
 
-def rate_measure(
-    rate: float, *, mean_time_s: float | None, sd_time_s: float | None, repeats: int
-) -> Measure:
+def timed_fields(times_s: Sequence[float], num_images: int) -> dict[str, Any]:
+    """Return the fields of a cell that follow from the times of repeated batches."""
+    mean_s = mean(times_s)
+    return {
+        "repeats": len(times_s),
+        "mean_time_s": mean_s,
+        "sd_time_s": standard_deviation(times_s),
+        "min_time_s": min(times_s),
+        "images_per_s": num_images / mean_s,
+    }
+
+
+def is_shorter(time: Measure, other: Measure, *, by: float = 0.0) -> bool:
+    """Return whether a mean time is smaller by more than chance, and by more than this share."""
+    compared = ratio(time, other)
+    return compared.mean < 1 - by and differs(compared) is not False
+
+
+def rate_measure(rate: float, time: Measure) -> Measure:
     """Return a rate whose relative spread is that of the time."""
-    sd = None if sd_time_s is None or not mean_time_s else rate * sd_time_s / mean_time_s
-    return spread_measure(rate, sd, repeats, over="windows")
+    sd = None if time.sd is None or not time.mean else rate * time.sd / time.mean
+    return spread_measure(rate, sd, time.count, over="windows")
+
+
+def newest_pictures(
+    runs: Sequence[NumberedResult[Any]],
+    name: str,
+    draw: Callable[[Any, str], Figure],
+    description: str,
+) -> Iterator[Picture]:
+    """List the pictures of the newest runs, which also stand in their folders; `draw` is called
+    with the cells of a result and a title."""
+    drawn, left_out = first(runs[::-1], _MOST_PICTURES)
+    for run in drawn:
+        title = f"#{run.number} {label(run.run)}: {name}"
+        make = functools.partial(draw, run.result.cells, title)
+        yield Picture(f"{slug(run.run)}-{name}", title, description + left_out, make)
 
 
 def three_digits(per: float) -> Format:

@@ -1,18 +1,23 @@
-"""The ranks of a benchmark: their process group, what they exchange, and how they stop."""
+"""The ranks of a benchmark: their group, what they exchange and report, and how they stop."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hpcdist.base import files
 from hpcdist.base.errors import EXIT_STOPPED
 from hpcdist.rank.context import RankContext
 from hpcdist.training import group
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _BEAT_S = 5.0
+_LEAST_TIMES = 3
 _GROUP_TIMEOUT = timedelta(days=1)
 """A rank that waits this long waits for one that is measured; a hang is seen by the agents."""
 
@@ -27,6 +32,12 @@ def process_group(context: RankContext, backend: str) -> Iterator[None]:
         torch.cuda.set_device(device)
     with group.process_group(context, backend=backend, timeout=_GROUP_TIMEOUT):
         yield
+
+
+def num_affordable(wanted: int, *, each_s: float, time_s: float) -> int:
+    """Return how often to measure within a time: at least 3 times, where so often is wanted."""
+    affordable = int(time_s / each_s) if each_s > 0 else wanted
+    return min(wanted, max(_LEAST_TIMES, affordable))
 
 
 class BenchmarkRank:
@@ -44,6 +55,29 @@ class BenchmarkRank:
         """Record a note for the summary, once."""
         if self.context.rank == 0:
             self.context.note(message)
+
+    def report(self, kind: str, line: str, fields: dict[str, Any]) -> None:
+        """Record an event and print a line on it, once."""
+        if self.context.rank == 0:
+            self.context.events.write(kind, **fields)
+            self.context.say(line)
+
+    def conclude(
+        self,
+        sentences: Iterable[str],
+        plot_name: str,
+        draw: Callable[[], Figure],
+        *,
+        more: str = "",
+    ) -> None:
+        """Print sentences on what was measured, and draw it, in rank 0; `more` ends the note."""
+        for sentence in sentences:
+            self.say(sentence)
+        if self.context.rank == 0 and self.context.is_current():
+            from hpcdist.base.plotting import save
+
+            files.write_whole(self.context.run.path / plot_name, save(draw(), "png"))
+            self.note(f"plot with error bars: {plot_name} in the run directory{more}")
 
     def alive(self) -> None:
         """Show the agent that the rank makes progress."""
@@ -71,10 +105,8 @@ class BenchmarkRank:
 
     def stopped(self, done: int, planned: int) -> SystemExit:
         """Note how many measurements were done, and return what to raise."""
-        if self.context.rank == 0:
-            message = f"stopped when it was asked to, after {done} of {planned} measurements"
-            self.context.events.write("note", message=message)
-            self.context.say(message)
+        message = f"stopped when it was asked to, after {done} of {planned} measurements"
+        self.report("note", message, {"message": message})
         return SystemExit(EXIT_STOPPED)
 
     def gather(self, value: Any) -> list[Any]:
@@ -103,14 +135,15 @@ class BenchmarkRank:
         Without them the agent would take a long measurement of another rank for a hang of this one.
         """
         over = threading.Event()
-        beat = threading.Thread(target=self._beat, args=(over,), daemon=True)
+
+        def give_signs() -> None:
+            while not over.wait(_BEAT_S):
+                self.alive()
+
+        beat = threading.Thread(target=give_signs, daemon=True)
         beat.start()
         try:
             yield
         finally:
             over.set()
             beat.join()
-
-    def _beat(self, over: threading.Event) -> None:
-        while not over.wait(_BEAT_S):
-            self.alive()

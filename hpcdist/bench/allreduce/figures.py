@@ -14,6 +14,7 @@ from itertools import combinations
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from hpcdist.base.text import format_time, number_of, show_binary, show_bytes, shown
 from hpcdist.bench.benchmark import Count, PerSecond, Seconds
@@ -63,7 +64,7 @@ class NodePair(Struct, frozen=True, kw_only=True, tag_field="event", tag="pair")
 
 
 class PairFigures(Struct, frozen=True, kw_only=True):
-    """All-reduces between one rank of each of two nodes."""
+    """All-reduces between one rank of each of two nodes, as its event, and the bandwidth."""
 
     nodes: tuple[int, int]
     hosts: tuple[str, str]
@@ -123,13 +124,10 @@ def tournament(num_nodes: int) -> list[list[Pair]]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         meetings = zip(circle[:half], reversed(circle[half:]), strict=True)
-        rounds.append(sorted(_pair(a, b) for a, b in meetings if a is not None and b is not None))
+        pairs = [(a, b) for a, b in meetings if a is not None and b is not None]
+        rounds.append(sorted((min(pair), max(pair)) for pair in pairs))
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return rounds
-
-
-def one_by_one(num_nodes: int) -> list[list[Pair]]:
-    return [[pair] for pair in combinations(range(num_nodes), 2)]
 
 
 def plan_rounds(machines: list[str]) -> list[list[Pair]]:
@@ -139,8 +137,9 @@ def plan_rounds(machines: list[str]) -> list[list[Pair]]:
     measurements last as long as 2,016 otherwise would. Simulated nodes on one machine would take
     each other's CPUs.
     """
-    shares = len(set(machines)) < len(machines)
-    return one_by_one(len(machines)) if shares else tournament(len(machines))
+    if len(set(machines)) == len(machines):
+        return tournament(len(machines))
+    return [[pair] for pair in combinations(range(len(machines)), 2)]
 
 
 def pair_bandwidth(num_bytes: int, median_time_s: float) -> float:
@@ -197,10 +196,16 @@ def summarize(
     measured = {event.bytes: event for event in collectives if event.bytes and event.iterations}
     if not measured:
         return None
-    sizes = [_size_figures(measured[number]) for number in sorted(measured)]
-    by_nodes = {
-        event.nodes: _pair_figures(event) for event in pairs
-    }  # a later event corrects an earlier
+    sizes = [
+        SizeFigures(**{name: getattr(event, name) for name in SizeFigures.__struct_fields__})
+        for _, event in sorted(measured.items())
+    ]
+    by_nodes = {  # a later event corrects an earlier
+        event.nodes: PairFigures(
+            **asdict(event), bus_bytes_per_s=pair_bandwidth(event.bytes, event.median_time_s)
+        )
+        for event in pairs
+    }
     slow = slow_pairs({nodes: pair.bus_bytes_per_s for nodes, pair in by_nodes.items()})
     first = next(iter(measured.values()))
     return AllreduceSummary(
@@ -217,32 +222,24 @@ def summarize(
     )
 
 
-def _size_figures(event: Collective) -> SizeFigures:
-    return SizeFigures(**{name: getattr(event, name) for name in SizeFigures.__struct_fields__})
-
-
 def allreduce_sentences(summary: AllreduceSummary) -> list[str]:
     """Return sentences on latency and bandwidth, then on slow pairs."""
     best = max(summary.sizes, key=lambda size: size.bus_bytes_per_s)
     latency = summary.latency
     checked = all(size.checked for size in summary.sizes)
+    bandwidth = ""
+    if best.bus_bytes_per_s:  # one rank sends nothing
+        bandwidth = (
+            f", at most {show_bytes(best.bus_bytes_per_s)}/s bus bandwidth, "
+            f"with {show_binary(best.bytes)}"
+        )
     sentence = (
         f"all-reduce over {number_of(summary.ranks, 'rank')}: "
         f"{format_time(latency.median_time_s)} with {show_binary(latency.bytes)} "
-        f"(p95 {format_time(latency.p95_time_s)}){_bandwidth(best)}; "
+        f"(p95 {format_time(latency.p95_time_s)}){bandwidth}; "
         f"{'all sums right' if checked else 'sums not checked'}."
     )
     return [sentence, *_pair_sentences(summary)]
-
-
-def _bandwidth(best: SizeFigures) -> str:
-    """One rank sends nothing."""
-    if not best.bus_bytes_per_s:
-        return ""
-    return (
-        f", at most {show_bytes(best.bus_bytes_per_s)}/s bus bandwidth, "
-        f"with {show_binary(best.bytes)}"
-    )
 
 
 def _pair_sentences(summary: AllreduceSummary) -> list[str]:
@@ -252,7 +249,11 @@ def _pair_sentences(summary: AllreduceSummary) -> list[str]:
     if not summary.slow_pairs:
         limit = f"{show_bytes(SLOW_SHARE * usual)}/s, half of what the best quarter reach"
         return [f"No pair of nodes is slow: all of {len(summary.pairs):,} reach {limit}."]
-    listed = "; ".join(map(_pair_words, summary.slow_pairs[:_SHOWN_PAIRS]))
+    listed = "; ".join(
+        f"{pair.nodes[0]} and {pair.nodes[1]} ({' and '.join(map(shown, pair.hosts))}) "
+        f"{show_bytes(pair.bus_bytes_per_s)}/s"
+        for pair in summary.slow_pairs[:_SHOWN_PAIRS]
+    )
     more = len(summary.slow_pairs) - _SHOWN_PAIRS
     sentence = (
         f"Slow pairs of nodes, below half of the {show_bytes(usual)}/s that the best quarter "
@@ -265,25 +266,3 @@ def _pair_sentences(summary: AllreduceSummary) -> list[str]:
     pair = next(pair for pair in summary.slow_pairs if common in pair.nodes)
     host = shown(pair.hosts[pair.nodes.index(common)])
     return [sentence, f"Node {common} ({host}) is in all of them: look at its link first."]
-
-
-def _pair_words(pair: PairFigures) -> str:
-    a, b = pair.nodes
-    hosts = " and ".join(map(shown, pair.hosts))
-    return f"{a} and {b} ({hosts}) {show_bytes(pair.bus_bytes_per_s)}/s"
-
-
-def _pair_figures(event: NodePair) -> PairFigures:
-    return PairFigures(
-        nodes=event.nodes,
-        hosts=event.hosts,
-        bytes=event.bytes,
-        mean_time_s=event.mean_time_s,
-        median_time_s=event.median_time_s,
-        bus_bytes_per_s=pair_bandwidth(event.bytes, event.median_time_s),
-        alone=event.alone,
-    )
-
-
-def _pair(a: int, b: int) -> Pair:
-    return (a, b) if a < b else (b, a)

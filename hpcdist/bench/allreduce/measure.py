@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hpcdist.bench.allreduce.figures import algorithm_bandwidth, bus_bandwidth, percentile
+from hpcdist.bench.ranks import num_affordable
 from hpcdist.job.spec import Allreduce
 
-_LEAST_ITERATIONS = 3
 _CHUNK_S = 0.25
 """About how long the ranks measure before they ask each other whether to go on."""
 
@@ -91,13 +91,16 @@ def measure_all_reduce(
         _require_sums(buffer, rank=dist.get_rank(), num_ranks=num_ranks)
     buffer.zero_()  # what is added up again and again must not grow out of its type
 
+    is_on_gpu = buffer.device.type == "cuda"
+
     def call() -> None:
         dist.all_reduce(buffer, group=group)
 
     def time_calls(number: int) -> list[float]:
         dist.barrier(group)
-        _wait_for(buffer.device)
-        return _time_calls(call, number, buffer.device, alive)
+        if is_on_gpu:
+            torch.cuda.synchronize(buffer.device)
+        return (_time_on_gpu if is_on_gpu else _time_on_cpu)(call, number, alive)
 
     def all_stay() -> bool:
         return not _slowest([float(is_to_leave())], buffer.device, group)[0]
@@ -108,8 +111,14 @@ def measure_all_reduce(
         estimate_s = time_calls(1)[0]
     # The slowest rank's word, so that all do the same number.
     estimate_s = _slowest([estimate_s], buffer.device, group)[0]
-    planned = _iterations(estimate_s, setting)
-    total_s, times_s = _time_in_chunks(time_calls, planned, estimate_s, all_stay)
+    planned = num_affordable(setting.iterations, each_s=estimate_s, time_s=setting.max_time_s)
+    at_once = max(1, int(_CHUNK_S / estimate_s)) if estimate_s > 0 else planned
+    total_s = 0.0  # of all calls together, without the questions between ranks
+    times_s: list[float] = []
+    while len(times_s) < planned and all_stay():
+        chunk_s, *each_s = time_calls(min(at_once, planned - len(times_s)))
+        total_s += chunk_s
+        times_s += each_s
     if not times_s:
         return None
     total_s, *times_s = _slowest([total_s, *times_s], buffer.device, group)
@@ -122,47 +131,15 @@ def measure_all_reduce(
     )
 
 
-def _time_in_chunks(
-    time_calls: Callable[[int], list[float]],
-    planned: int,
-    estimate_s: float,
-    all_stay: Callable[[], bool],
-) -> tuple[float, list[float]]:
-    """Return seconds of all calls together, and of each, without the questions between ranks."""
-    at_once = max(1, int(_CHUNK_S / estimate_s)) if estimate_s > 0 else planned
-    total_s = 0.0
-    times_s: list[float] = []
-    while len(times_s) < planned and all_stay():
-        chunk_s, *each_s = time_calls(min(at_once, planned - len(times_s)))
-        total_s += chunk_s
-        times_s += each_s
-    return total_s, times_s
-
-
-def _iterations(estimate_s: float, setting: Allreduce) -> int:
-    affordable = int(setting.max_time_s / estimate_s) if estimate_s > 0 else setting.iterations
-    return min(setting.iterations, max(_LEAST_ITERATIONS, affordable))
-
-
-def _time_calls(
-    call: Callable[[], None], number: int, device: torch.device, alive: Callable[[], None]
-) -> list[float]:
-    timed = _time_on_gpu if device.type == "cuda" else _time_on_cpu
-    return timed(call, number, alive)
-
-
 def _time_on_cpu(call: Callable[[], None], number: int, alive: Callable[[], None]) -> list[float]:
+    """Return the seconds of all calls together, then those of each."""
     clock = time.perf_counter
     readings = [clock()]
     for _ in range(number):
         call()
         readings.append(clock())
         alive()
-    return [readings[-1] - readings[0], *_differences(readings)]
-
-
-def _differences(readings: list[float]) -> list[float]:
-    return [after - before for before, after in pairwise(readings)]
+    return [readings[-1] - readings[0], *(after - before for before, after in pairwise(readings))]
 
 
 def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None]) -> list[float]:
@@ -177,10 +154,7 @@ def _time_on_gpu(call: Callable[[], None], number: int, alive: Callable[[], None
     torch.cuda.synchronize()
     total_s = time.perf_counter() - begin_s
     alive()
-    return [
-        total_s,
-        *(before.elapsed_time(after) / 1e3 for before, after in pairwise(events)),
-    ]
+    return [total_s, *(before.elapsed_time(after) / 1e3 for before, after in pairwise(events))]
 
 
 def _slowest(values: list[float], device: torch.device, group: Any) -> list[float]:
@@ -189,11 +163,6 @@ def _slowest(values: list[float], device: torch.device, group: Any) -> list[floa
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=group)
     largest: list[float] = tensor.tolist()
     return largest
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def _fill(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
@@ -213,15 +182,8 @@ def _require_sums(buffer: Tensor, *, rank: int, num_ranks: int) -> None:
         int((part != expected[: len(part)]).count_nonzero())
         for part in _parts(buffer, len(expected))
     )
-    if num_wrong:
-        raise WrongSumError(
-            _wrong_sums(buffer, expected, num_wrong, rank=rank, num_ranks=num_ranks)
-        )
-
-
-def _wrong_sums(
-    buffer: Tensor, expected: Tensor, num_wrong: int, *, rank: int, num_ranks: int
-) -> str:
+    if not num_wrong:
+        return
     begin = 0
     for part in _parts(buffer, len(expected)):
         wrong = (part != expected[: len(part)]).nonzero()
@@ -229,7 +191,7 @@ def _wrong_sums(
             at = int(wrong[0])
             break
         begin += len(part)
-    return (
+    raise WrongSumError(
         f"rank {rank} has wrong sums over {num_ranks} ranks, of {buffer.nbytes:,} bytes: "
         f"{num_wrong:,} of {buffer.numel():,} numbers; the first, number {begin + at:,}, is "
         f"{float(buffer[begin + at]):g} and must be {float(expected[at]):g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +53,10 @@ class AllreduceWorkload(Workload[AllreduceJob]):
                 "allreduce.pairs is true, but resources.nodes is 1",
                 hint="ask for 2 nodes or more, with --nodes, or leave allreduce.pairs out",
             )
-        self._check_memory()
-
-    def _check_memory(self) -> None:
-        """On CPUs all ranks of a node certainly share resources.mem_gb."""
-        mem_gb = self.job.resources.mem_gb
-        if mem_gb is None or self.job.launch.device != "cpu":
-            return
-        largest, num_ranks = max(self.job.allreduce.sizes), self.job.resources.gpus
-        if largest * num_ranks > mem_gb * 1e9:
+        # On CPUs all ranks of a node certainly share resources.mem_gb.
+        mem_gb = self.job.resources.mem_gb if self.job.launch.device == "cpu" else None
+        largest, num_ranks = max(setting.sizes), self.job.resources.gpus
+        if mem_gb is not None and largest * num_ranks > mem_gb * 1e9:
             raise JobError(
                 f"allreduce.sizes has {largest:,} bytes, with {num_ranks} ranks per node "
                 f"{show_bytes(largest * num_ranks)}, but resources.mem_gb is {mem_gb:g}",
@@ -71,9 +65,7 @@ class AllreduceWorkload(Workload[AllreduceJob]):
 
     def preload(self) -> Preload:
         """Return torch, and what measures."""
-        return Preload(
-            steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"],
-        )
+        return Preload(steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"])
 
     def run(self, context: RankContext) -> None:
         """Measure, in this rank."""
@@ -91,25 +83,6 @@ class _Place:
     free_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _PairOutcome:
-    """The measurements of the ranks of a pair."""
-
-    figures: dict[str, Any]
-    """Fields of its event; empty where a rank had to leave before there were any."""
-    is_whole: bool
-
-
-def _pair_outcome(measured: Measured | None) -> _PairOutcome:
-    if measured is None:
-        return _PairOutcome(figures={}, is_whole=False)
-    return _PairOutcome(figures=measured.to_event(), is_whole=measured.is_whole)
-
-
-def _bandwidth(fields: Mapping[str, Any]) -> float:
-    return pair_bandwidth(fields["bytes"], fields["median_time_s"])
-
-
 class _AllreduceRank(BenchmarkRank):
     def __init__(self, context: RankContext, setting: Allreduce) -> None:
         import torch
@@ -119,6 +92,9 @@ class _AllreduceRank(BenchmarkRank):
         self._device = torch.device(context.device)
         self._dtype = getattr(torch, setting.dtype)
         self._places: list[_Place] = self.gather(self._place())
+        first = {place.node: rank for rank, place in reversed([*enumerate(self._places)])}
+        self._leaders = [first[node] for node in sorted(first)]
+        """First rank of each node."""
         self._sizes = self._sizes_that_fit()
         numbers = max(self._sizes) // NUMBER_BYTES[setting.dtype]
         self._buffer = torch.zeros(numbers, dtype=self._dtype, device=self._device)
@@ -132,11 +108,15 @@ class _AllreduceRank(BenchmarkRank):
                 "a single rank sends nothing, so this measures only the cost of a call: "
                 "use more --nodes or --gpus"
             )
-        rounds = self._rounds()
+        machines = [self._places[rank].machine for rank in self._leaders]
+        rounds = plan_rounds(machines) if self.setting.pairs else []
         self._planned = len(self._sizes) + len(rounds)
         for size in self._sizes:
             self._begin_next()
-            self._end(is_whole=self._measure_size(size))
+            measured = self._measure(size)
+            if measured is not None:
+                self._report(measured)
+            self._end(is_whole=measured is not None and measured.is_whole)
         bandwidths: dict[Pair, float] = {}
         for pairs in rounds:
             self._begin_next()
@@ -152,27 +132,15 @@ class _AllreduceRank(BenchmarkRank):
 
     def _begin_next(self) -> None:
         if self.should_stop():
-            raise self._stop()
+            raise self.stopped(self._done, self._planned)
 
     def _end(self, *, is_whole: bool) -> None:
         """End a measurement; `is_whole` is the same in all ranks."""
         if not is_whole:
             self.leave()
-            raise self._stop()
+            raise self.stopped(self._done, self._planned)
         self._done += 1
         self.finish_step(self._done)
-
-    def _stop(self) -> SystemExit:
-        return self.stopped(self._done, self._planned)
-
-    # Sizes.
-
-    def _measure_size(self, size: int) -> bool:
-        """Return whether it was measured as often as planned."""
-        measured = self._measure(size)
-        if measured is not None and self.context.rank == 0:
-            self._report(measured)
-        return measured is not None and measured.is_whole
 
     def _measure(self, size: int, group: Any = None) -> Measured | None:
         from hpcdist.bench.allreduce.measure import measure_all_reduce
@@ -187,14 +155,13 @@ class _AllreduceRank(BenchmarkRank):
 
     def _report(self, measured: Measured) -> None:
         fields = measured.to_event()
-        self.context.events.write(
-            "collective", **fields, dtype=self.setting.dtype, checked=self.setting.check
-        )
-        self.context.say(
+        line = (
             f"{show_binary(measured.num_bytes)}: {fields['mean_time_s'] * 1e6:,.1f} µs, "
             f"algorithm {show_bytes(fields['algorithm_bytes_per_s'])}/s, "
             f"bus {show_bytes(fields['bus_bytes_per_s'])}/s ({fields['iterations']} times)"
         )
+        setting = self.setting
+        self.report("collective", line, fields | {"dtype": setting.dtype, "checked": setting.check})
 
     # Room.
 
@@ -225,9 +192,9 @@ class _AllreduceRank(BenchmarkRank):
         )
         if not fitting:
             raise RuntimeError(f"none of allreduce.sizes fits into memory; {why}")
-        if too_large and self.context.rank == 0:
+        if too_large:
             left_out = ", ".join(map(show_binary, too_large))
-            self.context.note(f"left out for lack of memory: {left_out}; {why}")
+            self.note(f"left out for lack of memory: {left_out}; {why}")
         return fitting
 
     def _room(self, place: _Place) -> int:
@@ -247,61 +214,34 @@ class _AllreduceRank(BenchmarkRank):
 
     # Pairs.
 
-    def _rounds(self) -> list[list[Pair]]:
-        if not self.setting.pairs:
-            return []
-        return plan_rounds([self._places[rank].machine for rank in self._leaders()])
-
-    def _leaders(self) -> list[int]:
-        """Return the first rank of each node."""
-        first: dict[int, int] = {}
-        for rank, place in enumerate(self._places):
-            first.setdefault(place.node, rank)
-        return [first[node] for node in sorted(first)]
-
     def _measure_round(self, pairs: list[Pair]) -> dict[Pair, float]:
         """Measure pairs of nodes at the same time; return their bandwidths, in all ranks."""
         import torch.distributed as dist
 
-        leaders = self._leaders()
-        own: dict[Pair, _PairOutcome] = {}
-        for pair, group in [(pair, self._group(pair, leaders)) for pair in pairs]:
-            if self.context.rank in {leaders[node] for node in pair}:
-                own[pair] = _pair_outcome(self._measure(self._pair_bytes(), group))
+        size = max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
+        ranks = {pair: [self._leaders[node] for node in pair] for pair in pairs}
+        # All ranks make all groups, in the same order, so that their names are unique.
+        groups = {pair: dist.new_group(ranks[pair]) for pair in pairs}
+        own: dict[Pair, tuple[dict[str, Any] | None, bool]] = {}
+        for pair, group in groups.items():
+            if self.context.rank in ranks[pair]:
+                measured = self._measure(size, group)
+                # No figures where a rank had to leave before there were any.
+                own[pair] = (measured.to_event(), measured.is_whole) if measured else (None, False)
                 dist.destroy_process_group(group)
-        outcomes: dict[Pair, _PairOutcome] = {}
-        for others in self.gather(own):
-            outcomes |= others
-        events = {
-            pair: self._pair_fields(pair) | {"alone": len(pairs) == 1} | outcomes[pair].figures
-            for pair in pairs
-            if outcomes[pair].figures
-        }
-        if self.context.rank == 0:
-            for fields in events.values():
-                self._report_pair(fields)
-        self._end(is_whole=all(outcome.is_whole for outcome in outcomes.values()))
-        return {pair: _bandwidth(fields) for pair, fields in events.items()}
-
-    def _group(self, pair: Pair, leaders: list[int]) -> Any:
-        """Make a group; all ranks make all, in the same order, so that their names are unique."""
-        import torch.distributed as dist
-
-        return dist.new_group([leaders[node] for node in pair])
-
-    def _pair_bytes(self) -> int:
-        return max([size for size in self._sizes if size <= _PAIR_BYTES] or [min(self._sizes)])
-
-    def _pair_fields(self, pair: Pair) -> dict[str, Any]:
-        leaders = self._leaders()
-        hosts = [self._places[leaders[node]].host for node in pair]
-        return {"nodes": list(pair), "hosts": hosts}
-
-    def _report_pair(self, fields: dict[str, Any]) -> None:
-        self.context.events.write("pair", **fields, dtype=self.setting.dtype)
-        a, b = fields["hosts"]
-        self.context.say(
-            f"nodes {fields['nodes'][0]} and {fields['nodes'][1]} ({a}, {b}): "
-            f"bus {show_bytes(_bandwidth(fields))}/s"
-            f"{' (measured alone)' if fields['alone'] else ''}"
-        )
+        outcomes = {pair: outcome for of in self.gather(own) for pair, outcome in of.items()}
+        bandwidths: dict[Pair, float] = {}
+        for pair in pairs:
+            fields, _ = outcomes[pair]
+            if fields:
+                hosts = [self._places[rank].host for rank in ranks[pair]]
+                bandwidths[pair] = pair_bandwidth(fields["bytes"], fields["median_time_s"])
+                place = {"nodes": list(pair), "hosts": hosts, "alone": len(pairs) == 1}
+                line = (
+                    f"nodes {pair[0]} and {pair[1]} ({', '.join(hosts)}): "
+                    f"bus {show_bytes(bandwidths[pair])}/s"
+                    f"{' (measured alone)' if place['alone'] else ''}"
+                )
+                self.report("pair", line, place | fields | {"dtype": self.setting.dtype})
+        self._end(is_whole=all(is_whole for _, is_whole in outcomes.values()))
+        return bandwidths

@@ -1,17 +1,16 @@
-"""What loading figures mean: how many workers, whether loading or the model waits, and what would
-help; pure."""
+"""Sentences on loading figures: the best number of workers, whether loading or the model waits, and
+what would help; pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
-from hpcdist.base.text import show_percent, show_time
+from hpcdist.base.text import number_of, show_percent, show_time
 from hpcdist.bench.dataload.figures import (
     LEAST_DIFFERENCE,
     PARTS,
     DataloadCell,
+    DataloadSummary,
     ModelStep,
     Series,
     Setting,
@@ -38,49 +37,74 @@ _NOTABLE_SHARE = 0.25
 _NAMED_SHARE = 0.005  # what would be 0 % is not listed
 _BUSY = 0.8  # of the CPUs: then only less work per image helps
 _UNCLEAR_RATIO = 20  # what stands in the way then is too small to be measured well
+_OVERLAP = 1.2  # reads at once: a little more than one may be chance
 _FEW_READS = 8  # at once
 _AXES = ("workers", "transform", "batch_size")
 """Keys that are compared otherwise, or that are no choice."""
 
+_NAMES = dict(
+    zip(
+        PARTS,
+        ("reading", "decoding", "transform", "collate", "hand-over and waiting"),
+        strict=True,
+    )
+)
+_FIRST_FILES = {
+    "cold": ", with files that came from storage",
+    "warm": ", though its files were in memory already",
+    "unknown": "; this file system does not show whether its files were in memory",
+}
+_LESS_DECODING = {
+    "pil": "data.decoder=exact decodes to the same pixels in less time.",
+    "exact": "data.decoder=fast takes less time, but its pixels differ a little.",
+    "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
+}
 
-class Conclusion(Struct, frozen=True, kw_only=True):
-    """Sentences on loading figures."""
-
-    headlines: list[str] = []
-    """The best number of workers, and whether loading or the model is the bottleneck."""
-    details: list[str] = []
-    """What the headlines rest on, and what would help."""
+_Pairs = Mapping[str, tuple[DataloadCell, ModelStep]]
+"""By transform, the best way of loading and a training step with as many images."""
 
 
-def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> Conclusion:
-    """Conclude on the slowest node.
+def conclude(cells: Sequence[DataloadCell], steps: Sequence[ModelStep]) -> DataloadSummary:
+    """Summarize one cell or more, with sentences on the slowest node.
 
-    Where passes differ so much that another run could show the opposite, say only that.
+    Where passes differ so much that another run could show the opposite, they say only that.
     """
-    if not cells:
-        return Conclusion()
     node = slowest_node(cells)
     own = [cell for cell in cells if cell.node == node]
     best = best_by_transform(own)
-    unclear = {name: series for name, series in best.items() if any(map(is_unclear, series))}
-    clear = {name: series for name, series in best.items() if name not in unclear}
-    headlines = [
-        *_on_nodes(cells, node),
-        *_on_best(clear),
-        *_on_unclear(unclear, named=bool(clear)),
-        *_on_bottleneck(clear, steps),
-    ]
-    return Conclusion(
-        headlines=headlines, details=list(_details(clear, own, steps, named=len(best) > 1))
+    clear = {name: series for name, series in best.items() if not any(map(is_unclear, series))}
+    unclear = {name: series for name, series in best.items() if name not in clear}
+    chosen = {name: recommended(series) for name, series in clear.items()}
+    by_size = {step.batch_size: step for step in steps}
+    pairs = {
+        name: (cell, by_size[cell.setting.batch_size])
+        for name, cell in chosen.items()
+        if cell.setting.batch_size in by_size
+    }
+    details: list[str] = []
+    if clear:
+        dearest = max(chosen, key=lambda name: work_s(chosen[name]))
+        details = [
+            *_on_ways(clear, chosen, pairs, named=len(best) > 1),
+            *_advise(chosen[dearest], clear[dearest], own),
+            *_on_passes(chosen[dearest], [cell for series in clear.values() for cell in series]),
+        ]
+    return DataloadSummary(
+        cells=list(cells),
+        steps=list(steps),
+        conclusions=[
+            *_on_nodes(cells, node),
+            *_on_best(clear, chosen),
+            *_on_unclear(unclear, named=bool(clear)),
+            *_on_bottleneck(pairs),
+        ],
+        details=details,
     )
 
 
 def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
-    others = [cell for cell in cells if cell.node != node]
-    if not others:
-        return
     slow = max((cell for cell in cells if cell.node == node), key=_rate)
-    fast = max(others, key=_rate)
+    fast = max((cell for cell in cells if cell.node != node), key=_rate, default=slow)
     ratio = _rate(fast) / _rate(slow)
     if ratio >= _MUCH and not is_unclear(slow) and not is_unclear(fast):
         yield (
@@ -90,76 +114,67 @@ def _on_nodes(cells: Sequence[DataloadCell], node: int) -> Iterator[str]:
         )
 
 
-def _on_best(clear: Mapping[str, Series]) -> Iterator[str]:
+def _on_best(clear: Mapping[str, Series], chosen: Mapping[str, DataloadCell]) -> Iterator[str]:
     """Group the transforms by their best number of workers."""
     rates: dict[int, list[str]] = {}
-    for name, series in clear.items():
-        cell = recommended(series)
+    for name, cell in chosen.items():
         rate = f"{_rate(cell):,.0f} images/s with transform {shortened(name)}"
         rates.setdefault(cell.setting.workers, []).append(rate)
     if rates:
         best = "; ".join(f"{with_workers(number)}: {', '.join(of)}" for number, of in rates.items())
-        yield f"Best {best}." if _is_compared(clear) else f"{capital(best)}."
+        yield f"Best {best}." if _is_compared(clear) else f"{_capital(best)}."
 
 
 def _on_unclear(unclear: Mapping[str, Series], *, named: bool) -> Iterator[str]:
-    if not unclear:
-        return
-    worst = max(spread(cell) for series in unclear.values() for cell in series)
-    what = "The best number of workers" if _is_compared(unclear) else "The speed of loading"
-    yield (
-        f"{what} is unclear{_with(unclear, named=named)}: the passes differ by "
-        f"{show_percent(worst)} (sd). Run it again."
-    )
+    if unclear:
+        worst = max(spread(cell) for series in unclear.values() for cell in series)
+        what = "The best number of workers" if _is_compared(unclear) else "The speed of loading"
+        yield (
+            f"{what} is unclear{_with(unclear, named=named)}: the passes differ by "
+            f"{show_percent(worst)} (sd). Run it again."
+        )
 
 
-def _on_bottleneck(clear: Mapping[str, Series], steps: Sequence[ModelStep]) -> Iterator[str]:
-    pairs = _with_step(clear, steps)
+def _on_bottleneck(pairs: _Pairs) -> Iterator[str]:
     waits = {name: _idle(cell, step) for name, (cell, step) in pairs.items()}
     late = [name for name, share in waits.items() if share > 0]
     ready = [name for name in waits if name not in late]
     differ = bool(late and ready)
     if late:
-        most = max(waits.values())
         up_to = "" if len(late) == 1 else "up to "
         yield (
             f"Loading is the bottleneck{_with(late, named=differ)}: the model waits {up_to}"
-            f"{show_percent(most)} of the time."
+            f"{show_percent(max(waits.values()))} of the time."
         )
     if ready:
         yield f"Loading is not the bottleneck{_with(ready, named=differ)}, the model is."
 
 
-def _with(names: Iterable[str], *, named: bool) -> str:
-    return f" with transform {listed(names)}" if named else ""
-
-
-def _details(
+def _on_ways(
     clear: Mapping[str, Series],
-    own: Sequence[DataloadCell],
-    steps: Sequence[ModelStep],
+    chosen: Mapping[str, DataloadCell],
+    pairs: _Pairs,
     *,
     named: bool,
 ) -> Iterator[str]:
-    """Yield the lines; `named`: those on one transform begin with its name."""
-    if not clear:
-        return
-    pairs = _with_step(clear, steps)
-    for name, series in clear.items():
-        texts = [*_on_workers(series), *(_on_step(*pairs[name]) if name in pairs else ())]
-        for text in texts:
-            yield f"{shortened(name, BRIEF)}: {text}" if named else capital(text)
-    chosen = {name: recommended(series) for name, series in clear.items()}
-    yield from _on_steps_in_time([chosen[name] for name in clear if name not in pairs])
-    dearest = max(chosen, key=lambda name: work_s(chosen[name]))
-    yield from advise(chosen[dearest], clear[dearest], own)
-    yield from _on_first(chosen[dearest])
-    yield from _on_noise(clear)
+    """Yield lines on the best way with each transform, which begin with its name where `named`."""
+    for name, cell in chosen.items():
+        for text in [
+            *_on_workers(cell, clear[name]),
+            *(_on_step(*pairs[name]) if name in pairs else ()),
+        ]:
+            yield f"{shortened(name, BRIEF)}: {text}" if named else _capital(text)
+    without_step = [cell for name, cell in chosen.items() if name not in pairs]
+    if without_step:
+        is_single = len(without_step) == 1
+        least = show_time(without_step[0].mean_time_s) if is_single else "as long as these batches"
+        yield f"Loading keeps up with training steps that take at least {least}."
+        yield "To compare yours: --set model.name=resnet18, or --set dataload.step_time_s=0.1."
 
 
-def _on_workers(series: Series) -> Iterator[str]:
-    cell = recommended(series)
-    workers, alone = cell.setting.workers, series[0]
+def _on_workers(cell: DataloadCell, series: Series) -> Iterator[str]:
+    """Say how fast it is, and what more workers gain, or that they were not tried."""
+    workers, alone, most = cell.setting.workers, series[0], series[-1]
     text = f"{with_workers(workers)} {show_time(cell.mean_time_s)} per batch of "
     text += f"{cell.setting.batch_size:,}"
     if workers and not alone.setting.workers:
@@ -167,32 +182,25 @@ def _on_workers(series: Series) -> Iterator[str]:
     yield f"{text}."
     cpus = cell.cpus / cell.ranks
     whose = f"the {num_cpus(cpus)} of each rank" if cell.ranks > 1 else f"its {num_cpus(cpus)}"
-    yield _on_more(cell, series[-1], whose=whose, cpus=cpus)
-
-
-def _on_more(cell: DataloadCell, most: DataloadCell, *, whose: str, cpus: float) -> str:
-    """Say what more workers gain, or that they were not tried."""
-    workers = cell.setting.workers
     if most is not cell:
         ratio = _rate(most) / _rate(cell)
         chance = ", which is within the noise" if ratio > 1 + LEAST_DIFFERENCE else ""
-        return (
+        yield (
             f"more workers gain nothing on {whose}: {with_workers(most.setting.workers)} "
             f"{ratio:.2f} times as fast{chance}."
         )
-    if workers < int(cpus):
-        return f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
-    return f"more were not tried, and {whose} {'have' if cpus > 1 else 'has'} no room for them."
+    elif workers < int(cpus):
+        yield f"more were not tried, and {whose} may have room: data.workers={workers * 2 or 1}."
+    else:
+        have = "have" if cpus > 1 else "has"
+        yield f"more were not tried, and {whose} {have} no room for them."
 
 
 def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
     whose = f"a step of {step.model}" if step.model else "a training step"
     idle = _idle(cell, step)
-    then = (
-        f"the model waits {show_percent(idle)} of the time"
-        if idle > 0
-        else "ready before the model needs it"
-    )
+    waits = f"the model waits {show_percent(idle)} of the time"
+    then = waits if idle > 0 else "ready before the model needs it"
     step_time, batch_time = show_time(step.mean_time_s), show_time(cell.mean_time_s)
     yield f"{whose} takes {step_time}, a batch {batch_time}: {then}."
     if step.on_cpus:
@@ -204,33 +212,12 @@ def _on_step(cell: DataloadCell, step: ModelStep) -> Iterator[str]:
         )
 
 
-def _on_steps_in_time(cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Where no step is known, say which would be long enough."""
-    if not cells:
-        return
-    least = "as long as these batches" if len(cells) > 1 else show_time(cells[0].mean_time_s)
-    yield f"Loading keeps up with training steps that take at least {least}."
-    yield "To compare yours: --set model.name=resnet18, or --set dataload.step_time_s=0.1."
-
-
-def _on_first(cell: DataloadCell) -> Iterator[str]:
+def _on_passes(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """Compare the first pass of a way with its others, and doubt what differs from pass to pass."""
     ratio = cell.first_time_s / cell.mean_time_s
     if cell.first_files != "memory" and ratio >= _MUCH:
-        yield (
-            f"The first pass took {ratio:.1f} times as long per batch"
-            f"{_TEMPERATURES[cell.first_files]}."
-        )
-
-
-_TEMPERATURES = {
-    "cold": ", with files that came from storage",
-    "warm": ", though its files were in memory already",
-    "unknown": "; this file system does not show whether its files were in memory",
-}
-
-
-def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
-    cells = [cell for series in clear.values() for cell in series]
+        files = _FIRST_FILES[cell.first_files]
+        yield f"The first pass took {ratio:.1f} times as long per batch{files}."
     worst = max(map(spread, cells))
     if worst >= _NOISY:
         yield (
@@ -241,17 +228,107 @@ def _on_noise(clear: Mapping[str, Series]) -> Iterator[str]:
         yield "There was one pass of each, so that any difference may be chance: data.repeats=5."
 
 
-def _with_step(
-    clear: Mapping[str, Series], steps: Sequence[ModelStep]
-) -> dict[str, tuple[DataloadCell, ModelStep]]:
-    """Return by transform the best way of loading, and a step with as many images."""
-    by_size = {step.batch_size: step for step in steps}
-    chosen = {name: recommended(series) for name, series in clear.items()}
-    return {
-        name: (cell, by_size[cell.setting.batch_size])
-        for name, cell in chosen.items()
-        if cell.setting.batch_size in by_size
-    }
+def _advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """Advise on the best way of loading of a series; `cells` are all of its node.
+
+    Nothing is advised about keys that were compared, as the figures show what they gain.
+    """
+    total_s = work_s(cell)
+    if total_s:
+        named = ", ".join(
+            f"{_NAMES[name]} {show_percent(part_s / total_s)}"
+            for name, part_s in _parts_s(cell).items()
+            if part_s >= _NAMED_SHARE * total_s
+        )
+        whose = shortened(cell.setting.transform, BRIEF)
+        yield f"An image takes {show_time(total_s)} of work ({whose}): {named}."
+        is_busy = cell.images_per_s * computing_s(cell) / cell.cpus >= _BUSY
+        if is_busy:
+            yield (
+                f"The {num_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only "
+                "less work per image or more CPUs (resources.cpus_per_gpu) would help."
+            )
+        notable = {
+            name: part_s
+            for name, part_s in _parts_s(cell).items()
+            if part_s >= _NOTABLE_SHARE * total_s
+        }
+        compared = varied([other.setting for other in cells])
+        for name in sorted(notable, key=lambda name: -notable[name]):
+            advice = _would_help(name, cell.setting, _parts_s(cell))
+            yield from (text for key, text in advice if key not in compared)
+        if "read" in notable and not is_busy:
+            yield from _on_reads(cell, more_workers=series[-1] is cell)
+    yield from _on_choices(cell, cells)
+
+
+def work_s(cell: DataloadCell) -> float:
+    """Return the seconds of work per image, in all parts."""
+    return sum(cell.parts_s.values())
+
+
+def computing_s(cell: DataloadCell) -> float:
+    """Return the seconds per image in which a CPU is busy."""
+    return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
+
+
+def _parts_s(cell: DataloadCell) -> dict[str, float]:
+    return {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
+
+
+def _would_help(
+    name: str, setting: Setting, parts_s: Mapping[str, float]
+) -> Iterator[tuple[str, str]]:
+    """Yield keys, and what could be done with them about a part."""
+
+    def most(*saved: str) -> str:
+        total_s = sum(parts_s.values())
+        left_s = total_s - sum(parts_s.get(part, 0.0) for part in saved)
+        if left_s * _UNCLEAR_RATIO < total_s:
+            return "many times as fast"
+        return f"at most {total_s / left_s:.1f} times as fast"
+
+    if name in {"read", "decode"} and setting.cache is False:
+        keeps = "data.cache=auto keeps decoded images that fit in memory: later epochs are"
+        yield "cache", f"{keeps} {most('read', 'decode')}."
+    if name == "decode":
+        yield "decoder", _LESS_DECODING[setting.decoder]
+    if name == "transform":
+        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
+        if setting.device_transform is not True:
+            on_gpus = "data.device_transform=true does them on GPUs, which can do most of them."
+            yield "device_transform", on_gpus
+    if name in {"collate", "hand_over"} and setting.handover == "float32":
+        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
+
+
+def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
+    """Advise on slow storage; `more_workers`: more workers may gain something."""
+    read_s, setting = cell.parts_s["read"], cell.setting
+    at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
+    now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
+    yield f"Reading a file takes {show_time(read_s)}{now}."
+    reads = 2 * max(setting.reads or 0, round(at_once), _FEW_READS)
+    workers = "more workers than CPUs, " if more_workers else ""
+    yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
+
+
+def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
+    """Say what the compared keys gained, all else being equal."""
+    for key in varied([other.setting for other in cells]):
+        same = sorted([cell, *alternatives(cell, cells, key)], key=_rate)
+        if key in _AXES or len(same) == 1:
+            continue
+        slow, fast = same[0], same[-1]
+        own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
+        if any(map(is_unclear, same)):
+            worst = show_percent(max(map(spread, same)))
+            yield f"data.{key}: unclear, as the passes differ by {worst} (sd)."
+        elif not is_faster(fast, slow):
+            yield f"data.{key}: {own} and {other} load equally fast, all else being equal."
+        else:
+            gain = f"{_rate(fast) / _rate(slow):.2f} times as much as {other}"
+            yield f"data.{key}: {own} loads {gain}, all else being equal."
 
 
 def _idle(cell: DataloadCell, step: ModelStep) -> float:
@@ -267,143 +344,8 @@ def _rate(cell: DataloadCell) -> float:
     return cell.images_per_s
 
 
-def advise(cell: DataloadCell, series: Series, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Advise on the best way of loading of a series; `cells` are all of its node.
-
-    Nothing is advised about keys that were compared, as the figures show what they gain.
-    """
-    total_s = work_s(cell)
-    if total_s:
-        compared = varied([other.setting for other in cells])
-        yield from _on_parts(cell, total_s)
-        yield from _on_busy_cpus(cell)
-        yield from _on_telling_parts(cell, total_s, compared)
-        if cell.parts_s.get("read", 0.0) >= _NOTABLE_SHARE * total_s and not _is_busy(cell):
-            yield from _on_reads(cell, more_workers=series[-1] is cell)
-    yield from _on_choices(cell, cells)
-
-
-def work_s(cell: DataloadCell) -> float:
-    """Return the seconds of work per image, in all parts."""
-    return sum(cell.parts_s.values())
-
-
-def computing_s(cell: DataloadCell) -> float:
-    """Return the seconds per image in which a CPU is busy."""
-    return sum(cell.parts_s.get(name, 0.0) for name in ("decode", "transform", "collate"))
-
-
-def _on_parts(cell: DataloadCell, total_s: float) -> Iterator[str]:
-    shares = {name: cell.parts_s.get(name, 0.0) / total_s for name in PARTS}
-    parts = ", ".join(
-        f"{_NAMES[name]} {show_percent(share)}"
-        for name, share in shares.items()
-        if share >= _NAMED_SHARE
-    )
-    whose = shortened(cell.setting.transform, BRIEF)
-    yield f"An image takes {show_time(total_s)} of work ({whose}): {parts}."
-
-
-_NAMES = {
-    "read": "reading",
-    "decode": "decoding",
-    "transform": "transform",
-    "collate": "collate",
-    "hand_over": "hand-over and waiting",
-}
-
-
-def _is_busy(cell: DataloadCell) -> bool:
-    return cell.images_per_s * computing_s(cell) / cell.cpus >= _BUSY
-
-
-def _on_busy_cpus(cell: DataloadCell) -> Iterator[str]:
-    if _is_busy(cell):
-        yield (
-            f"The {num_cpus(cell.cpus)} {'are' if cell.cpus > 1 else 'is'} busy with it: only less "
-            "work per image or more CPUs (resources.cpus_per_gpu) would help."
-        )
-
-
-def _on_telling_parts(cell: DataloadCell, total_s: float, compared: Sequence[str]) -> Iterator[str]:
-    parts = {name: cell.parts_s[name] for name in PARTS if name in cell.parts_s}
-    for name, part_s in sorted(parts.items(), key=lambda part: -part[1]):
-        if part_s >= _NOTABLE_SHARE * total_s:
-            advice = _would_help(name, cell.setting, parts, total_s)
-            yield from (text for key, text in advice if key not in compared)
-
-
-def _would_help(
-    name: str, setting: Setting, parts: dict[str, float], total_s: float
-) -> Iterator[tuple[str, str]]:
-    """Keys, and what could be done with them."""
-
-    def most(*saved: str) -> str:
-        left_s = total_s - sum(parts.get(part, 0.0) for part in saved)
-        if left_s * _UNCLEAR_RATIO < total_s:
-            return "many times as fast"
-        return f"at most {total_s / left_s:.1f} times as fast"
-
-    if name in {"read", "decode"} and setting.cache is False:
-        yield (
-            "cache",
-            (
-                "data.cache=auto keeps decoded images that fit in memory: later epochs are "
-                f"{most('read', 'decode')}."
-            ),
-        )
-    if name == "decode":
-        yield "decoder", _LESS_DECODING[setting.decoder]
-    if name == "transform":
-        yield "", f"Cheaper transforms would help: without any, {most('transform')}."
-        if setting.device_transform is not True:
-            yield (
-                "device_transform",
-                "data.device_transform=true does them on GPUs, which can do most of them.",
-            )
-    if name in {"collate", "hand_over"} and setting.handover == "float32":
-        yield "handover", "data.handover=uint8 hands a quarter of the bytes over."
-
-
-_LESS_DECODING = {
-    "pil": "data.decoder=exact decodes to the same pixels in less time.",
-    "exact": "data.decoder=fast takes less time, but its pixels differ a little.",
-    "fast": "Smaller files, or data.size below that of the files, would take less decoding.",
-}
-
-
-def _on_reads(cell: DataloadCell, *, more_workers: bool) -> Iterator[str]:
-    """Advise on slow storage; `more_workers`: more workers may gain something."""
-    read_s, setting = cell.parts_s["read"], cell.setting
-    at_once = cell.images_per_s / cell.ranks * read_s / max(1, setting.workers)
-    now = f", each worker has about {at_once:.0f} reads under way" if at_once >= _OVERLAP else ""
-    yield f"Reading a file takes {show_time(read_s)}{now}."
-    reads = 2 * max(setting.reads or 0, round(at_once), _FEW_READS)
-    workers = "more workers than CPUs, " if more_workers else ""
-    yield f"More at once (data.reads={reads}), {workers}or a copy on a local disk would help."
-
-
-_OVERLAP = 1.2  # reads at once: a little more than one may be chance
-
-
-def _on_choices(cell: DataloadCell, cells: Sequence[DataloadCell]) -> Iterator[str]:
-    """Say what the compared keys gained, all else being equal."""
-    for key in varied([other.setting for other in cells]):
-        same = sorted([cell, *alternatives(cell, cells, key)], key=lambda each: each.images_per_s)
-        if key not in _AXES and len(same) > 1:
-            yield f"data.{key}: {_on_choice(key, same)}."
-
-
-def _on_choice(key: str, same: Sequence[DataloadCell]) -> str:
-    """Compare ways that differ in one key, the slowest first."""
-    slow, fast = same[0], same[-1]
-    own, other = (in_job(getattr(each.setting, key)) for each in (fast, slow))
-    if any(map(is_unclear, same)):
-        return f"unclear, as the passes differ by {show_percent(max(map(spread, same)))} (sd)"
-    if not is_faster(fast, slow):
-        return f"{own} and {other} load equally fast, all else being equal"
-    ratio = fast.images_per_s / slow.images_per_s
-    return f"{own} loads {ratio:.2f} times as much as {other}, all else being equal"
+def _with(names: Iterable[str], *, named: bool) -> str:
+    return f" with transform {', '.join(map(shortened, names))}" if named else ""
 
 
 def shortened(text: str, width: int = _WIDTH) -> str:
@@ -411,23 +353,15 @@ def shortened(text: str, width: int = _WIDTH) -> str:
     return text if len(text) <= width else f"{text[:width]}..."
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names of transforms."""
-    return ", ".join(map(shortened, names))
-
-
-def capital(text: str) -> str:
-    """A sentence, from what could follow a colon."""
+def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
 def with_workers(number: int) -> str:
-    """So many in a rank: `with 2 workers`."""
-    if not number:
-        return "without workers"
-    return f"with {number:,} worker{'' if number == 1 else 's'}"
+    """Return `with 2 workers`."""
+    return f"with {number_of(number, 'worker')}" if number else "without workers"
 
 
 def num_cpus(number: float) -> str:
-    """`2 CPUs`, of which a quota may be a part: `0.5 CPUs`."""
+    """Return `2 CPUs`, of which a quota may be a part: `0.5 CPUs`."""
     return f"{number:g} CPU{'' if number == 1 else 's'}"

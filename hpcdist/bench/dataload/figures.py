@@ -9,15 +9,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from hpcdist.base.statistics import (
-    Measure,
-    differs,
-    mean,
-    ratio,
-    spread_measure,
-    standard_deviation,
+from hpcdist.base.statistics import Measure, mean, spread_measure
+from hpcdist.bench.benchmark import (
+    Count,
+    PerSecond,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+    is_shorter,
+    timed_fields,
 )
-from hpcdist.bench.benchmark import Count, PerSecond, PositiveCount, PositiveSeconds, Seconds
 
 PARTS = ("read", "decode", "transform", "collate", "hand_over")
 """The parts of an image's time, in their order."""
@@ -53,6 +54,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     workers: Annotated[int, Meta(ge=0, le=10**6)]
     """Per rank; 0: the rank loads by itself."""
 
+
+ALWAYS = ("transform", "workers")
+"""Keys that are shown whether they vary or not."""
 
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 """Keys that mean nothing without workers."""
@@ -170,43 +174,30 @@ def to_cell(
     first = ranks[0]
     slowest = [max(times) for times in zip(*(passes.times_s for passes in ranks), strict=True)]
     times_s = [time_s / number for time_s, number in zip(slowest, first.batches, strict=True)]
-    mean_s = mean(times_s)
-    workers = [passes.worker_bytes for passes in ranks if passes.worker_bytes]
+    timed = timed_fields(times_s, len(ranks) * setting.batch_size)
+    # An image takes this long, of the workers that load at once, or of the CPUs where they are
+    # fewer: what its stages do not explain is the hand-over.
+    at_once = max(1.0, min(setting.workers, place.cpus / len(ranks)))
+    image_s = at_once * timed["mean_time_s"] / setting.batch_size
+    starts_s = zip(*(passes.starts_s for passes in ranks), strict=True)
     return DataloadCell(
         setting=setting,
         node=place.node,
         host=place.host,
         cpus=place.cpus,
         ranks=len(ranks),
-        repeats=len(times_s),
         batches=max(first.batches),
-        mean_time_s=mean_s,
-        sd_time_s=standard_deviation(times_s),
-        min_time_s=min(times_s),
-        images_per_s=len(ranks) * setting.batch_size / mean_s,
-        start_time_s=mean(max(each) for each in _by_turn(ranks, "starts_s")),
+        start_time_s=mean(map(max, starts_s)),
         first_time_s=max(passes.firsts_s[0] for passes in ranks),
         first_files=first.first_files,
-        parts_s=stages_s | {"hand_over": _rest_s(setting, place, len(ranks), mean_s, stages_s)},
-        worker_bytes=max(workers, default=None),
+        parts_s=stages_s | {"hand_over": max(0.0, image_s - sum(stages_s.values()))},
+        worker_bytes=max(passes.worker_bytes or 0 for passes in ranks) or None,
+        **timed,
     )
 
 
-def _rest_s(
-    setting: Setting, place: Place, num_ranks: int, mean_s: float, stages_s: dict[str, float]
-) -> float:
-    """Return the time of an image beyond its stages, of the workers that load at once, or of the
-    CPUs where these are fewer."""
-    at_once = max(1.0, min(setting.workers, place.cpus / num_ranks))
-    return max(0.0, at_once * mean_s / setting.batch_size - sum(stages_s.values()))
-
-
-def _by_turn(ranks: Sequence[Passes], field: str) -> list[tuple[float, ...]]:
-    return list(zip(*(getattr(passes, field) for passes in ranks), strict=True))
-
-
 def varied(settings: Sequence[Setting]) -> list[str]:
-    """The keys in which settings differ."""
+    """Return the keys in which settings differ."""
     return [
         key
         for key in Setting.__struct_fields__
@@ -215,7 +206,7 @@ def varied(settings: Sequence[Setting]) -> list[str]:
 
 
 def in_job(value: object) -> str:
-    """A value as a job file has it."""
+    """Write a value as a job file has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "unset" if value is None else str(value)
@@ -223,15 +214,14 @@ def in_job(value: object) -> str:
 
 def by_workers(cells: Iterable[DataloadCell]) -> list[Series]:
     """Return the series in cells of one node; a cell without workers is in all that it fits."""
-    cells = list(cells)
-    with_workers = [cell for cell in cells if cell.setting.workers]
-    alone = [cell for cell in cells if not cell.setting.workers]
     by_setting: dict[Setting, list[DataloadCell]] = {}
-    for cell in with_workers:
-        by_setting.setdefault(_but_workers(cell.setting), []).append(cell)
-    for cell in alone:
-        fitting = [key for key in by_setting if _without_workers(key) == cell.setting]
-        for key in fitting or [_but_workers(cell.setting)]:
+    for cell in sorted(cells, key=lambda cell: not cell.setting.workers):  # those without come last
+        fitting = [but_workers(cell.setting)]
+        if not cell.setting.workers:
+            fitting = [
+                key for key in by_setting if _without_workers(key) == cell.setting
+            ] or fitting
+        for key in fitting:
             by_setting.setdefault(key, []).append(cell)
     return [sorted(series, key=lambda cell: cell.setting.workers) for series in by_setting.values()]
 
@@ -244,13 +234,12 @@ def recommended(series: Series) -> DataloadCell:
 
 def is_faster(cell: DataloadCell, other: DataloadCell) -> bool:
     """Return whether the mean time is smaller by more than chance, and by enough to matter."""
-    compared = ratio(cell.time_s, other.time_s)
-    return compared.mean < 1 - LEAST_DIFFERENCE and differs(compared) is not False
+    return is_shorter(cell.time_s, other.time_s, by=LEAST_DIFFERENCE)
 
 
 def is_unclear(cell: DataloadCell) -> bool:
     """Return whether the passes differ so much that their mean means nothing."""
-    return _standard_error(cell) >= _UNCLEAR * cell.mean_time_s
+    return spread(cell) / math.sqrt(cell.repeats) >= _UNCLEAR
 
 
 def spread(cell: DataloadCell) -> float:
@@ -260,11 +249,14 @@ def spread(cell: DataloadCell) -> float:
 
 def best_by_transform(cells: Iterable[DataloadCell]) -> dict[str, Series]:
     """Return for each transform the series of one node with most images/s."""
+
+    def most(series: Series) -> float:
+        return max(cell.images_per_s for cell in series)
+
     best: dict[str, Series] = {}
     for series in by_workers(cells):
         transform = series[0].setting.transform
-        if transform not in best or _most(series) > _most(best[transform]):
-            best[transform] = series
+        best[transform] = max(best.get(transform, series), series, key=most)
     return best
 
 
@@ -288,23 +280,13 @@ def slowest_node(cells: Sequence[DataloadCell]) -> int:
     return min(rates, key=lambda node: (rates[node], node))
 
 
-def _most(series: Series) -> float:
-    return max(cell.images_per_s for cell in series)
-
-
-def _but_workers(setting: Setting) -> Setting:
+def but_workers(setting: Setting) -> Setting:
+    """Return what a setting has in common with others of its series."""
     return msgspec.structs.replace(setting, workers=0)
 
 
 def _without_workers(setting: Setting) -> Setting:
     """Set the keys of workers as they are where there are none."""
-    usual = {
-        field.name: field.default
-        for field in msgspec.structs.fields(Setting)
-        if field.name in OF_WORKERS
-    }
+    fields = msgspec.structs.fields(Setting)
+    usual = {field.name: field.default for field in fields if field.name in OF_WORKERS}
     return msgspec.structs.replace(setting, workers=0, **usual)
-
-
-def _standard_error(cell: DataloadCell) -> float:
-    return (cell.sd_time_s or 0.0) / math.sqrt(cell.repeats)

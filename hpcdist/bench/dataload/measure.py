@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from hpcdist.bench.dataload.figures import Passes, Setting, Temperature
-from hpcdist.bench.dataload.sources import Batches, Source, forget, temperature
-from hpcdist.bench.ranks import BenchmarkRank
+from hpcdist.bench.dataload.sources import Source, forget, temperature
+from hpcdist.bench.ranks import BenchmarkRank, num_affordable
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share, epoch_order
+from hpcdist.data.workers import BatchSource
 from hpcdist.job.spec import Model, TimedModel, Train
 from hpcdist.machine.memory import proportional_bytes
 
@@ -28,7 +29,6 @@ _STAGE_IMAGES = 256
 
 _WARMUP = 2
 _STEPS = 20
-_LEAST_STEPS = 3
 _MAX_TIME_S = 10.0
 
 
@@ -78,21 +78,18 @@ class Way:
         should_stop: Callable[[], bool],
     ) -> None:
         """`should_stop` is called before every pass that counts, equally often by all ranks."""
-        context = rank.context
         self._rank = rank
         self._source = source
-        self._device = torch.device(context.device)
+        self._device = torch.device(rank.context.device)
+        self._batch_size = setting.batch_size
+        self._seed = seed
         self._should_stop = should_stop
-        self._shape = Shape(
-            num_samples=len(source),
-            batch_size=setting.batch_size,
-            rank=context.rank,
-            world_size=context.world_size,
-            seed=seed,
-        )
         self._number = 0  # of passes: each has an order of its own
         self._batches: int | None = None
-        self._stages_s = self._time_stages()
+        own = self._own_indices(-(-_STAGE_IMAGES // setting.batch_size))
+        source.stages(own[:2], rank.alive)  # loads libraries, and pages of memory
+        self._meet()
+        self._stages_s = source.stages(own, rank.alive)
 
     @property
     def stages_s(self) -> dict[str, float]:
@@ -108,7 +105,7 @@ class Way:
         self._meet()
         begun_s = time.perf_counter()
         with self._source.open(self._rank.context) as batches:
-            first = self._pass(batches, number, weigh=True, begun_s=begun_s)
+            first = self._pass(batches, number, begun_s=begun_s)
             batch_time_s = self._rank.largest(first.time_s / number)
             effort = fit(
                 Effort(passes=effort.passes, batches=self._batches or effort.batches),
@@ -128,26 +125,12 @@ class Way:
             worker_bytes=first.worker_bytes,
         )
 
-    def _time_stages(self) -> dict[str, float]:
-        batches = -(-_STAGE_IMAGES // self._shape.batch_size)
-        self._warm_up(batches)
-        self._meet()
-        return self._source.stages(self._own_indices(batches), self._rank.alive)
-
-    def _warm_up(self, batches: int) -> None:
-        """Load what the first image loads: libraries, and pages of memory."""
-        self._source.stages(self._own_indices(batches)[:2], self._rank.alive)
-
-    def _own_indices(self, batches: int) -> list[int]:
-        order, shares = self._shape.order(batches, self._number), self._shape.shares(batches)
-        return [int(index) for share in shares for index in order[share.begin : share.end]]
-
     def _forget_files(self, effort: Effort, time_s: float) -> tuple[Temperature, int]:
         """Return whether the first pass finds its files in memory, and its number of batches."""
         number = first_batches(
             effort.batches,
-            distinct=self._shape.distinct_batches,
-            batch_time_s=self._rank.largest(sum(self._stages_s.values())) * self._shape.batch_size,
+            distinct=max(1, len(self._source) // self._num_samples(1)),
+            batch_time_s=self._rank.largest(sum(self._stages_s.values())) * self._batch_size,
             time_s=time_s * _FIRST_SHARE,
         )
         paths = self._source.paths(self._own_indices(number))
@@ -158,23 +141,16 @@ class Way:
         return temperature(paths), number
 
     def _pass(
-        self,
-        batches: Batches,
-        num_batches: int,
-        *,
-        weigh: bool = False,
-        begun_s: float | None = None,
+        self, batches: BatchSource, num_batches: int, *, begun_s: float | None = None
     ) -> _Pass:
         """Load so many batches up to the device, in an order that no other pass has.
 
-        With `weigh` the workers' memory is measured before the last batch, which the time does not
-        contain. `begun_s` is when the time began, by time.perf_counter; by default ranks begin
-        together.
+        Ranks begin together. Of a first pass, `begun_s` is when it began, by time.perf_counter, and
+        the workers' memory is measured before the last batch, which the time does not contain.
         """
         if begun_s is None:
             self._meet()
-        order = self._shape.order(num_batches, self._number)
-        shares = self._shape.shares(num_batches)
+        order, shares = self._order(num_batches), self._shares(num_batches)
         begin_s = time.perf_counter() if begun_s is None else begun_s
         first_s, paused_s, worker_bytes = 0.0, 0.0, None
         loading = batches.epoch(order, shares, self._number)
@@ -183,7 +159,7 @@ class Way:
                 batches.bring(batch)
                 if done == 1:
                     first_s = time.perf_counter() - begin_s
-                if weigh and done == max(1, num_batches - 1):
+                if begun_s is not None and done == max(1, num_batches - 1):
                     pause_s = time.perf_counter()
                     worker_bytes = _memory_per_worker()
                     paused_s = time.perf_counter() - pause_s
@@ -197,50 +173,40 @@ class Way:
     def _meet(self) -> None:
         self._rank.largest(0.0)
 
+    # The samples that a rank loads: as in a training, the next piece of a common order.
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The samples that a rank loads: as in a training, the next piece of a common order."""
+    def _num_samples(self, number: int) -> int:
+        """Return the samples in so many batches of every rank."""
+        return number * self._batch_size * self._rank.context.world_size
 
-    num_samples: int
-    batch_size: int
-    rank: int
-    world_size: int
-    seed: int
-
-    @property
-    def distinct_batches(self) -> int:
-        """Batches of a rank until the data set begins again."""
-        return max(1, self.num_samples // (self.batch_size * self.world_size))
-
-    def order(self, num_batches: int, number: int) -> Tensor:
+    def _order(self, num_batches: int) -> Tensor:
         """Return the samples of a pass; where the data set begins again, in another order."""
-        needed = num_batches * self.batch_size * self.world_size
-        rounds = -(-needed // self.num_samples)
+        needed = self._num_samples(num_batches)
         orders = [
-            epoch_order(self.num_samples, seed=self.seed, epoch=number + turn, most_filled=0)
-            for turn in range(rounds)
+            epoch_order(
+                len(self._source), seed=self._seed, epoch=self._number + turn, most_filled=0
+            )
+            for turn in range(-(-needed // len(self._source)))
         ]
         return torch.cat(orders)[:needed]
 
-    def shares(self, num_batches: int) -> list[Share]:
+    def _shares(self, num_batches: int) -> list[Share]:
         """Return this rank's batches of the order."""
-        step = self.batch_size * self.world_size
-        begins = [turn * step + self.rank * self.batch_size for turn in range(num_batches)]
-        return [
-            Share(begin=begin, end=begin + self.batch_size, filled_end=begin + self.batch_size)
-            for begin in begins
-        ]
+        size, rank = self._batch_size, self._rank.context.rank
+        begins = [self._num_samples(turn) + rank * size for turn in range(num_batches)]
+        return [Share(begin=begin, end=begin + size, filled_end=begin + size) for begin in begins]
+
+    def _own_indices(self, num_batches: int) -> list[int]:
+        order = self._order(num_batches)
+        shares = self._shares(num_batches)
+        return [int(index) for share in shares for index in order[share.begin : share.end]]
 
 
 def _memory_per_worker() -> int | None:
-    """Return the mean memory of this process's workers, shared pages counted in part; None without.
-
-    Workers are the processes that multiprocessing has started, by whatever method.
-    """
-    sizes = [
-        proportional_bytes(child.pid) for child in multiprocessing.active_children() if child.pid
-    ]
+    """Return the mean memory of the processes that multiprocessing has started, by whatever method,
+    shared pages counted in part; None without."""
+    children = multiprocessing.active_children()
+    sizes = [proportional_bytes(child.pid) for child in children if child.pid]
     return round(sum(sizes) / len(sizes)) if sizes else None
 
 
@@ -252,7 +218,8 @@ def time_steps(
     device: torch.device,
     alive: Callable[[], None],
 ) -> list[float]:
-    """Seconds of each of some steps, forward, backward and optimizer, after a few to warm up."""
+    """Return the seconds of each of some steps, forward, backward and optimizer, after a few to
+    warm up."""
     from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
     from hpcdist.training.model.models import build_model
@@ -279,5 +246,4 @@ def time_steps(
 
     for _ in range(_WARMUP):
         step_s = step()
-    number = max(_LEAST_STEPS, min(_STEPS, int(_MAX_TIME_S / step_s)))
-    return [step() for _ in range(number)]
+    return [step() for _ in range(num_affordable(_STEPS, each_s=step_s, time_s=_MAX_TIME_S))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,24 +10,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.plotting import LINES, Picture, first, label, new_figure, shared_legend
+from hpcdist.base.plotting import (
+    LINES,
+    Picture,
+    counts_axis,
+    finish,
+    new_figure,
+    shared_legend,
+)
 from hpcdist.base.statistics import Measure
-from hpcdist.base.table import Column, Table, count, each, number
-from hpcdist.base.text import column_decimals, format_number, show_mean_sd, shown
-from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure
-from hpcdist.bench.dataload.conclusion import conclude, shortened
+from hpcdist.base.table import Column, Table, count, each, mean_sd, number
+from hpcdist.base.text import column_decimals, show_mean_sd, shown
+from hpcdist.bench.benchmark import Benchmark, NumberedResult, newest_pictures, rate_measure
+from hpcdist.bench.dataload.conclusion import conclude, shortened, work_s
 from hpcdist.bench.dataload.figures import (
+    ALWAYS,
     PARTS,
     DataloadCell,
     DataloadSummary,
     ModelStep,
     Series,
     Setting,
+    but_workers,
     by_workers,
     in_job,
     varied,
 )
-from hpcdist.runs.run import slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,13 +47,7 @@ MOST_AXES = 12
 _COLUMNS = 4
 _LABEL_WIDTH = 34
 _APART = 0.015  # of the axis
-_ON_AXES = ("workers", "transform")
-_MOST_PICTURES = 3
 _MB = 1e6
-_PART_HEADERS = dict(
-    zip(PARTS, ("read", "decode", "transform", "collate", "hand-over"), strict=True)
-)
-_ALWAYS = ("transform", "workers")
 
 
 class DataloadBenchmark(Benchmark[DataloadSummary]):
@@ -60,16 +61,8 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         """Return the newest figures of each way on each node: a later event of the same way has
         more passes, and replaces the earlier."""
         cells: Sequence[DataloadCell] = events["loading"]
-        if not cells:
-            return None
         newest = list({(cell.node, cell.setting): cell for cell in cells}.values())
-        conclusion = conclude(newest, events["model_step"])
-        return DataloadSummary(
-            cells=newest,
-            steps=list(events["model_step"]),
-            conclusions=conclusion.headlines,
-            details=conclusion.details,
-        )
+        return conclude(newest, events["model_step"]) if newest else None
 
     def conclusions(self, result: DataloadSummary) -> list[str]:
         """Return how many workers, and what the bottleneck is."""
@@ -95,12 +88,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
     def rates(self, result: DataloadSummary) -> Iterator[tuple[str, Measure]]:
         """List the images per second of each way on each node."""
         for cell in result.cells:
-            rate = rate_measure(
-                cell.images_per_s,
-                mean_time_s=cell.mean_time_s,
-                sd_time_s=cell.sd_time_s,
-                repeats=cell.repeats,
-            )
+            rate = rate_measure(cell.images_per_s, cell.time_s)
             yield f"images/s, {_way_in_words(cell)}", rate
 
     def pictures(
@@ -109,12 +97,7 @@ class DataloadBenchmark(Benchmark[DataloadSummary]):
         runs: Sequence[NumberedResult[DataloadSummary]],
     ) -> Iterator[Picture]:
         """List the pictures of the newest runs, which also stand in their folders."""
-        drawn, left_out = first(runs[::-1], _MOST_PICTURES)
-        for run in drawn:
-            title = f"#{run.number} {label(run.run)}: loading"
-            draw = functools.partial(make_figure, run.result.cells, title)
-            description = f"Time to load a batch by workers.{left_out}"
-            yield Picture(f"{slug(run.run)}-loading", title, description, draw)
+        return newest_pictures(runs, "loading", make_figure, "Time to load a batch by workers.")
 
 
 def _way_in_words(cell: DataloadCell) -> str:
@@ -131,12 +114,13 @@ def _way_in_words(cell: DataloadCell) -> str:
 def _key_columns(cells: Sequence[DataloadCell]) -> list[Column[DataloadCell]]:
     """Make columns of transform, workers, the keys that vary, and the node if there are several."""
     settings = [cell.setting for cell in cells]
-    keys = [key for key in varied(settings) if key not in _ALWAYS]
-    columns = [_key_column(key, cells) for key in (*_ALWAYS, *keys)]
+    keys = [key for key in varied(settings) if key not in ALWAYS]
+    columns = [_key_column(key, cells) for key in (*ALWAYS, *keys)]
     if len({cell.node for cell in cells}) > 1:
-        columns.insert(
-            0, Column("node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left")
+        node = Column[DataloadCell](
+            "node", lambda cell: f"{cell.node} {shown(cell.host)}", align="left"
         )
+        return [node, *columns]
     return columns
 
 
@@ -144,19 +128,20 @@ def _key_column(key: str, cells: Sequence[DataloadCell]) -> Column[DataloadCell]
     def value(cell: DataloadCell) -> Any:
         return getattr(cell.setting, key)
 
-    are_numbers = all(type(value(cell)) is int for cell in cells)
-    if are_numbers:
-        return Column(key.replace("_", "\n"), value, each(in_job))
-    return Column(key.replace("_", "\n"), lambda cell: in_job(value(cell)), align="left")
+    header = key.replace("_", "\n")
+    if all(type(value(cell)) is int for cell in cells):
+        return Column(header, value, each(in_job))
+    return Column(header, lambda cell: in_job(value(cell)), align="left")
 
 
 def _time_table(
     cells: Sequence[DataloadCell], keys: Sequence[Column[DataloadCell]], number_of_run: int
 ) -> Table[DataloadCell]:
     in_ms = number(per=1e-3, is_wide=True)
+    means = mean_sd(column_decimals([cell.mean_time_s * 1e3 for cell in cells]), per=1e-3)
     columns: list[Column[DataloadCell]] = [
         *keys,
-        Column("time per batch", lambda cell: cell, _means_ms, unit="ms", sort=_mean_time_s),
+        Column("time per batch", lambda cell: cell.time_s, means, unit="ms"),
         Column("images/s", lambda cell: cell.images_per_s, number(0)),
         Column("until first\nbatch", lambda cell: cell.start_time_s, in_ms, unit="ms"),
         Column("first pass, per\nbatch", lambda cell: cell.first_time_s, in_ms, unit="ms"),
@@ -166,52 +151,24 @@ def _time_table(
     several = "" if first.ranks == 1 else f" on each of {first.ranks} ranks per node"
     caption = f"#{number_of_run}: loading by workers{several}, mean ± sd"
     if first.first_files != "memory":
-        caption += f"; first pass: {_first_files(cells)}"
+        are_cold = all(cell.first_files == "cold" for cell in cells)
+        files = "files from storage" if are_cold else "files may be in memory"
+        caption += f"; first pass: {files}"
     return Table(caption, columns, _ordered(cells))
-
-
-def _first_files(cells: Sequence[DataloadCell]) -> str:
-    are_cold = all(cell.first_files == "cold" for cell in cells)
-    return "files from storage" if are_cold else "files may be in memory"
-
-
-def _mean_time_s(cell: DataloadCell) -> float:
-    return cell.mean_time_s
-
-
-def _means_ms(cells: Sequence[DataloadCell]) -> list[str]:
-    """Format means and sds, padded so that the means stand below each other."""
-    decimals = column_decimals([cell.mean_time_s * 1e3 for cell in cells])
-    spreads = [
-        None if cell.sd_time_s is None else format_number(cell.sd_time_s * 1e3, decimals)
-        for cell in cells
-    ]
-    width = max((len(spread) for spread in spreads if spread), default=0)
-    return [
-        format_number(cell.mean_time_s * 1e3, decimals)
-        + (" " * (3 + width) if spread is None else f" ± {spread.rjust(width)}")
-        for cell, spread in zip(cells, spreads, strict=True)
-    ]
 
 
 def _part_table(
     cells: Sequence[DataloadCell], keys: Sequence[Column[DataloadCell]], number_of_run: int
 ) -> Table[DataloadCell]:
     rows = [cell for cell in _ordered(cells) if cell.parts_s]
-    in_us = number(column_decimals([_together_s(cell) * 1e6 for cell in rows]), per=1e-6)
+    in_us = number(column_decimals([work_s(cell) * 1e6 for cell in rows]), per=1e-6)
 
     def part_s(name: str) -> Callable[[DataloadCell], float | None]:
         return lambda cell: cell.parts_s.get(name)
 
-    parts: list[Column[DataloadCell]] = [
-        Column(header, part_s(name), in_us) for name, header in _PART_HEADERS.items()
-    ]
-    columns = [*keys, *parts, Column("together", _together_s, in_us)]
+    parts = [Column(name.replace("_", "-"), part_s(name), in_us) for name in PARTS]
+    columns = [*keys, *parts, Column("together", work_s, in_us)]
     return Table(f"#{number_of_run}: work per image (µs)", columns, rows)
-
-
-def _together_s(cell: DataloadCell) -> float:
-    return sum(cell.parts_s.values())
 
 
 def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelStep]:
@@ -230,15 +187,11 @@ def _step_table(steps: Sequence[ModelStep], number_of_run: int) -> Table[ModelSt
 
 def _ordered(cells: Sequence[DataloadCell]) -> list[DataloadCell]:
     """Sort by other keys than workers in the order of measuring, then by workers and node."""
-    places = {_but_workers(cell.setting): -index for index, cell in enumerate(reversed(cells))}
+    places = {but_workers(cell.setting): -index for index, cell in enumerate(reversed(cells))}
     return sorted(
         cells,
-        key=lambda cell: (places[_but_workers(cell.setting)], cell.setting.workers, cell.node),
+        key=lambda cell: (places[but_workers(cell.setting)], cell.setting.workers, cell.node),
     )
-
-
-def _but_workers(setting: Setting) -> tuple[object, ...]:
-    return tuple(getattr(setting, key) for key in setting.__struct_fields__ if key != "workers")
 
 
 def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
@@ -246,7 +199,7 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
 
     What else was compared has axes of its own, all with the same scale.
     """
-    panels = _panels(cells)
+    panels = dict(list(_panels(cells).items())[:MOST_AXES])
     names = list(dict.fromkeys(cell.setting.transform for cell in cells))
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
@@ -255,11 +208,15 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
     for index, (axes, (heading, drawn)) in enumerate(
         zip(all_axes.flat, panels.items(), strict=False)
     ):
+        # Bars of several lines are kept apart, along the workers.
         step = _APART * max(cell.setting.workers for cell in cells)
         for series in drawn:
             number = names.index(series[0].setting.transform)
             _draw_series(axes, series, number, shift=step * (number - (len(names) - 1) / 2))
-        _finish(axes, heading, drawn, is_first=index % columns == 0)
+        counts_axis(axes, sorted({cell.setting.workers for series in drawn for cell in series}))
+        y = "time per batch (ms), mean ± sd" if index % columns == 0 else ""
+        finish(axes, x="workers per rank", y=y)
+        axes.set_title(textwrap.fill(heading, _LABEL_WIDTH), fontsize="medium")
     for axes in all_axes.flat[len(panels) :]:
         axes.remove()
     all_axes.flat[0].set_ylim(bottom=0)  # of all, once their common scale is known
@@ -270,16 +227,12 @@ def make_figure(cells: Sequence[DataloadCell], title: str) -> Figure:
 
 def num_panels(cells: Sequence[DataloadCell]) -> int:
     """Return how many axes all cells would take; only the first MOST_AXES are drawn."""
-    return len(_all_panels(cells))
+    return len(_panels(cells))
 
 
 def _panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
-    return dict(list(_all_panels(cells).items())[:MOST_AXES])
-
-
-def _all_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
-    """Series by what they have in common beside the transform."""
-    keys = [key for key in varied([cell.setting for cell in cells]) if key not in _ON_AXES]
+    """Return series by what they have in common beside the transform."""
+    keys = [key for key in varied([cell.setting for cell in cells]) if key not in ALWAYS]
     nodes = sorted({cell.node for cell in cells})
     panels: dict[str, list[Series]] = {}
     for node in nodes:
@@ -293,24 +246,11 @@ def _all_panels(cells: Sequence[DataloadCell]) -> dict[str, list[Series]]:
 
 
 def _draw_series(axes: Axes, series: Series, number: int, *, shift: float) -> None:
-    """`shift`, along the workers, keeps bars of several lines apart."""
-    means = [cell.mean_time_s * 1e3 for cell in series]
-    sds = [(cell.sd_time_s or 0.0) * 1e3 for cell in series]
     axes.errorbar(
         [cell.setting.workers + shift for cell in series],
-        means,
-        yerr=sds,
+        [cell.mean_time_s * 1e3 for cell in series],
+        yerr=[(cell.sd_time_s or 0.0) * 1e3 for cell in series],
         capsize=4,
         label=shortened(series[0].setting.transform),
         **LINES[number % len(LINES)],
     )
-
-
-def _finish(axes: Axes, heading: str, drawn: Sequence[Series], *, is_first: bool) -> None:
-    workers = sorted({cell.setting.workers for series in drawn for cell in series})
-    axes.set_xticks(workers, [str(number) for number in workers])
-    axes.set_xlabel("workers per rank")
-    if is_first:
-        axes.set_ylabel("time per batch (ms), mean ± sd")
-    axes.set_title(textwrap.fill(heading, _LABEL_WIDTH), fontsize="medium")
-    axes.grid(visible=True, alpha=0.3)

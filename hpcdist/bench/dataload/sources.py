@@ -6,16 +6,14 @@ The system is made to forget their files, so that a first pass reads from storag
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hpcdist.bench.dataload.figures import Temperature
 from hpcdist.data.arrays import Samples
@@ -25,7 +23,7 @@ from hpcdist.data.images.decoding import UnreadableImageError, no_warnings
 from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.memory import share_parts
 from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
-from hpcdist.data.order import Share
+from hpcdist.data.workers import BatchSource
 from hpcdist.job.spec import Data
 from hpcdist.rank.context import RankContext
 
@@ -41,16 +39,6 @@ _ASKED = 64
 _MOSTLY = 0.1  # fewer than this share in memory: cold
 
 
-class Batches(Protocol):
-    """Gives a training its batches."""
-
-    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int, /) -> Iterator[Samples]:
-        """Load the batches of these shares of an order."""
-
-    def bring(self, batch: Samples) -> Samples:
-        """Return a batch as the model takes it, on its device."""
-
-
 class Source:
     """Training images, loaded in one way."""
 
@@ -61,11 +49,11 @@ class Source:
         num_classes: int,
         report_bad: Callable[[BadFile], None],
     ) -> None:
-        """`tell_bad` hears of files that show no picture."""
+        """`report_bad` is called for files that are no images."""
         self._data = data
         self._samples = samples
         self.num_classes = num_classes
-        self._tell_bad = report_bad
+        self._report_bad = report_bad
         self.is_kept = False
         """Decoded pictures were kept when it was opened last."""
 
@@ -83,12 +71,17 @@ class Source:
         if isinstance(self._samples, ImageSamples):
             with no_warnings():
                 return _image_stages(self._samples, indices, alive)
+        chosen = indices[:_IMAGES]
         if isinstance(self._samples, PixelSamples):
-            return _pixel_stages(self._samples, indices)
-        return _memory_stages(self._samples, indices)
+            return {"transform": _time_filling(self._samples, chosen)}
+        # A data set in memory is only put together in batches.
+        places = torch.tensor(chosen)
+        self._samples.at(places)  # the first time takes memory
+        batch_s, _ = _timed([places], self._samples.at)
+        return {"collate": batch_s / len(chosen)}
 
     @contextmanager
-    def open(self, context: RankContext) -> Iterator[Batches]:
+    def open(self, context: RankContext) -> Iterator[BatchSource]:
         """Yield batches as a training takes them; workers start with the first one.
 
         Decoded pictures are kept as the job says, and forgotten at the end. All ranks open it.
@@ -97,17 +90,13 @@ class Source:
         mem_gb = context.job.resources.mem_gb
         share_parts(images, context, self._data, mem_gb=mem_gb, has_group=True)
         self.is_kept = any(each.cache is not None for each in images)
-        memory_format = (
-            torch.channels_last
-            if isinstance(self._samples, ImageSamples)  # the format in which they are decoded
-            else torch.contiguous_format
-        )
         batches = make_batches(
             self._samples,
             torch.device(context.device),
             self._data,
-            memory_format=memory_format,
-            report_bad=self._tell_bad,
+            # Images are decoded to channels_last.
+            memory_format=torch.channels_last if images else torch.contiguous_format,
+            report_bad=self._report_bad,
         )
         try:
             yield batches
@@ -121,11 +110,11 @@ class Sources:
     """Lists or loads data once for all ways of loading that share them."""
 
     def __init__(self, seed: int, device: str, report_bad: Callable[[BadFile], None]) -> None:
-        """`tell_bad` hears of each file that shows no picture, once."""
+        """`report_bad` is called for each file that is no image, once."""
         self._seed = seed
         self._device = device
-        self._tell = report_bad
-        self._told: set[str] = set()
+        self._report_bad = report_bad
+        self._reported: set[str] = set()
         self._found: dict[Any, Any] = {}
 
     def source(self, data: Data) -> Source:
@@ -134,27 +123,27 @@ class Sources:
         on_device = is_on_device(data, self._device)
         if parts is not None:
             samples = ImageSamples(parts.train, data, self._seed, on_device=on_device)
-            return Source(data, samples, len(parts.train.classes), self._tell_bad)
+            return Source(data, samples, len(parts.train.classes), self._report_once)
         key = (data.root, repr(data.transform), on_device)
         data_set = self._once(key, lambda: load_data(data, seed=self._seed, device=self._device))
-        return Source(data, data_set.train, data_set.num_classes, self._tell_bad)
+        return Source(data, data_set.train, data_set.num_classes, self._report_once)
 
     def _once(self, key: Any, find: Callable[[], Any]) -> Any:
         if key not in self._found:
             self._found[key] = find()
         return self._found[key]
 
-    def _tell_bad(self, bad: BadFile) -> None:
-        if bad.path not in self._told:
-            self._told.add(bad.path)
-            self._tell(bad)
+    def _report_once(self, bad: BadFile) -> None:
+        if bad.path not in self._reported:
+            self._reported.add(bad.path)
+            self._report_bad(bad)
 
 
 def _image_stages(
     samples: ImageSamples, indices: Sequence[int], alive: Callable[[], None]
 ) -> dict[str, float]:
-    """Seconds per image in reading, decoding and transforms, and in putting a batch together: what
-    making one takes beyond these. Files that show no picture are left out."""
+    """Return the seconds per image in reading, decoding and transforms, and in putting a batch
+    together: what making one takes beyond these. Files that are no images are left out."""
     read_s, contents = _timed(indices[:_IMAGES], samples.read)
     alive()
     decode_s, pictures = _timed(contents, lambda given: samples.decode(given[1]))
@@ -176,21 +165,12 @@ def _image_stages(
     }
 
 
-def _pixel_stages(samples: PixelSamples, indices: Sequence[int]) -> dict[str, float]:
-    """Measure a data set in memory whose images are changed: the transform only."""
-    chosen = indices[:_IMAGES]
+def _time_filling(samples: PixelSamples, chosen: Sequence[int]) -> float:
+    """Return the seconds per image of a data set in memory whose images are changed."""
     channels, height, width = samples.filled_shape
     pixels = np.empty((len(chosen), height, width, channels), np.uint8)
     fill_s, _ = _timed([chosen], lambda some: samples.fill(pixels, some, 0))
-    return {"transform": fill_s / len(chosen)}
-
-
-def _memory_stages(samples: Samples, indices: Sequence[int]) -> dict[str, float]:
-    """Measure a data set in memory: putting a batch together only."""
-    chosen = torch.tensor(indices[:_IMAGES])
-    samples.at(chosen)  # the first time takes memory
-    batch_s, _ = _timed([chosen], samples.at)
-    return {"collate": batch_s / len(chosen)}
+    return fill_s / len(chosen)
 
 
 def _timed(
@@ -219,34 +199,22 @@ def forget(paths: Iterable[str]) -> None:
     systems cannot do that: `temperature` returns what came of it.
     """
     for path in paths:
-        with contextlib.suppress(OSError):  # loading reports what cannot be read
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(file)
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(file)
+        with contextlib.suppress(OSError), open(path, "rb") as file:  # loading reports errors
+            os.fdatasync(file)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def temperature(paths: Sequence[str]) -> Temperature:
     """Return whether files are in memory, by the first bytes of some; this reads no storage."""
-    step = max(1, len(paths) // _ASKED)
-    answers = [_is_in_memory(path) for path in paths[::step]]
-    known = [answer for answer in answers if answer is not None]
+    known = []
+    for path in paths[:: max(1, len(paths) // _ASKED)]:
+        try:
+            with open(path, "rb") as file:
+                known.append(os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT) > 0)
+        except BlockingIOError:
+            known.append(False)
+        except OSError:  # gone, or on a file system that does not know
+            continue
     if not known:
         return "unknown"
     return "cold" if sum(known) < _MOSTLY * len(known) else "warm"
-
-
-def _is_in_memory(path: str) -> bool | None:
-    """Return None where the file system does not know."""
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        return os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT) > 0
-    except OSError as error:
-        return False if error.errno == errno.EAGAIN else None
-    finally:
-        os.close(file)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-import statistics
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcdist.base import files
-from hpcdist.base.text import show_mean_sd
-from hpcdist.bench.dataload.conclusion import BRIEF, conclude, shortened, with_workers
+from hpcdist.base.statistics import mean, standard_deviation
+from hpcdist.base.text import number_of, show_mean_sd
+from hpcdist.bench.dataload.conclusion import (
+    BRIEF,
+    conclude,
+    num_cpus,
+    shortened,
+    with_workers,
+)
 from hpcdist.bench.dataload.figures import (
+    ALWAYS,
     DataloadCell,
     ModelStep,
     Passes,
@@ -23,13 +29,7 @@ from hpcdist.bench.dataload.figures import (
     to_cell,
     varied,
 )
-from hpcdist.bench.dataload.settings import (
-    Combination,
-    any_data,
-    check_dataload,
-    combine_job,
-    several,
-)
+from hpcdist.bench.dataload.settings import any_data, check_dataload, combine_job, several
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import download_data, find_data_set
 from hpcdist.job.imports import Preload
@@ -41,8 +41,6 @@ from hpcdist.training.model.checks import is_torchvision
 
 if TYPE_CHECKING:
     from hpcdist.bench.dataload.measure import Way
-    from hpcdist.bench.dataload.sources import Source
-    from hpcdist.data.arrays import Samples
 
 PLOT_NAME = "dataload.png"
 
@@ -66,8 +64,8 @@ class DataloadWorkload(Workload[DataloadJob]):
                 download_data(data)
 
     def _data_sets(self) -> Iterable[Data]:
-        """One way of loading for each folder that is loaded from."""
-        return {each.data.root: each.data for each in combine_job(self.job)}.values()
+        """Return one way of loading for each folder that is loaded from."""
+        return {data.root: data for data in combine_job(self.job).values()}.values()
 
     def preload(self) -> Preload:
         """Return what measures, and torchvision where model, data or transforms need it."""
@@ -79,9 +77,9 @@ class DataloadWorkload(Workload[DataloadJob]):
         transformed = not all(map(is_unchanged, several(self.job.data, "transform")))
         if heavy_model or transformed or "torchvision" in entry.modules:
             modules.append("torchvision")
-        if model is not None:  # optimizers import torch._dynamo
+        if model is not None:
             modules += ["hpcdist.training.model.models", "hpcdist.training.optimization"]
-            modules.append("torch._dynamo")
+            modules.append("torch._dynamo")  # by optimizers
         return Preload(steps=[*modules])
 
     def run(self, context: RankContext) -> None:
@@ -105,7 +103,11 @@ class _DataloadRank(BenchmarkRank):
         self._combinations = combine_job(job)
         self._is_asked_to_stop = False
         self._sources = Sources(job.dataload.seed, context.device, BadFileNotes(context))
-        self._places: list[Place] = self.gather(_place(context))
+        # A node has the CPUs that its ranks have together, or their quota.
+        cpus = min(context.num_cpus, cpu_quota() or math.inf)
+        self._places: list[Place] = self.gather(
+            Place(node=context.node_rank, host=context.host, cpus=cpus)
+        )
         self._ways: dict[Setting, Way] = {}
         self._passes: dict[Setting, list[Passes]] = {}
         self._cells: dict[tuple[Setting, int], DataloadCell] = {}
@@ -116,16 +118,17 @@ class _DataloadRank(BenchmarkRank):
         self._report_plan()
         self._time_model()
         passes = turns(self._job.data.repeats)
+        ways = list(self._combinations.items())
         plan = [
-            (combination, number)
-            for index, number in enumerate(passes)
-            for combination in self._combinations[:: -1 if index else 1]
+            (*way, number)
+            for turn, number in enumerate(passes)
+            for way in ways[:: -1 if turn else 1]
         ]
         done = 0
-        for combination, number in plan:
+        for setting, data, number in plan:
             if self._is_stopping():
                 break
-            self._measure(combination, number, self._job.dataload.max_time_s / len(passes))
+            self._measure(setting, data, number, self._job.dataload.max_time_s / len(passes))
             if not self._is_asked_to_stop:
                 done += 1
                 self.finish_step(done)
@@ -139,11 +142,18 @@ class _DataloadRank(BenchmarkRank):
             self._is_asked_to_stop = self.should_stop()
         return self._is_asked_to_stop
 
-    def _measure(self, combination: Combination, passes: int, time_s: float) -> None:
-        setting = combination.setting
-        way = self._ways.get(setting) or self._open(combination)
-        from hpcdist.bench.dataload.measure import Effort
+    def _measure(self, setting: Setting, data: Data, passes: int, time_s: float) -> None:
+        from hpcdist.bench.dataload.measure import Effort, Way
 
+        way = self._ways.get(setting)
+        if way is None:
+            way = self._ways[setting] = Way(
+                self,
+                self._sources.source(data),
+                setting,
+                seed=self._job.dataload.seed,
+                should_stop=self._is_stopping,
+            )
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
         outcomes = self.gather((way.measure(effort, time_s=time_s), way.stages_s))
         measured = [passes for passes, _ in outcomes]
@@ -155,25 +165,12 @@ class _DataloadRank(BenchmarkRank):
         self._passes[setting] = measured
         self._report(setting, measured, [stages for _, stages in outcomes])
 
-    def _open(self, combination: Combination) -> Way:
-        from hpcdist.bench.dataload.measure import Way
-
-        way = Way(
-            self,
-            self._sources.source(combination.data),
-            combination.setting,
-            seed=self._job.dataload.seed,
-            should_stop=self._is_stopping,
-        )
-        self._ways[combination.setting] = way
-        return way
-
     def _time_model(self) -> None:
         """Time a training step for each batch size, or take the time that the job names."""
         from hpcdist.data.order import LEAST_BATCH
 
-        first = {each.setting.batch_size: each.data for each in reversed(self._combinations)}
-        for batch_size, data in sorted(first.items()):
+        ways = reversed(self._combinations.items())
+        for batch_size, data in sorted({way.batch_size: data for way, data in ways}.items()):
             if self._job.dataload.step_time_s is not None:
                 step_time_s = self._job.dataload.step_time_s
                 self._report_step(ModelStep(batch_size=batch_size, mean_time_s=step_time_s))
@@ -190,53 +187,44 @@ class _DataloadRank(BenchmarkRank):
         import torch
 
         from hpcdist.bench.dataload.measure import time_steps
+        from hpcdist.data.order import Share
 
         source = self._sources.source(msgspec.structs.replace(data, workers=0, cache=False))
+        order = torch.arange(batch_size) % len(source)
+        share = Share(begin=0, end=batch_size, filled_end=batch_size)
+        with source.open(self.context) as batches:
+            (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
         times_s = time_steps(
             self._job.model,
-            self._one_batch(source, batch_size),
+            batch,
             source.num_classes,
             device=torch.device(self.context.device),
             alive=self.alive,
         )
-        slowest = max(self.gather(times_s), key=statistics.fmean)
+        slowest = max(self.gather(times_s), key=mean)
         return ModelStep(
             batch_size=batch_size,
-            mean_time_s=statistics.fmean(slowest),
-            sd_time_s=statistics.stdev(slowest),
+            mean_time_s=mean(slowest),
+            sd_time_s=standard_deviation(slowest),
             repeats=len(slowest),
             model=self._job.model.name,
             on_cpus=self.context.device == "cpu",
         )
 
-    def _one_batch(self, source: Source, batch_size: int) -> Samples:
-        """Load a batch as the model takes it, on its device."""
-        import torch
-
-        from hpcdist.data.order import Share
-
-        order = torch.arange(batch_size) % len(source)
-        share = Share(begin=0, end=batch_size, filled_end=batch_size)
-        with source.open(self.context) as batches:
-            (batch,) = (batches.bring(each) for each in batches.epoch(order, [share], 0))
-            return batch
-
     def _report_plan(self) -> None:
-        number = len(self._combinations)
-        most_s = number * self._job.dataload.max_time_s
-        repeats = self._job.data.repeats
-        turns_text = "" if repeats == 1 else ", each in two turns"
+        number, repeats = len(self._combinations), self._job.data.repeats
+        in_turns = "" if repeats == 1 else ", each in two turns"
         self.say(
-            f"{number} {'way' if number == 1 else 'ways'} of loading {self._job.data.name}"
-            f"{turns_text}: {repeats} passes x {self._job.data.batches_to_check} batches; at most "
-            f"about {most_s / 60:.0f} min"
+            f"{number_of(number, 'way')} of loading {self._job.data.name}{in_turns}: "
+            f"{repeats} passes x {self._job.data.batches_to_check} batches; at most about "
+            f"{number * self._job.dataload.max_time_s / 60:.0f} min"
         )
         cpus = min(place.cpus / len(self._of_node(place.node)) for place in self._places)
-        most = max(each.setting.workers for each in self._combinations)
+        most = max(setting.workers for setting in self._combinations)
         if most > cpus:
             self.note(
-                f"data.workers: {most} per rank are more than the {cpus:g} CPU"
-                f"{'' if cpus == 1 else 's'} that each rank has here"
+                f"data.workers: {most} per rank are more than the {num_cpus(cpus)} that each rank "
+                "has here"
             )
 
     def _report(
@@ -246,19 +234,15 @@ class _DataloadRank(BenchmarkRank):
             return
         for place in dict.fromkeys(self._places):
             ranks = self._of_node(place.node)
-            cell = to_cell(
-                setting,
-                place,
-                [passes[rank] for rank in ranks],
-                _means([stages[rank] for rank in ranks]),
-            )
+            own = [stages[rank] for rank in ranks]
+            in_all = [name for name in own[0] if all(name in each for each in own)]
+            means_s = {name: mean(each[name] for each in own) for name in in_all}
+            cell = to_cell(setting, place, [passes[rank] for rank in ranks], means_s)
             self._cells[setting, place.node] = cell
-            self.context.events.write("loading", **msgspec.to_builtins(cell))
-            self.context.say(self._line(cell))
+            self.report("loading", self._line(cell), msgspec.to_builtins(cell))
 
     def _line(self, cell: DataloadCell) -> str:
-        settings = [each.setting for each in self._combinations]
-        keys = [key for key in varied(settings) if key not in {"transform", "workers"}]
+        keys = [key for key in varied(list(self._combinations)) if key not in ALWAYS]
         words = [f"node {cell.node}"] if self.context.num_nodes > 1 else []
         words += [
             shortened(cell.setting.transform, BRIEF),
@@ -266,69 +250,45 @@ class _DataloadRank(BenchmarkRank):
             *(f"{key} {shortened(in_job(getattr(cell.setting, key)), BRIEF)}" for key in keys),
         ]
         return (
-            f"{', '.join(words)}: {_mean_sd(cell)} per batch, "
+            f"{', '.join(words)}: {show_mean_sd(cell.mean_time_s, cell.sd_time_s)} per batch, "
             f"{cell.images_per_s:,.0f} images/s ({cell.repeats} x {cell.batches})"
         )
 
     def _report_step(self, step: ModelStep) -> None:
         self._steps.append(step)
-        if self.context.rank != 0:
-            return
-        self.context.events.write("model_step", **msgspec.to_builtins(step))
-        if step.model is not None:
-            self.context.say(
-                f"a training step of {step.model} with {step.batch_size:,} per batch: "
-                f"{_mean_sd(step)}"
-            )
+        whose = f"a training step of {step.model}" if step.model else "a training step"
+        time = show_mean_sd(step.mean_time_s, step.sd_time_s)
+        line = f"{whose} with {step.batch_size:,} per batch: {time}"
+        self.report("model_step", line, msgspec.to_builtins(step))
 
     def _of_node(self, node: int) -> list[int]:
-        """The ranks of a node."""
+        """Return the ranks of a node."""
         return [rank for rank, place in enumerate(self._places) if place.node == node]
 
     def _conclude(self) -> None:
-        """Print the sentences on what was measured, and draw it, in rank 0."""
-        cells = list(self._cells.values())
-        if self.context.rank != 0 or not cells:
-            return
-        conclusion = conclude(cells, self._steps)
-        for sentence in (*conclusion.headlines, *conclusion.details):
-            self.context.say(sentence)
-        if self.context.is_current():
-            from hpcdist.base.plotting import save
-            from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
+        from hpcdist.bench.dataload.report import MOST_AXES, make_figure, num_panels
 
-            path = self.context.run.path / PLOT_NAME
-            files.write_whole(path, save(make_figure(cells, self._title(cells)), "png"))
-            left_out = num_panels(cells) - MOST_AXES
-            more = f"; {left_out} more would not be readable" if left_out > 0 else ""
-            self.note(f"plot with error bars: {PLOT_NAME} in the run directory{more}")
+        cells = list(self._cells.values())
+        if not cells:
+            return
+        summary = conclude(cells, self._steps)
+        left_out = num_panels(cells) - MOST_AXES
+        self.conclude(
+            (*summary.conclusions, *summary.details),
+            PLOT_NAME,
+            lambda: make_figure(cells, self._title(cells)),
+            more=f"; {left_out} more would not be readable" if left_out > 0 else "",
+        )
 
     def _title(self, cells: Sequence[DataloadCell]) -> str:
         sizes = {cell.setting.batch_size for cell in cells}
         batches = f", batches of {sizes.pop()}" if len(sizes) == 1 else ""
         ranks = "" if cells[0].ranks == 1 else f" on each of {cells[0].ranks} ranks"
-        cpus = f"{cells[0].cpus:g} CPU{'' if cells[0].cpus == 1 else 's'}"
-        return f"{self._job.data.name}{batches}{ranks}: {cpus} per node"
+        return f"{self._job.data.name}{batches}{ranks}: {num_cpus(cells[0].cpus)} per node"
 
 
 def turns(repeats: int) -> list[int]:
-    """Passes in each turn: all ways of loading take one turn after the other, then once more in the
-    opposite order, so that what drifts with the time falls on all alike."""
+    """Return the passes in each turn: all ways of loading take one turn after the other, then once
+    more in the opposite order, so that what drifts with the time falls on all alike."""
     first = math.ceil(repeats / 2)
     return [first, repeats - first] if repeats > 1 else [repeats]
-
-
-def _place(context: RankContext) -> Place:
-    """A node has the CPUs that its ranks have together, or their quota."""
-    cpus = min(context.num_cpus, cpu_quota() or math.inf)
-    return Place(node=context.node_rank, host=context.host, cpus=cpus)
-
-
-def _mean_sd(timed: DataloadCell | ModelStep) -> str:
-    return show_mean_sd(timed.mean_time_s, timed.sd_time_s)
-
-
-def _means(stages: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Average the stages that all ranks have."""
-    names = [name for name in stages[0] if all(name in each for each in stages)]
-    return {name: statistics.fmean(each[name] for each in stages) for name in names}

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
-from hpcdist.base.statistics import (
-    Measure,
-    Ratio,
-    differs,
-    mean,
-    ratio,
-    spread_measure,
-    standard_deviation,
-)
+from hpcdist.base.statistics import Measure, ratio, spread_measure
 from hpcdist.base.text import number_of, show_percent
-from hpcdist.bench.benchmark import Count, PerSecond, PositiveCount, PositiveSeconds, Seconds
+from hpcdist.bench.benchmark import (
+    Count,
+    PerSecond,
+    PositiveCount,
+    PositiveSeconds,
+    Seconds,
+    is_shorter,
+)
 
 SINGLE = "single"
 DATA_PARALLEL = "data_parallel"
@@ -71,25 +69,6 @@ class InferenceSummary(Struct, frozen=True, kw_only=True):
     """A sentence for each parallel strategy."""
 
 
-def slowest(times_s: Sequence[Sequence[float]]) -> list[float]:
-    """Return the time of each call, from those of every rank that took part: a batch is done when
-    its last share is."""
-    return [max(times) for times in zip(*times_s, strict=True)]
-
-
-def timed_fields(times_s: Sequence[float], cold_time_s: float, batch_size: int) -> dict[str, Any]:
-    """Return the fields of a cell that follow from the times of repeated calls."""
-    mean_s = mean(times_s)
-    return {
-        "repeats": len(times_s),
-        "cold_time_s": cold_time_s,
-        "mean_time_s": mean_s,
-        "sd_time_s": standard_deviation(times_s),
-        "min_time_s": min(times_s),
-        "images_per_s": batch_size / mean_s,
-    }
-
-
 def share_of(batch_size: int, rank: int, num_ranks: int) -> tuple[int, int]:
     """Return the first and last + 1 of a rank's images; shares differ by one at most."""
     return batch_size * rank // num_ranks, batch_size * (rank + 1) // num_ranks
@@ -116,13 +95,11 @@ def wins_from(comparisons: Iterable[Comparison]) -> int | None:
 
 def is_faster(cell: InferenceCell, other: InferenceCell) -> bool:
     """Return whether the mean time is smaller by more than chance explains."""
-    compared = ratio(cell.time_s, other.time_s)
-    return compared.mean < 1 and differs(compared) is not False
+    return is_shorter(cell.time_s, other.time_s)
 
 
 def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
-    parallel = [cell for cell in cells if cell.strategy == name]
-    devices = max(cell.devices for cell in parallel)
+    devices = max(cell.devices for cell in cells if cell.strategy == name)
     title = f"{name} ({number_of(devices, 'device')})"
     if devices == 1:
         return f"{title} {_ONE_DEVICE[name]}"
@@ -138,28 +115,28 @@ def _sentence(name: str, cells: Sequence[InferenceCell]) -> str:
         largest = max(comparisons, key=_batch_size)[0].batch_size
         return f"{title} is faster than single with {listed} per batch, but not with {largest:,}."
     best = max(comparisons, key=_gain)
+    single, parallel = best
+    at_best = (
+        f"at its best, with {single.batch_size:,} per batch, it takes {_ms(parallel)} ms, and "
+        f"single {_ms(single)}."
+    )
     if _is_unsure(best):
-        return f"{title} cannot be distinguished from single: {_at_best(best)}{_UNSURE}"
-    return f"{title} is never faster than single: {_at_best(best)}{_why_never(best)}"
-
-
-_UNSURE = (
-    "But calls differ too much to conclude from that: repeat them more often "
-    "(inference.repeats), with nothing else on the machine."
-)
+        return (
+            f"{title} cannot be distinguished from single: {at_best} But calls differ too much to "
+            "conclude from that: repeat them more often (inference.repeats), with nothing else on "
+            "the machine."
+        )
+    return f"{title} is never faster than single: {at_best} {_why_never(best)}"
 
 
 def _is_unsure(comparison: Comparison) -> bool:
     """Return whether it seems faster, but half of the ideal gain would be lost in the noise."""
     single, parallel = comparison
     compared = ratio(parallel.time_s, single.time_s)
-    ideal = 1 - 1 / parallel.devices
-    return compared.mean < 1 and _half_width(compared) > _UNSURE_SHARE * ideal
-
-
-def _half_width(compared: Ratio) -> float:
     ends = compared.interval
-    return (ends.high - ends.low) / 2 if ends else 0.0
+    half_width = (ends.high - ends.low) / 2 if ends else 0.0
+    ideal = 1 - 1 / parallel.devices
+    return compared.mean < 1 and half_width > _UNSURE_SHARE * ideal
 
 
 _ONE_DEVICE = {
@@ -183,7 +160,9 @@ def _compare(name: str, cells: Sequence[InferenceCell]) -> list[Comparison]:
 def _where(first: int, comparisons: Sequence[Comparison]) -> str:
     smallest = min(comparisons, key=_batch_size)
     largest = max(comparisons, key=_batch_size)
-    gain = f"{_gain(largest):.2f} times with {largest[0].batch_size:,}.{_doubt(largest)}"
+    gain = f"{_gain(largest):.2f} times with {largest[0].batch_size:,}."
+    if _gain(largest) > _MOST_GAIN * largest[1].devices:
+        gain += " That is more than so many devices can give: something else slowed single down."
     if first == smallest[0].batch_size:
         return f"with every batch size that was measured for it, from {first:,} on: {gain}"
     single, parallel = smallest
@@ -191,20 +170,6 @@ def _where(first: int, comparisons: Sequence[Comparison]) -> str:
     return (
         f"from {first:,} images per batch on: {gain} With {single.batch_size:,} it is not: a call "
         f"takes {_ms(parallel)} ms, and {_ms(single)} on one device{noise}."
-    )
-
-
-def _doubt(comparison: Comparison) -> str:
-    if _gain(comparison) <= _MOST_GAIN * comparison[1].devices:
-        return ""
-    return " That is more than so many devices can give: something else slowed single down."
-
-
-def _at_best(best: Comparison) -> str:
-    single, parallel = best
-    return (
-        f"at its best, with {single.batch_size:,} per batch, it takes {_ms(parallel)} ms, and "
-        f"single {_ms(single)}. "
     )
 
 

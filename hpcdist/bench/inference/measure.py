@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.bench.inference.figures import DATA_PARALLEL, PROCESS_PER_GPU, SINGLE, share_of
+from hpcdist.bench.ranks import num_affordable
 from hpcdist.data.catalog import load_data
 from hpcdist.job.spec import Inference, InferenceJob
 from hpcdist.rank.context import RankContext
@@ -21,7 +21,6 @@ from hpcdist.training.optimization import PRECISIONS, Autocasting
 
 _MOST_READ = 1024
 """Images that are read from a data set; larger batches repeat them."""
-_LEAST_REPEATS = 3
 _PARTS_REPEATS = 5
 
 
@@ -239,46 +238,20 @@ class Timed:
     is_whole: bool
 
 
-class Meeting:
-    """Keeps the ranks that take part together: all of them, or one alone.
-
-    `is_to_leave` returns whether this rank is to leave before the measurement is over.
-    """
-
-    def __init__(self, *, is_alone: bool, is_to_leave: Callable[[], bool] = lambda: False) -> None:
-        self._is_alone = is_alone
-        self._is_to_leave = is_to_leave
-
-    def goes_on(self) -> bool:
-        """Return whether no rank is to leave."""
-        return not self.largest(float(self._is_to_leave()))
-
-    def wait(self) -> None:
-        """Wait for all ranks."""
-        if not self._is_alone:
-            dist.barrier()
-
-    def largest(self, value: float) -> float:
-        """Return the largest value of all ranks."""
-        if self._is_alone:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return float(tensor.item())
-
-
 def time_calls(
     strategy: Single,
     images: Tensor,
     setting: Inference,
     *,
-    meeting: Meeting,
+    largest: Callable[[float], float],
+    is_to_leave: Callable[[], bool],
     alive: Callable[[], None],
 ) -> Timed | None:
     """Time calls with this rank's share of a batch; return None where a rank lacks memory for it.
 
-    Ranks begin each call together, and each times its own. Where one is asked to leave, all return
-    what they have.
+    `largest` waits for the ranks that take part, and returns the largest of their values: ranks
+    begin each call together, and each times its own. Where one is asked to leave, all return what
+    they have.
     """
 
     def call() -> float:
@@ -292,28 +265,21 @@ def time_calls(
         cold_s = call()
     except torch.OutOfMemoryError:
         cold_s = float("inf")
-    if meeting.largest(cold_s) == float("inf"):
+    if largest(cold_s) == float("inf"):
         torch.cuda.empty_cache()  # not above: the exception held what the call had made
         return None
     estimate_s = cold_s
     left_s = setting.max_time_s - cold_s
     for _ in range(setting.warmup):
-        if meeting.largest(-left_s) > 0 or not meeting.goes_on():  # all do the same number
+        if largest(float(left_s < 0 or is_to_leave())):  # all do the same number
             break
-        meeting.wait()
         estimate_s = call()
         left_s -= estimate_s
-    repeats = _repeats(meeting.largest(estimate_s), setting)
+    repeats = num_affordable(setting.repeats, each_s=largest(estimate_s), time_s=setting.max_time_s)
     times_s: list[float] = []
-    while len(times_s) < repeats and meeting.goes_on():
-        meeting.wait()
+    while len(times_s) < repeats and not largest(float(is_to_leave())):
         times_s.append(call())
     is_whole = len(times_s) == repeats
     parts_s = strategy.time_parts(images, min(repeats, _PARTS_REPEATS)) if is_whole else {}
     torch.cuda.empty_cache()  # the next strategy's processes may be others, on the same GPUs
     return Timed(cold_s=cold_s, times_s=times_s, parts_s=parts_s, is_whole=is_whole)
-
-
-def _repeats(estimate_s: float, setting: Inference) -> int:
-    affordable = int(setting.max_time_s / estimate_s) if estimate_s > 0 else setting.repeats
-    return min(setting.repeats, max(_LEAST_REPEATS, affordable))

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from hpcdist.base.plotting import LINES, Picture, first, label, new_figure, plain_log_ticks
+from hpcdist.base.plotting import (
+    LINES,
+    Picture,
+    counts_axis,
+    finish,
+    new_figure,
+    plain_log_ticks,
+)
 from hpcdist.base.statistics import Measure
-from hpcdist.base.table import Column, Table, count, each, number
-from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of
-from hpcdist.bench.benchmark import Benchmark, NumberedResult, rate_measure, three_digits
+from hpcdist.base.table import Column, Table, count, each, mean_sd, number
+from hpcdist.base.text import UNDEFINED, number_of
+from hpcdist.bench.benchmark import (
+    Benchmark,
+    NumberedResult,
+    newest_pictures,
+    rate_measure,
+    three_digits,
+)
 from hpcdist.bench.inference.figures import (
     DATA_PARALLEL,
     PROCESS_PER_GPU,
@@ -21,14 +33,12 @@ from hpcdist.bench.inference.figures import (
     InferenceSummary,
     compare_with_single,
 )
-from hpcdist.runs.run import slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _STYLES = dict(zip((SINGLE, DATA_PARALLEL, PROCESS_PER_GPU), LINES, strict=False))
-_MOST_PICTURES = 3
 
 
 class InferenceBenchmark(Benchmark[InferenceSummary]):
@@ -68,16 +78,9 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
     def rates(self, result: InferenceSummary) -> Iterator[tuple[str, Measure]]:
         """List the images per second of each strategy and batch size."""
         for cell in result.cells:
-            if cell.images_per_s is not None:
-                yield (
-                    f"images/s, {cell.strategy}, batch {cell.batch_size}",
-                    rate_measure(
-                        cell.images_per_s,
-                        mean_time_s=cell.mean_time_s,
-                        sd_time_s=cell.sd_time_s,
-                        repeats=cell.repeats,
-                    ),
-                )
+            if cell.images_per_s is not None and cell.mean_time_s is not None:
+                rate = rate_measure(cell.images_per_s, cell.time_s)
+                yield f"images/s, {cell.strategy}, batch {cell.batch_size}", rate
 
     def points(self, result: InferenceSummary) -> Iterator[tuple[str, int, float]]:
         """List images per second by batch size."""
@@ -91,23 +94,19 @@ class InferenceBenchmark(Benchmark[InferenceSummary]):
         runs: Sequence[NumberedResult[InferenceSummary]],
     ) -> Iterator[Picture]:
         """List the pictures of the newest runs, which also stand in their folders."""
-        drawn, left_out = first(runs[::-1], _MOST_PICTURES)
-        for run in drawn:
-            if any(cell.mean_time_s for cell in run.result.cells):
-                title = f"#{run.number} {label(run.run)}: inference"
-                draw = functools.partial(make_figure, run.result.cells, title)
-                description = f"Time per batch and images/s by batch size.{left_out}"
-                yield Picture(f"{slug(run.run)}-inference", title, description, draw)
+        timed = [run for run in runs if any(cell.mean_time_s for cell in run.result.cells)]
+        description = "Time per batch and images/s by batch size."
+        return newest_pictures(timed, "inference", make_figure, description)
 
 
 def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[InferenceCell]:
     ordered = sorted(summary.cells, key=lambda cell: cell.batch_size)
     singles = {cell.batch_size: cell.mean_time_s for cell in ordered if cell.strategy == SINGLE}
 
-    def time(cell: InferenceCell) -> InferenceCell | str:
-        return cell if _is_timed(cell) else cell.error or UNDEFINED
+    def timed(value: Callable[[InferenceCell], Any]) -> Callable[[InferenceCell], Any]:
+        return lambda cell: value(cell) if cell.mean_time_s else None
 
-    def against(cell: InferenceCell) -> float | None:
+    def against_single(cell: InferenceCell) -> float | None:
         single_s = singles.get(cell.batch_size)
         return single_s / cell.mean_time_s if single_s and cell.mean_time_s else None
 
@@ -115,37 +114,17 @@ def _batch_table(summary: InferenceSummary, number_of_run: int) -> Table[Inferen
         Column("batch", lambda cell: cell.batch_size, count, unit="images"),
         Column("strategy", lambda cell: cell.strategy, align="left"),
         Column("devices", lambda cell: cell.devices),
-        Column("time per batch", time, each(_mean_sd_ms), unit="ms", sort=_sort_time),
         Column(
-            "first\ncall",
-            lambda cell: cell.cold_time_s if _is_timed(cell) else None,
-            three_digits(1e-3),
+            "time per batch",
+            lambda cell: cell.time_s if cell.mean_time_s else cell.error or UNDEFINED,
+            each(lambda time: mean_sd(per=1e-3)([time])[0]),
             unit="ms",
         ),
-        Column(
-            "images/s",
-            lambda cell: (cell.images_per_s or 0.0) if _is_timed(cell) else None,
-            number(0),
-        ),
-        Column(
-            "against\nsingle", lambda cell: against(cell) if _is_timed(cell) else None, number(2)
-        ),
+        Column("first\ncall", timed(lambda cell: cell.cold_time_s), three_digits(1e-3), unit="ms"),
+        Column("images/s", timed(lambda cell: cell.images_per_s), number(0)),
+        Column("against\nsingle", against_single, number(2)),
     ]
     return Table(f"#{number_of_run}: inference by batch size, mean ± sd", columns, ordered)
-
-
-def _is_timed(cell: InferenceCell) -> bool:
-    return bool(cell.mean_time_s) and cell.cold_time_s is not None
-
-
-def _sort_time(cell: InferenceCell | str) -> float | str | None:
-    return cell if isinstance(cell, str) else cell.mean_time_s
-
-
-def _mean_sd_ms(cell: InferenceCell) -> str:
-    mean_ms = (cell.mean_time_s or 0.0) * 1e3
-    sd_ms = None if cell.sd_time_s is None else cell.sd_time_s * 1e3
-    return format_mean_sd(mean_ms, sd_ms, decimals_for([mean_ms]))
 
 
 def make_figure(cells: Sequence[InferenceCell], title: str) -> Figure:
@@ -155,58 +134,32 @@ def make_figure(cells: Sequence[InferenceCell], title: str) -> Figure:
     ordered = sorted(cells, key=lambda cell: cell.batch_size)  # else lines run back and forth
     for strategy in dict.fromkeys(cell.strategy for cell in cells):
         timed = [cell for cell in ordered if cell.strategy == strategy and cell.mean_time_s]
-        _draw_times(time_axes, strategy, timed)
-        _draw_rates(rate_axes, strategy, timed)
-    sizes = sorted({cell.batch_size for cell in cells})
-    _finish(time_axes, sizes, "time per batch (ms)")
-    _finish(rate_axes, sizes, "images/s")
+        _error_bars(time_axes, strategy, timed, [cell.time_s.times(1e3) for cell in timed])
+        rates = [rate_measure(cell.images_per_s or 0.0, cell.time_s) for cell in timed]
+        _error_bars(rate_axes, strategy, timed, rates)
+    for axes, what in ((time_axes, "time per batch (ms)"), (rate_axes, "images/s")):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        plain_log_ticks(axes.yaxis)
+        counts_axis(axes, sorted({cell.batch_size for cell in cells}))
+        finish(axes, x="images per batch, over all devices", y=f"{what}, mean ± sd")
+        axes.legend()
     figure.suptitle(title)
     return figure
 
 
-def _draw_times(axes: Axes, strategy: str, cells: Sequence[InferenceCell]) -> None:
-    means = [(cell.mean_time_s or 0.0) * 1e3 for cell in cells]
-    sds = [(cell.sd_time_s or 0.0) * 1e3 for cell in cells]
-    _error_bars(axes, strategy, cells, means, sds)
-
-
-def _draw_rates(axes: Axes, strategy: str, cells: Sequence[InferenceCell]) -> None:
-    """The relative spread of a rate is about that of the time."""
-    rates = [cell.images_per_s or 0.0 for cell in cells]
-    sds = [
-        rate * (cell.sd_time_s or 0.0) / (cell.mean_time_s or 1.0)
-        for rate, cell in zip(rates, cells, strict=True)
-    ]
-    _error_bars(axes, strategy, cells, rates, sds)
-
-
 def _error_bars(
-    axes: Axes,
-    strategy: str,
-    cells: Sequence[InferenceCell],
-    values: Sequence[float],
-    sds: Sequence[float],
+    axes: Axes, strategy: str, cells: Sequence[InferenceCell], measures: Sequence[Measure]
 ) -> None:
     devices = max((cell.devices for cell in cells), default=1)
+    sds = [measure.sd or 0.0 for measure in measures]
     # On a logarithmic axis a bar that reached 0 would have no lower end.
-    lower = [min(sd, 0.9 * value) for value, sd in zip(values, sds, strict=True)]
+    lower = [min(sd, 0.9 * measure.mean) for measure, sd in zip(measures, sds, strict=True)]
     options: dict[str, Any] = {**_STYLES.get(strategy, LINES[-1]), "capsize": 4}
     axes.errorbar(
         [cell.batch_size for cell in cells],
-        values,
-        yerr=[lower, list(sds)],
+        [measure.mean for measure in measures],
+        yerr=[lower, sds],
         label=f"{strategy} ({number_of(devices, 'device')})",
         **options,
     )
-
-
-def _finish(axes: Axes, sizes: Sequence[int], label: str) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    plain_log_ticks(axes.yaxis)
-    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-    axes.minorticks_off()
-    axes.set_xlabel("images per batch, over all devices")
-    axes.set_ylabel(f"{label}, mean ± sd")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend()

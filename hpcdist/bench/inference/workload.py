@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcdist.base import files
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import show_mean_sd, show_time
-from hpcdist.bench.inference.figures import (
-    PROCESS_PER_GPU,
-    InferenceCell,
-    compare_with_single,
-    slowest,
-    timed_fields,
-)
+from hpcdist.bench.benchmark import timed_fields
+from hpcdist.bench.inference.figures import PROCESS_PER_GPU, InferenceCell, compare_with_single
 from hpcdist.bench.ranks import BenchmarkRank, process_group
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.job.check import check_each_once
@@ -26,7 +20,7 @@ from hpcdist.rank.workload import Workload
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from hpcdist.bench.inference.measure import Images, Single, Timed
 
@@ -40,7 +34,12 @@ class InferenceWorkload(Workload[InferenceJob]):
         """Raise JobError for all that can be known to be wrong without importing torch."""
         check_model_name(self.job.model.name)
         check_model_args(self.job.model)
-        self._check_lists()
+        for key in ("batch_sizes", "strategies"):
+            values = getattr(self.job.inference, key)
+            if not values:
+                raise JobError(f"inference.{key} is empty", hint="list at least one")
+            often = "inference.repeats says how often it is timed"
+            check_each_once(f"inference.{key}", values, hint=often)
         num_ranks = self.job.resources.nodes * self.job.resources.gpus
         largest = max(self.job.inference.batch_sizes)
         if PROCESS_PER_GPU in self.job.inference.strategies and largest < num_ranks:
@@ -52,17 +51,9 @@ class InferenceWorkload(Workload[InferenceJob]):
         if self._needs_data:
             check_data(self.job.data)
 
-    def _check_lists(self) -> None:
-        for key in ("batch_sizes", "strategies"):
-            values = getattr(self.job.inference, key)
-            if not values:
-                raise JobError(f"inference.{key} is empty", hint="list at least one")
-            often = "inference.repeats says how often it is timed"
-            check_each_once(f"inference.{key}", values, hint=often)
-
     @property
     def _needs_data(self) -> bool:
-        """Without a shape of random images, they are those of the data set."""
+        """Return True without a shape of random images: they are those of the data set then."""
         return self.job.inference.image_shape is None
 
     def prepare(self) -> None:
@@ -149,70 +140,59 @@ class _InferenceRank(BenchmarkRank):
         outcomes: list[Timed | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
         if self.context.rank == 0 and all(each is None or each.times_s for each in measured):
-            self._report(_to_cell(strategy, form.devices, size, measured))
+            self._report(to_cell(strategy, form.devices, size, measured))
         is_whole = all(each is None or each.is_whole for each in measured)
         if not is_whole:
             self.leave()
         return is_whole
 
     def _time(self, form: Single, size: int) -> Timed | None:
-        from hpcdist.bench.inference.measure import Meeting, time_calls
+        from hpcdist.bench.inference.measure import time_calls
 
+        images = self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
         return time_calls(
             form,
-            form.share(self._batch(size)),
+            form.share(images),
             self.setting,
-            meeting=Meeting(
-                is_alone=not form.uses_all_ranks,
-                is_to_leave=self.is_asked_to_stop,
-            ),
+            largest=self.largest if form.uses_all_ranks else float,
+            is_to_leave=self.is_asked_to_stop,
             alive=self.alive,
         )
 
-    def _batch(self, size: int) -> Tensor:
-        return self._images.batch(size, self._memory_format, pin=self._device.type == "cuda")
-
     def _report(self, cell: InferenceCell) -> None:
         self._cells.append(cell)
-        self.context.events.write("inference", **msgspec.to_builtins(cell))
-        if cell.mean_time_s is None:
-            self.context.say(f"{cell.strategy}, {cell.batch_size:,} per batch: {cell.error}")
-            return
-        self.context.say(
-            f"{cell.strategy}, {cell.batch_size:,} per batch: "
-            f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.images_per_s:,.0f} images/s "
-            f"({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
-        )
+        took = cell.error
+        if cell.mean_time_s is not None:
+            took = (
+                f"{show_mean_sd(cell.mean_time_s, cell.sd_time_s)}, {cell.images_per_s:,.0f} "
+                f"images/s ({cell.repeats} times; first call {show_time(cell.cold_time_s or 0.0)})"
+            )
+        line = f"{cell.strategy}, {cell.batch_size:,} per batch: {took}"
+        self.report("inference", line, msgspec.to_builtins(cell))
 
     def _conclude(self) -> None:
-        """Print the sentences on what was measured, and draw it, in rank 0."""
-        if self.context.rank != 0 or not self._cells:
-            return
-        for sentence in compare_with_single(self._cells):
-            self.context.say(sentence)
-        if self.context.is_current():
-            from hpcdist.base.plotting import save
-            from hpcdist.bench.inference.report import make_figure
+        from hpcdist.bench.inference.report import make_figure
 
+        if self._cells:
             title = f"{self._job.model.name}, {self.setting.precision}, {self._device.type}"
-            path = self.context.run.path / PLOT_NAME
-            files.write_whole(path, save(make_figure(self._cells, title), "png"))
-            self.note(f"plot with error bars: {PLOT_NAME} in the run directory")
+            sentences = compare_with_single(self._cells)
+            self.conclude(sentences, PLOT_NAME, lambda: make_figure(self._cells, title))
 
 
-def _to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:
+def to_cell(strategy: str, devices: int, size: int, outcomes: list[Timed | None]) -> InferenceCell:
     """Make the cell from what the ranks that took part measured."""
     timed = [outcome for outcome in outcomes if outcome is not None]
     if len(timed) < len(outcomes):
         return InferenceCell(
             strategy=strategy, batch_size=size, devices=devices, error="out of memory"
         )
-    times_s = slowest([outcome.times_s for outcome in timed])
-    cold_s = max(outcome.cold_s for outcome in timed)
+    # A batch is done when its last share is.
+    slowest_s = [max(times) for times in zip(*(each.times_s for each in timed), strict=True)]
     return InferenceCell(
         strategy=strategy,
         batch_size=size,
         devices=devices,
+        cold_time_s=max(each.cold_s for each in timed),
         parts_s=timed[0].parts_s,
-        **timed_fields(times_s, cold_s, size),
+        **timed_fields(slowest_s, size),
     )

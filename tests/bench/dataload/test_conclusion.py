@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdist.bench.dataload.conclusion import Conclusion, conclude
+from hpcdist.bench.dataload.conclusion import conclude
 from hpcdist.bench.dataload.figures import ModelStep
 
 TIMES_MS = {0: 60.0, 1: 58.0, 2: 33.0, 4: 32.9}
@@ -17,17 +17,17 @@ def cells(cell):
 
 
 def headline(cells, *steps):
-    return "\n".join(conclude(cells, steps).headlines)
+    return "\n".join(conclude(cells, steps).conclusions)
 
 
 def told(cells, *steps):
     conclusion = conclude(cells, steps)
-    return "\n".join([*conclusion.headlines, *conclusion.details])
+    return "\n".join([*conclusion.conclusions, *conclusion.details])
 
 
 def test_the_fewest_workers_that_none_beats_are_recommended_with_the_gain(cells):
     conclusion = conclude(cells(), [])
-    assert conclusion.headlines == ["Best with 2 workers: 1,939 images/s with transform none."]
+    assert conclusion.conclusions == ["Best with 2 workers: 1,939 images/s with transform none."]
     assert conclusion.details[:2] == [
         "With 2 workers 33 ms per batch of 64, 1.82 times the rate without workers.",
         "More workers gain nothing on its 2 CPUs: with 4 workers 1.00 times as fast.",
@@ -57,7 +57,7 @@ def test_passes_that_differ_greatly_tell_nothing_but_that(cells):
     """Of the means 6 times the time of the other is no gain, with such passes."""
     loud = cells({2: 168.0}, sd_ms=204.0)
     conclusion = conclude([*cells({0: 1000.0}), *loud], [])
-    assert conclusion.headlines == [
+    assert conclusion.conclusions == [
         "The best number of workers is unclear: the passes differ by 121 % (sd). Run it again."
     ]
     assert conclusion.details == []
@@ -67,7 +67,7 @@ def test_passes_that_differ_greatly_tell_nothing_but_that(cells):
 def test_only_the_transform_whose_passes_differ_greatly_is_not_told(cells):
     loud = cells({0: 200.0, 2: 168.0}, sd_ms=204.0, transform="light")
     conclusion = conclude([*cells(), *loud], [ModelStep(batch_size=64, mean_time_s=0.01)])
-    assert conclusion.headlines == [
+    assert conclusion.conclusions == [
         "Best with 2 workers: 1,939 images/s with transform none.",
         (
             "The best number of workers is unclear with transform light: the passes differ by "
@@ -230,10 +230,6 @@ def test_a_slow_first_pass_is_told_with_what_is_known_of_its_files(cells, first_
     options = {"first_time_s": 0.1, "first_files": first_files}
     assert words in told(cells({2: 33.0}, **options))
     assert "first pass" not in told(cells({2: 33.0}))
-
-
-def test_nothing_measured_says_nothing():
-    assert conclude([], []) == Conclusion()
 
 
 def test_reads_that_overlap_are_told_to(cells):

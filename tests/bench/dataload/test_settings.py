@@ -13,7 +13,7 @@ def data(**values):
 
 
 def chosen(combinations, *keys):
-    return [tuple(getattr(each.setting, key) for key in keys) for each in combinations]
+    return [tuple(getattr(setting, key) for key in keys) for setting in combinations]
 
 
 def test_all_lists_multiply_and_workers_change_fastest():
@@ -26,10 +26,10 @@ def test_all_lists_multiply_and_workers_change_fastest():
 
 def test_each_way_is_said_as_a_training_job_would_say_it():
     given = data(name="image_folder", root="/data", size=64, workers=3, transform=["light", []])
-    first, second = combine(given, in_memory=False)
-    assert (first.data.name, first.data.root, first.data.size) == ("image_folder", "/data", 64)
-    assert (first.data.workers, first.data.transform) == (3, "light")
-    assert (second.data.transform, second.setting.transform) == ((), "none")
+    (_, first), (setting, second) = combine(given, in_memory=False).items()
+    assert (first.name, first.root, first.size) == ("image_folder", "/data", 64)
+    assert (first.workers, first.transform) == (3, "light")
+    assert (second.transform, setting.transform) == ((), "none")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_where_images_are_changed_is_measured_once_where_they_are_left_as_they_a
         ("light", False),
         ("light", True),
     ]
-    assert [each.data.device_transform for each in found] == ["auto", False, True]
+    assert [way.device_transform for way in found.values()] == ["auto", False, True]
     settled = data(workers=[1], transform=[["CenterCrop"]], device_transform=[False, True])
     assert len(combine(settled, in_memory=False)) == 1
 
@@ -91,4 +91,4 @@ def test_a_transform_is_told_by_names_and_arguments():
 
 def test_only_keys_that_differ_are_told_apart():
     found = combine(data(workers=[0, 2], pin_memory=[True, "auto"]), in_memory=False)
-    assert varied([each.setting for each in found]) == ["pin_memory", "workers"]
+    assert varied(list(found)) == ["pin_memory", "workers"]

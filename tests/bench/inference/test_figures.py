@@ -2,12 +2,11 @@
 
 import pytest
 
+from hpcdist.bench.benchmark import timed_fields
 from hpcdist.bench.inference.figures import (
     InferenceCell,
     compare_with_single,
     share_of,
-    slowest,
-    timed_fields,
     wins_from,
 )
 
@@ -127,15 +126,9 @@ def test_sizes_that_did_not_fit_into_memory_are_not_compared():
     assert compare_with_single([lost]) == []
 
 
-def test_a_batch_takes_as_long_as_its_slowest_share():
-    assert slowest([[1.0, 5.0], [2.0, 3.0]]) == [2.0, 5.0]
-
-
 def test_mean_and_sd_are_those_of_the_repeats():
-    fields = timed_fields([1.0, 2.0, 3.0], cold_time_s=9.0, batch_size=8)
-    assert fields == {
+    assert timed_fields([1.0, 2.0, 3.0], 8) == {
         "repeats": 3,
-        "cold_time_s": 9.0,
         "mean_time_s": 2.0,
         "sd_time_s": 1.0,
         "min_time_s": 1.0,

@@ -15,7 +15,8 @@ from rich.console import Console
 from torch import nn
 
 from hpcdist.base.errors import HpcdistError, JobError
-from hpcdist.bench.inference.measure import STRATEGIES
+from hpcdist.bench.inference.measure import STRATEGIES, Timed
+from hpcdist.bench.inference.workload import to_cell
 from hpcdist.job.spec import InferenceJob
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.workloads import load_workload
@@ -129,6 +130,14 @@ def test_a_model_that_gives_no_tensor_is_told_in_a_sentence(strategy):
     context = SimpleNamespace(device="cpu", world_size=1)
     with pytest.raises(HpcdistError, match="the model gives dict, must be a tensor"):
         STRATEGIES[strategy](Net(4, 2), context, "fp32").call(torch.ones(1, 4))
+
+
+def test_a_batch_takes_as_long_as_its_slowest_share():
+    times_s = ([1.0, 5.0], [2.0, 3.0])
+    ranks = [Timed(cold_s=9.0, times_s=each, parts_s={}, is_whole=True) for each in times_s]
+    cell = to_cell("process_per_gpu", 2, 8, ranks)
+    assert (cell.mean_time_s, cell.min_time_s, cell.cold_time_s) == (3.5, 2.0, 9.0)
+    assert to_cell("process_per_gpu", 2, 8, [ranks[0], None]).error == "out of memory"
 
 
 def test_random_images_need_no_data_set():
