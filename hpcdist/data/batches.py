@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from hpcdist.data.arrays import Samples
-from hpcdist.data.order import Share, derive_seed
-from hpcdist.data.workers import BatchMaker, BatchSource, Requests, end_workers, make_loader
+from hpcdist.data.order import Share
+from hpcdist.data.workers import BatchSource, Requests, end_workers, make_loader
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class DirectBatches(BatchSource):
     ms (64 images of 8 x 8, one CPU thread). On a GPU the data stay on the device.
     """
 
-    def __init__(self, samples: Samples, device: torch.device) -> None:
-        self._samples = samples.to(device)
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
 
     def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:  # noqa: ARG002
         order = order.to(self._samples.labels.device)
@@ -52,15 +53,11 @@ class WorkerBatches(BatchSource):
         self._memory_format = memory_format
         pin = device.type == "cuda" if data.pin_memory == "auto" else data.pin_memory
         self._indices = Requests[list[int]]()
-        self._seeds = torch.Generator()  # its own, so that a resumed epoch draws nothing from ours
-        self._loader = make_loader(
-            _WholeBatches(samples), self._indices, data, seeds=self._seeds, pin_memory=pin
-        )
+        self._loader = make_loader(_WholeBatches(samples), self._indices, data, pin_memory=pin)
 
-    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:
+    def epoch(self, order: Tensor, shares: Sequence[Share], epoch: int) -> Iterator[Samples]:  # noqa: ARG002
         lists = [order[share.begin : share.filled_end].tolist() for share in shares]
         self._indices.set(lists, len(lists))
-        self._seeds.manual_seed(derive_seed(epoch))
         yield from self._loader
 
     def bring(self, batch: Samples) -> Samples:
@@ -68,6 +65,14 @@ class WorkerBatches(BatchSource):
 
     def close(self) -> None:
         end_workers(self._loader)
+
+
+class _WholeBatches(Dataset[Samples]):
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def __getitem__(self, indices: list[int]) -> Samples:
+        return self._samples.at(torch.tensor(indices))
 
 
 def make_batches(
@@ -91,12 +96,4 @@ def make_batches(
     if data.workers:
         at_home = samples.to(torch.device("cpu"), memory_format=memory_format)
         return WorkerBatches(at_home, device, data, memory_format=memory_format)
-    return DirectBatches(samples.to(device, memory_format=memory_format), device)
-
-
-class _WholeBatches(BatchMaker[list[int], Samples]):
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-
-    def __getitems__(self, request: list[int]) -> Samples:
-        return self._samples.at(torch.tensor(request))
+    return DirectBatches(samples.to(device, memory_format=memory_format))

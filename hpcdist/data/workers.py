@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.order import Share
@@ -42,7 +42,7 @@ class BatchSource(ABC):
         """Give back what is only needed while batches are made, such as workers."""
 
 
-class Requests(Sampler[Request], Generic[Request]):
+class Requests(Generic[Request]):
     """The requests for the batches of the next epoch."""
 
     def __init__(self) -> None:
@@ -60,26 +60,10 @@ class Requests(Sampler[Request], Generic[Request]):
         return self._number
 
 
-class BatchMaker(Dataset[Batch], Generic[Request, Batch]):
-    """Makes whole batches: DataLoader's workers call __getitems__ once per batch."""
-
-    def __getitems__(self, request: Request) -> Batch:
-        """Return the batch that is asked for."""
-        raise NotImplementedError
-
-    def __getitem__(self, index: int) -> Batch:
-        raise NotImplementedError(index)
-
-
 def make_loader(
-    maker: BatchMaker[Request, Batch],
-    requests: Requests[Request],
-    data: Data,
-    *,
-    seeds: torch.Generator,
-    pin_memory: bool = False,
+    maker: Dataset[Batch], requests: Requests[Any], data: Data, *, pin_memory: bool = False
 ) -> DataLoader[Batch]:
-    """Return a loader with the job's workers; `seeds`: the generator that it draws from."""
+    """Return a loader with the job's workers, which get a whole batch of `maker` per request."""
     workers: dict[str, Any] = {}
     if data.workers:
         workers = {
@@ -90,11 +74,12 @@ def make_loader(
         }
     return DataLoader(
         maker,
-        batch_sampler=requests,  # type: ignore[arg-type]  # gives requests, not lists
+        batch_size=None,
+        sampler=requests,
         num_workers=data.workers,
         collate_fn=_keep,
         pin_memory=pin_memory,
-        generator=seeds,
+        generator=torch.Generator(),  # a resumed epoch must draw nothing from the training's
         **workers,
     )
 

@@ -7,19 +7,13 @@ choice between the two ways needs neither torch nor kornia: it is known where a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.images.transforms import (
-    Spec,
-    Step,
-    is_unchanged,
-    kept_random_state,
-    steps_of,
-)
+from hpcdist.data.images.transforms import Spec, Step, is_unchanged, kept_random_state, steps_of
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
@@ -39,24 +33,21 @@ _AT_A_TIME = 32
 """Images: enough for a GPU, with most of its memory left to the model."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Division:
+class Division(NamedTuple):
     """A list of transforms, cut in two."""
 
     before: Spec
     """Done to each image before the hand-over."""
-    rest: tuple[Step, ...] = ()
+    rest: tuple[Step, ...]
     """Done to whole batches: from the first transform on that draws random numbers."""
 
 
 def divide(spec: Spec) -> Division:
     """Cut a list at its first transform that draws random numbers."""
     steps = steps_of(spec)
-    num_before = next(
-        (at for at, step in enumerate(steps) if step.name not in _DRAW_NOTHING), len(steps)
-    )
-    before = [{step.name: dict(step.arguments)} for step in steps[:num_before]]
-    return Division(before=before, rest=tuple(steps[num_before:]))
+    before = list(itertools.takewhile(lambda step: step.name in _DRAW_NOTHING, steps))
+    items = [{step.name: dict(step.arguments)} for step in before]
+    return Division(items, tuple(steps[len(before) :]))
 
 
 def is_on_device(data: Data, device: str) -> bool:
@@ -117,44 +108,42 @@ def why_not(data: Data) -> str | None:
     return None if find_spec("kornia") else _WITHOUT_KORNIA
 
 
+def _why_not_step(step: Step) -> str | None:
+    if step.name not in _OF_KORNIA:
+        after = " after one that draws random numbers" if step.name in _DRAW_NOTHING else ""
+        return step.name + after
+    for name, value in step.arguments.items():
+        try:
+            _OF_KORNIA[step.name][name](value)
+        except (KeyError, TypeError, ValueError):
+            return f"{step.name} with {name}={str(value).lower()}"
+    return None
+
+
 def _why_not_by_auto(data: Data) -> str | None:
-    crop = _crop_of_any_size(data)
-    if crop is None:
-        return why_not(data)
-    return why_not(data) or f"data.size is not set, and {crop} takes images of any size"
+    reason, crop = why_not(data), _crop_of_any_size(data)
+    if reason is None and crop is not None:
+        reason = f"data.size is not set, and {crop} takes images of any size"
+    return reason
 
 
 def _crop_of_any_size(data: Data) -> str | None:
     """A crop that the CPUs would make of each image as it is; in a batch all have one size."""
-    division = divide(data.transform)
-    if data.size or any(map(_gives_one_size, steps_of(division.before))):
+    before, rest = divide(data.transform)
+    for step in steps_of(before):
+        size = step.arguments.get("size")
+        is_pair = isinstance(size, Sequence) and len(size) == _PAIR
+        if step.name == "CenterCrop" or (step.name == "Resize" and is_pair):
+            return None  # this one gives all images one size
+    if data.size:
         return None
-    return next((step.name for step in division.rest if step.name in _CROPS), None)
-
-
-def _gives_one_size(step: Step) -> bool:
-    size = step.arguments.get("size")
-    is_pair = isinstance(size, Sequence) and len(size) == _PAIR
-    return step.name == "CenterCrop" or (step.name == "Resize" and is_pair)
+    return next((step.name for step in rest if step.name in _CROPS), None)
 
 
 def _auto_prefers_device(data: Data, device: str) -> bool:
     """Only a job that does without exact pixels has them made by a GPU without asking for it."""
     is_fast = data.device_transform == "auto" and data.decoder == "fast"
     return is_fast and device.startswith("cuda")
-
-
-def _why_not_step(step: Step) -> str | None:
-    if step.name not in _OF_KORNIA:
-        after = " after one that draws random numbers" if step.name in _DRAW_NOTHING else ""
-        return step.name + after
-    arguments = _OF_KORNIA[step.name].arguments
-    for name, value in step.arguments.items():
-        try:
-            arguments[name](value)
-        except (KeyError, TypeError, ValueError):
-            return f"{step.name} with {name}={str(value).lower()}"
-    return None
 
 
 # From torchvision's arguments to kornia's.
@@ -181,14 +170,8 @@ def _range(value: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _resampling(value: Any) -> str:
-    return {0: "NEAREST", "nearest": "NEAREST", 2: "BILINEAR", "bilinear": "BILINEAR"}[value]
-
-
-def _bilinear(value: Any) -> str:
-    if _resampling(value) != "BILINEAR":
-        raise ValueError(value)
-    return "BILINEAR"
+_BILINEAR = {2: "BILINEAR", "bilinear": "BILINEAR"}
+_RESAMPLING = {0: "NEAREST", "nearest": "NEAREST", **_BILINEAR}
 
 
 def _level(value: Any) -> float:
@@ -198,88 +181,60 @@ def _level(value: Any) -> float:
     return float(value) / _WHITE
 
 
-def _constant(value: Any) -> str:
-    if value != "constant":
-        raise ValueError(value)
-    return "constant"
+_Arguments = Mapping[str, Callable[[Any], Any]]
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Augmentation:
-    """One of kornia's augmentations, and what it takes of torchvision's arguments."""
-
-    name: str
-    arguments: Mapping[str, Callable[[Any], Any]]
-    """Name in torchvision -> its value for kornia, or TypeError, KeyError, ValueError."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """In kornia's names, where torchvision's defaults differ."""
-
-    def make(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the augmentation, for the arguments of torchvision's transform."""
-        from kornia import augmentation
-
-        translated = {
-            _RENAMED.get(name, name): self.arguments[name](value)
-            for name, value in arguments.items()
-        }
-        return getattr(augmentation, self.name)(**{**self.defaults, **translated})
-
-
-_RENAMED = {"interpolation": "resample"}
-_ALWAYS = {"p": 1.0}
-_CHANCE = {"p": float}
-
-_OF_KORNIA = {
-    "ColorJitter": _Augmentation(
-        name="ColorJitter",
-        arguments=dict.fromkeys(("brightness", "contrast", "saturation", "hue"), _same),
-    ),
-    "GaussianBlur": _Augmentation(
-        name="RandomGaussianBlur",
-        arguments={"kernel_size": _kernel, "sigma": _range},
-        defaults={"sigma": (0.1, 2.0), **_ALWAYS},
-    ),
-    "RandomAffine": _Augmentation(
-        name="RandomAffine",
-        arguments={
-            **dict.fromkeys(("degrees", "translate", "scale", "shear"), _same),
-            "interpolation": _resampling,
-        },
-        defaults={"resample": "NEAREST", **_ALWAYS},
-    ),
-    "RandomCrop": _Augmentation(
-        name="RandomCrop",
-        arguments={
-            "size": _size,
-            "padding": _same,
-            "pad_if_needed": bool,
-            "fill": _level,
-            "padding_mode": _constant,
-        },
-    ),
-    "RandomErasing": _Augmentation(
-        name="RandomErasing",
-        arguments={**_CHANCE, "scale": _range, "ratio": _range, "value": _level},
-    ),
-    "RandomGrayscale": _Augmentation(name="RandomGrayscale", arguments=_CHANCE),
-    "RandomHorizontalFlip": _Augmentation(name="RandomHorizontalFlip", arguments=_CHANCE),
-    "RandomInvert": _Augmentation(name="RandomInvert", arguments=_CHANCE),
-    "RandomPerspective": _Augmentation(
-        name="RandomPerspective",
-        arguments={**_CHANCE, "distortion_scale": float, "interpolation": _resampling},
-    ),
-    "RandomResizedCrop": _Augmentation(
-        name="RandomResizedCrop",
-        arguments={"size": _size, "scale": _range, "ratio": _range, "interpolation": _bilinear},
-    ),
-    "RandomRotation": _Augmentation(
-        name="RandomRotation",
-        arguments={"degrees": _same, "interpolation": _resampling},
-        defaults={"resample": "NEAREST", **_ALWAYS},
-    ),
-    "RandomVerticalFlip": _Augmentation(name="RandomVerticalFlip", arguments=_CHANCE),
+_CHANCE: _Arguments = {"p": float}
+_INTERPOLATION: _Arguments = {"interpolation": _RESAMPLING.__getitem__}
+_OF_KORNIA: Mapping[str, _Arguments] = {
+    "ColorJitter": dict.fromkeys(("brightness", "contrast", "saturation", "hue"), _same),
+    "GaussianBlur": {"kernel_size": _kernel, "sigma": _range},
+    "RandomAffine": {
+        **dict.fromkeys(("degrees", "translate", "scale", "shear"), _same),
+        **_INTERPOLATION,
+    },
+    "RandomCrop": {
+        "size": _size,
+        "padding": _same,
+        "pad_if_needed": bool,
+        "fill": _level,
+        "padding_mode": {"constant": "constant"}.__getitem__,
+    },
+    "RandomErasing": {**_CHANCE, "scale": _range, "ratio": _range, "value": _level},
+    "RandomGrayscale": _CHANCE,
+    "RandomHorizontalFlip": _CHANCE,
+    "RandomInvert": _CHANCE,
+    "RandomPerspective": {**_CHANCE, "distortion_scale": float, **_INTERPOLATION},
+    "RandomResizedCrop": {
+        "size": _size,
+        "scale": _range,
+        "ratio": _range,
+        "interpolation": _BILINEAR.__getitem__,
+    },
+    "RandomRotation": {"degrees": _same, **_INTERPOLATION},
+    "RandomVerticalFlip": _CHANCE,
 }
-"""torchvision's transform -> what does the same to whole batches."""
+"""torchvision's transforms that kornia has for whole batches: argument -> its value for kornia, or
+TypeError, KeyError, ValueError."""
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "GaussianBlur": {"sigma": (0.1, 2.0), "p": 1.0},
+    "RandomAffine": {"resample": "NEAREST", "p": 1.0},
+    "RandomRotation": {"resample": "NEAREST", "p": 1.0},
+}
+"""In kornia's names, where torchvision's defaults differ."""
+_RENAMED = {"GaussianBlur": "RandomGaussianBlur", "interpolation": "resample"}
+"""Names in torchvision -> in kornia."""
+
+
+def _make_augmentation(step: Step) -> Any:
+    """Return kornia's augmentation that does the same as a transform of torchvision."""
+    from kornia import augmentation
+
+    translated = {
+        _RENAMED.get(name, name): _OF_KORNIA[step.name][name](value)
+        for name, value in step.arguments.items()
+    }
+    kind = getattr(augmentation, _RENAMED.get(step.name, step.name))
+    return kind(**{**_DEFAULTS.get(step.name, {}), **translated})
 
 
 class BatchTransform:
@@ -331,9 +286,9 @@ class BatchTransform:
         for step in steps:
             _, _, height, width = blank.shape
             _require_room(step, height, width)
-            self._augmentations = [_OF_KORNIA[step.name].make(step.arguments)]
+            self._augmentations = [_make_augmentation(step)]
             blank = self.apply(blank, seed=0)
-        self._augmentations = [_OF_KORNIA[step.name].make(step.arguments) for step in steps]
+        self._augmentations = [_make_augmentation(step) for step in steps]
         channels, height, width = blank.shape[1:]
         return channels, height, width
 
@@ -348,8 +303,3 @@ def _require_room(step: Step, height: int, width: int) -> None:
     needed = _size(step.arguments["size"])
     if needed[0] > height + top + bottom or needed[1] > width + left + right:
         raise ValueError(f"a crop of {needed[1]} x {needed[0]} pixels does not fit into them")
-
-
-def make_batch_transform(division: Division, shape: Shape) -> BatchTransform | None:
-    """Return what is done to batches of images of a shape; None: nothing."""
-    return BatchTransform(division.rest, shape) if division.rest else None

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from numpy.typing import DTypeLike, NDArray
 
 from hpcdist.data.arrays import DataSet
+from hpcdist.data.images.device_transforms import Shape
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.job.spec import Data, TrainingJob
 from hpcdist.machine.memory import free_bytes
@@ -32,7 +33,9 @@ class SharedMemory:
         if descriptor is None:
             descriptor = os.memfd_create("hpcdist", os.MFD_CLOEXEC)
             os.ftruncate(descriptor, num_bytes)
-        self._take(descriptor, num_bytes)
+        self._descriptor = descriptor
+        self.num_bytes = num_bytes
+        self._memory = mmap.mmap(descriptor, num_bytes)
 
     @classmethod
     def of_process(cls, pid: int, descriptor: int, num_bytes: int) -> SharedMemory:
@@ -50,18 +53,13 @@ class SharedMemory:
         count = int(np.prod(shape))
         return np.frombuffer(self._memory, dtype, count).reshape(shape)
 
-    def _take(self, descriptor: int, num_bytes: int) -> None:
-        self._descriptor = descriptor
-        self.num_bytes = num_bytes
-        self._memory = mmap.mmap(descriptor, num_bytes)
-
-    def __getstate__(self) -> tuple[Any, int]:
+    def __getstate__(self) -> tuple[int, Any]:
         """For a process that is started, not forked."""
-        return reduction.DupFd(self._descriptor), self.num_bytes
+        return self.num_bytes, reduction.DupFd(self._descriptor)
 
-    def __setstate__(self, state: tuple[Any, int]) -> None:
-        duplicate, num_bytes = state
-        self._take(duplicate.detach(), num_bytes)
+    def __setstate__(self, state: tuple[int, Any]) -> None:
+        num_bytes, duplicate = state
+        SharedMemory.__init__(self, num_bytes, duplicate.detach())
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -110,29 +108,19 @@ _SHARE = 4
 class DecodedCache:
     """Room for each picture of a part of a data set; filled by whoever decodes one first."""
 
-    def __init__(self, memory: SharedMemory, number: int, shape: tuple[int, int, int]) -> None:
-        """`shape`: (channels, height, width)"""
-        self.memory = memory
-        self._number = number
-        self._shape = shape
-        self._take_arrays()
+    def __init__(self, number: int, shape: Shape, memory: SharedMemory | None = None) -> None:
+        """Pictures of a shape (channels, height, width); new memory is taken up as it is filled."""
+        channels, height, width = shape
+        size = number * channels * height * width
+        self.memory = memory or SharedMemory(_needed_bytes(number, shape))
+        whole = self.memory.array((size + number,), np.uint8)
+        self._pixels = whole[:size].reshape(number, height, width, channels)
+        self._is_there = whole[size:]
+        self._arguments = number, shape, self.memory
 
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """The argument of `open_at` in another process of this node."""
-        return self.memory.place
-
-    @classmethod
-    def open_at(
-        cls, place: tuple[int, int, int], number: int, shape: tuple[int, int, int]
-    ) -> DecodedCache:
-        """Open the cache of another process of this user; OSError where it cannot be reached."""
-        return cls(SharedMemory.of_process(*place), number, shape)
-
-    @classmethod
-    def make(cls, number: int, shape: tuple[int, int, int]) -> DecodedCache:
-        """Return an empty one, which takes up memory only as it is filled."""
-        return cls(SharedMemory(needed_bytes(number, shape)), number, shape)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a process that is started, not forked."""
+        return DecodedCache, self._arguments
 
     def get(self, index: int) -> NDArray[np.uint8] | None:
         """Return a picture [height, width, channels]; None where it is still to be decoded."""
@@ -145,44 +133,16 @@ class DecodedCache:
         self._pixels[index] = pixels
         self._is_there[index] = 1  # last, for those who read it meanwhile
 
-    def _take_arrays(self) -> None:
-        channels, height, width = self._shape
-        size = self._number * channels * height * width
-        whole = self.memory.array((size + self._number,), np.uint8)
-        self._pixels = whole[:size].reshape(self._number, height, width, channels)
-        self._is_there = whole[size:]
 
-    def __getstate__(self) -> tuple[SharedMemory, int, tuple[int, int, int]]:
-        """For a process that is started, not forked."""
-        return self.memory, self._number, self._shape
-
-    def __setstate__(self, state: tuple[SharedMemory, int, tuple[int, int, int]]) -> None:
-        self.memory, self._number, self._shape = state
-        self._take_arrays()
-
-
-def needed_bytes(number: int, shape: tuple[int, int, int]) -> int:
+def _needed_bytes(number: int, shape: Shape) -> int:
     """Return memory for so many pictures, when all are decoded."""
     return number * (int(np.prod(shape)) + 1)
-
-
-def affordable_bytes(limit_bytes: float | None = None) -> int:
-    """Return the bytes that a cache may take; `limit_bytes`: what the job may use on this node."""
-    free = free_bytes()
-    return (free if limit_bytes is None else min(free, int(limit_bytes))) // _SHARE
-
-
-Place = tuple[int, int, int]
 
 
 def share_decoded(
     data: DataSet, context: RankContext, job: TrainingJob, *, has_group: bool
 ) -> None:
-    """Give the image files of a data set their cache where the job asks for it and it fits.
-
-    Every rank calls this, once. One rank of each node makes the memory, and the others take it from
-    there: each picture is decoded once per node.
-    """
+    """Give the image files of a data set their cache where the job asks for it and it fits."""
     parts = [part for part in (data.train, data.test) if isinstance(part, ImageSamples)]
     share_parts(parts, context, job.data, mem_gb=job.resources.mem_gb, has_group=has_group)
 
@@ -195,40 +155,44 @@ def share_parts(
     mem_gb: float | None,
     has_group: bool,
 ) -> None:
-    """The same for parts of a data set; `mem_gb`: resources.mem_gb."""
+    """Give parts of a data set their caches; `mem_gb`: resources.mem_gb.
+
+    Every rank calls this, once. One rank of each node makes the memory, and the others take it from
+    there: each picture is decoded once per node.
+    """
     if not parts or data.cache is False:
         return
-    made = _make(parts, data, mem_gb) if context.local_rank == 0 else []
-    everybodys: list[tuple[int, list[Place]] | None] = [None] * context.world_size
-    own = (context.node_rank, [cache.place for cache in made])
+    made = _make_caches(parts, data, mem_gb) if context.local_rank == 0 else []
+    own = (context.node_rank, [cache.memory.place for cache in made])
+    everybodys: list[Any] = [own]
     if has_group:
+        everybodys = [None] * context.world_size
         dist.all_gather_object(everybodys, own)
-    else:
-        everybodys = [own]
-    places = [here for node, here in filter(None, everybodys) if node == context.node_rank and here]
-    if not places:
-        return
-    for part, place in zip(parts, places[0], strict=False):  # fewer, where not all fit
-        part.cache = made.pop(0) if made else _open(place, part, context)
+    places: list[tuple[int, int, int]] = next(
+        (here for node, here in everybodys if node == context.node_rank and here), []
+    )
+    for part, place in zip(parts, places, strict=False):  # fewer, where not all fit
+        if made:
+            part.cache = made.pop(0)
+            continue
+        try:
+            memory = SharedMemory.of_process(*place)
+        except OSError as error:  # this rank does without
+            reason = error.strerror or error
+            message = f"decoded photographs are not shared with this rank: {reason}"
+            context.events.write("note", message=message)
+        else:
+            part.cache = DecodedCache(len(part), part.decoded_shape, memory)
 
 
-def _make(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[DecodedCache]:
-    """Return caches for as many parts as fit."""
-    left = affordable_bytes(None if mem_gb is None else mem_gb * 1e9)
+def _make_caches(parts: list[ImageSamples], data: Data, mem_gb: float | None) -> list[DecodedCache]:
+    """Return caches for as many parts as fit into what the job may use on this node."""
+    free = free_bytes()
+    left = (free if mem_gb is None else min(free, int(mem_gb * 1e9))) // _SHARE
     made: list[DecodedCache] = []
     for part in parts:
-        left -= needed_bytes(len(part), part.decoded_shape)
+        left -= _needed_bytes(len(part), part.decoded_shape)
         if left < 0 and data.cache == "auto":
             break
-        made.append(DecodedCache.make(len(part), part.decoded_shape))
+        made.append(DecodedCache(len(part), part.decoded_shape))
     return made
-
-
-def _open(place: Place, part: ImageSamples, context: RankContext) -> DecodedCache | None:
-    """Open the cache that the node's first rank made; a rank that cannot reach it does without."""
-    try:
-        return DecodedCache.open_at(place, len(part), part.decoded_shape)
-    except OSError as error:
-        message = f"decoded photographs are not shared with this rank: {error.strerror or error}"
-        context.events.write("note", message=message)
-        return None

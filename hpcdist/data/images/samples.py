@@ -21,12 +21,7 @@ from hpcdist.data.images.decoding import (
     make_decoder,
     no_warnings,
 )
-from hpcdist.data.images.device_transforms import (
-    BatchTransform,
-    Division,
-    divide,
-    make_batch_transform,
-)
+from hpcdist.data.images.device_transforms import BatchTransform, Division, Shape, divide
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
 from hpcdist.data.normalizing import Normalization, ToUnitRange
@@ -37,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hpcdist.data.images.memory import DecodedCache
+
+    Picture = NDArray[np.uint8] | Image.Image
 
 _MASK = 2**64 - 1
 _CHANNELS = 3
@@ -60,28 +57,45 @@ class BadFile:
 class _Filled(ABC):
     """Samples whose images the CPUs fill in; something may be left to be done to whole batches."""
 
-    labels: Tensor
-    """int64, [samples]."""
-    normalization: Normalization
-    filled_shape: tuple[int, int, int]
+    filled_shape: Shape
     """(channels, height, width) of each image as `fill` writes it."""
     for_batches: BatchTransform | None
     """The transforms that are left to whole batches; None: there are none."""
-    _seed: int
+
+    def __init__(
+        self,
+        labels: Tensor,
+        normalization: Normalization,
+        data: Data,
+        seed: int,
+        *,
+        on_device: bool,
+    ) -> None:
+        """`labels`: int64, [samples]. `seed`: train.seed. `on_device`: what of data.transform draws
+        by lot is left to be done to whole batches."""
+        self.labels = labels
+        self.normalization = normalization
+        self._seed = seed
+        self._division = divide(data.transform) if on_device else Division(data.transform, ())
+        self._transform = build_transform(self._division.before)
+
+    def _set_shape(self, filled_shape: Shape) -> None:
+        self.filled_shape = filled_shape
+        rest = self._division.rest
+        self.for_batches = BatchTransform(rest, filled_shape) if rest else None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def shape(self) -> tuple[int, int, int]:
+    def shape(self) -> Shape:
         """(channels, height, width) of each image, after data.transform."""
         return self.filled_shape if self.for_batches is None else self.for_batches.shape
 
     def probe(self, number: int) -> Samples:
         """Return the first samples that can be had, normalised, to try a model with."""
         batch = self.batch(range(min(number, len(self))), epoch=0)
-        images = changed(batch, self.for_batches)
-        return Samples(images=self.normalization(images), labels=batch.labels)
+        return Samples(images=self.normalization(self.finished(batch)), labels=batch.labels)
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
         """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
@@ -104,6 +118,48 @@ class _Filled(ABC):
             return None
         return sample_seed(self._seed, epoch, indices[0])  # which no other batch begins with
 
+    def finished(self, batch: Samples) -> Tensor:
+        """Return the batch's images, with what is left to be done to them."""
+        if self.for_batches is None or batch.transform_seed is None:
+            return batch.images
+        return self.for_batches.apply(batch.images, seed=batch.transform_seed)
+
+    def transform(self, image: Picture, index: int, epoch: int) -> NDArray[np.uint8]:
+        """The pixels [height, width, channels] that data.transform, or what of it comes before the
+        hand-over, makes of a picture.
+
+        UnreadableImageError where it can make none, as of one that is smaller than a crop;
+        HpcdistError where they do not fit into a batch.
+        """
+        if not self._transform:
+            return np.atleast_3d(np.asarray(image))
+        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        try:
+            pixels = self._transform.apply(picture, sample_seed(self._seed, epoch, index))
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise UnreadableImageError(
+                f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
+            ) from error
+        height, width = pixels.shape[:2]
+        _, usual_height, usual_width = self.filled_shape
+        if (height, width) == (usual_height, usual_width):
+            return pixels
+        resize = f"{{Resize: {{size: [{usual_height}, {usual_width}]}}}}"
+        part = "data.transform"
+        remedy = f"end it with a transform that gives one size, such as {resize}"
+        if self.for_batches is not None:
+            part = "what comes first in data.transform"
+            remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
+        raise HpcdistError(
+            f"{part} makes {width} x {height} pixels of {self.path(index)}, and {usual_width} x "
+            f"{usual_height} of another image: all images of a batch must have one size",
+            hint=f"{remedy}, or set data.size",
+        )
+
+    @abstractmethod
+    def path(self, index: int) -> str:
+        """Return the whole path of a sample's file, or what to call it if it has none."""
+
     @abstractmethod
     def fill(
         self,
@@ -112,7 +168,11 @@ class _Filled(ABC):
         epoch: int,
         ahead: Sequence[int] = (),
     ) -> list[tuple[int, BadFile]]:
-        """Write the pixels of samples to `out`; returns those that could not be read."""
+        """Write the pixels of samples to `out`; returns where in it there are none, and why.
+
+        Those are zero. `ahead`: the samples that this process will be asked for next. HpcdistError
+        where data.bad_files is refuse.
+        """
 
 
 class ImageSamples(_Filled):
@@ -124,74 +184,47 @@ class ImageSamples(_Filled):
         data: Data,
         seed: int,
         *,
-        shape: tuple[int, int, int] | None = None,
+        shape: Shape | None = None,
         on_device: bool = False,
     ) -> None:
         """Images of a shape, or of what data.transform makes of the size that `data` asks for, or
-        of the first one's.
-
-        `seed`: train.seed. `on_device`: what of data.transform draws by lot is left to be done to
-        whole batches.
-        """
+        of the first one's."""
+        labels = torch.tensor(files.labels, dtype=torch.int64)
+        super().__init__(labels, ToUnitRange(), data, seed, on_device=on_device)
         self.files = files
-        self.labels = torch.tensor(files.labels, dtype=torch.int64)
-        self.normalization: Normalization = ToUnitRange()
-        self._seed = seed
         self._refuse = data.bad_files == "refuse"
         self._root = str(files.root)
-        division = divide(data.transform) if on_device else Division(before=data.transform)
-        self._transform = build_transform(division.before)
         if shape is not None:
-            size = shape[2], shape[1]
+            self._size = shape[2], shape[1]
         else:
-            size = (data.size, data.size) if data.size else self._first_size()
-        self._size = size
-        self.filled_shape = self._shape_made()
-        self.for_batches = make_batch_transform(division, self.filled_shape)
+            self._size = (data.size, data.size) if data.size else self._first_size()
+        _, height, width = self.decoded_shape
+        if self._transform:  # grayscale has the same value in each channel
+            _, height, width = self._transform.try_on(Image.new("RGB", self._size))
+        self._set_shape((_CHANNELS, height, width))
         # Where each image is cut or scaled to one size, that is done to the image as it is.
         is_free = not data.size and self.filled_shape[1:] != self.decoded_shape[1:]
-        self._decoder = make_decoder(data.decoder, None if is_free else size)
+        self._decoder = make_decoder(data.decoder, None if is_free else self._size)
         self._reader = Reader(data.reads)
         self.cache: DecodedCache | None = None
         """Keeps decoded pictures; None: they are not kept."""
 
     @property
-    def decoded_shape(self) -> tuple[int, int, int]:
+    def decoded_shape(self) -> Shape:
         """(channels, height, width) of what `cache` keeps."""
         width, height = self._size
         return _CHANNELS, height, width
 
     def path(self, index: int) -> str:
-        """Return the whole path of a sample's file."""
         return f"{self._root}/{self.files.paths[index]}"
 
     def read(self, index: int) -> bytes:
         """Return the bytes of a sample's file; OSError where there are none."""
         return read_file(self.path(index))
 
-    def decode(self, content: bytes) -> NDArray[np.uint8] | Image.Image:
+    def decode(self, content: bytes) -> Picture:
         """Return the picture in a file, of PIL where there is a transform; UnreadableImageError."""
         return self._decoder.picture(content) if self._transform else self._decoder(content)
-
-    def transform(
-        self, image: NDArray[np.uint8] | Image.Image, index: int, epoch: int
-    ) -> NDArray[np.uint8]:
-        """The pixels [height, width, channels] that data.transform, or what of it comes before the
-        hand-over, makes of a picture.
-
-        UnreadableImageError where it can make none, as of one that is smaller than a crop.
-        """
-        if not self._transform:
-            return np.asarray(image)
-        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-        try:
-            pixels = self._transform.apply(picture, sample_seed(self._seed, epoch, index))
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise UnreadableImageError(
-                f"({picture.width} x {picture.height} pixels) fails in data.transform: {error}"
-            ) from error
-        _check_made(pixels, self.filled_shape, self.path(index), self.for_batches)
-        return pixels
 
     def fill(
         self,
@@ -200,11 +233,6 @@ class ImageSamples(_Filled):
         epoch: int,
         ahead: Sequence[int] = (),
     ) -> list[tuple[int, BadFile]]:
-        """Write the pixels to `out`; returns where in it there are none, and why.
-
-        Those are zero. `ahead`: the samples that this process will be asked for next. HpcdistError
-        where data.bad_files is refuse.
-        """
         kept = [self._kept(index) for index in indices]
         missing = [index for index, pixels in zip(indices, kept, strict=True) if pixels is None]
         contents = self._reader.read_all(
@@ -248,22 +276,16 @@ class ImageSamples(_Filled):
         reason = explain_unread(error) if isinstance(error, OSError) else str(error)
         bad_file = BadFile(index, self.path(index), reason)
         if self._refuse:
-            raise HpcdistError(
-                str(bad_file),
-                hint="remove it, or set data.bad_files to skip",
-            )
+            raise HpcdistError(str(bad_file), hint="remove it, or set data.bad_files to skip")
         return bad_file
 
-    def _shape_made(self) -> tuple[int, int, int]:
-        """Return the shape that data.transform makes, by one trial."""
-        if not self._transform:
-            return self.decoded_shape
-        _, height, width = self._transform.try_on(Image.new("RGB", self._size))
-        return _CHANNELS, height, width  # grayscale has the same value in each
-
     def _first_size(self) -> tuple[int, int]:
+        """Return the size of the first image: of the first files, and of some of all, since the
+        first class may hold no image at all."""
         decoder = make_decoder("pil")
-        tried = _to_try(len(self))
+        number = len(self)
+        step = max(1, number // _TRIED)
+        tried = dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)])
         for index in tried:
             try:
                 with no_warnings():
@@ -271,7 +293,7 @@ class ImageSamples(_Filled):
             except (OSError, UnreadableImageError):
                 continue
         raise HpcdistError(
-            f"none of {len(tried):,} files tried, of {len(self):,} in {self._root}, is an image",
+            f"none of {len(tried):,} files tried, of {number:,} in {self._root}, is an image",
             hint="name another folder with data.root",
         )
 
@@ -282,15 +304,9 @@ class PixelSamples(_Filled):
     def __init__(
         self, pixels: Pixels, labels: Tensor, data: Data, seed: int, *, on_device: bool = False
     ) -> None:
-        """`seed`: train.seed; `on_device`: as ImageSamples has it."""
-        self.labels = labels
-        self.normalization: Normalization = pixels.standardization
+        super().__init__(labels, pixels.standardization, data, seed, on_device=on_device)
         self._images = pixels.images.numpy()
-        self._seed = seed
-        division = divide(data.transform) if on_device else Division(before=data.transform)
-        self._transform = build_transform(division.before)
-        self.filled_shape = self._transform.try_on(Image.fromarray(self._images[0]))
-        self.for_batches = make_batch_transform(division, self.filled_shape)
+        self._set_shape(self._transform.try_on(Image.fromarray(self._images[0])))
         channels = pixels.standardization.mean.shape[1]
         if self.shape[0] != channels:
             raise HpcdistError(
@@ -299,6 +315,9 @@ class PixelSamples(_Filled):
                 hint="leave out what changes the number of channels",
             )
 
+    def path(self, index: int) -> str:
+        return f"sample {index}"
+
     def fill(
         self,
         out: NDArray[np.uint8],
@@ -306,53 +325,10 @@ class PixelSamples(_Filled):
         epoch: int,
         ahead: Sequence[int] = (),  # noqa: ARG002 - there is nothing to read
     ) -> list[tuple[int, BadFile]]:
-        """Write the changed pixels to `out`; there are no bad files."""
         with kept_random_state():
             for position, index in enumerate(indices):
-                picture = Image.fromarray(self._images[index])
-                seed = sample_seed(self._seed, epoch, index)
-                pixels = self._transform.apply(picture, seed)
-                _check_made(pixels, self.filled_shape, f"sample {index}", self.for_batches)
-                out[position] = pixels
+                out[position] = self.transform(self._images[index], index, epoch)
         return []
-
-
-def changed(batch: Samples, for_batches: BatchTransform | None) -> Tensor:
-    """Return the batch's images, with what is left to be done to them."""
-    if for_batches is None or batch.transform_seed is None:
-        return batch.images
-    return for_batches.apply(batch.images, seed=batch.transform_seed)
-
-
-def _check_made(
-    pixels: NDArray[np.uint8],
-    shape: tuple[int, int, int],
-    source: str,
-    for_batches: BatchTransform | None,
-) -> None:
-    """Raise HpcdistError for what does not fit into a batch."""
-    height, width = pixels.shape[:2]
-    if (height, width) == shape[1:]:
-        return
-    resize = f"{{Resize: {{size: [{shape[1]}, {shape[2]}]}}}}"
-    part, remedy = (
-        "data.transform",
-        f"end it with a transform that gives one size, such as {resize}",
-    )
-    if for_batches is not None:
-        part = "what comes first in data.transform"
-        remedy = f"set data.device_transform to false, give one size there, such as by {resize}"
-    raise HpcdistError(
-        f"{part} makes {width} x {height} pixels of {source}, and {shape[2]} x {shape[1]} of "
-        "another image: all images of a batch must have one size",
-        hint=f"{remedy}, or set data.size",
-    )
-
-
-def _to_try(number: int) -> list[int]:
-    """Return the first ones, and some of all: the first class may hold no image at all."""
-    step = max(1, number // _TRIED)
-    return list(dict.fromkeys([*range(min(number, _TRIED)), *range(0, number, step)]))
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:

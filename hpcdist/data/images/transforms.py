@@ -6,12 +6,11 @@ PIL, as torchvision applies them; those that take tensors only get the same uint
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,7 +76,8 @@ class Step:
 class Transform:
     """Transforms one image after the other."""
 
-    def __init__(self, calls: Sequence[Callable[[Any], Any]]) -> None:
+    def __init__(self, calls: Sequence[tuple[Any, bool]]) -> None:
+        """Transforms of torchvision, each with whether it takes tensors only."""
         self._calls = calls
 
     def __bool__(self) -> bool:
@@ -94,12 +94,11 @@ class Transform:
 
         torch.default_generator.manual_seed(seed)
         changed: Any = image
-        for call in self._calls:
-            changed = call(changed)
+        for transform, takes_tensors_only in self._calls:
+            changed = _change(transform, changed, takes_tensors_only)
         if isinstance(changed, torch.Tensor):
             changed = changed.permute(1, 2, 0).numpy()
-        pixels: NDArray[np.uint8] = np.asarray(changed)
-        return pixels if pixels.ndim > 2 else pixels[..., None]
+        return np.atleast_3d(np.asarray(changed))
 
     def try_on(self, image: Image.Image) -> tuple[int, int, int]:
         """(channels, height, width) of what becomes of an image; torch's generator is kept.
@@ -116,6 +115,18 @@ class Transform:
                 hint="its arguments must fit the images, or data.size be such that they do",
             ) from None
         return channels, height, width
+
+
+def _change(transform: Any, image: Any, takes_tensors_only: bool) -> Any:  # noqa: FBT001
+    """Transform a single image, without torchvision's search for images in whatever is given."""
+    from PIL import Image
+    from torchvision.transforms import v2
+
+    if takes_tensors_only and isinstance(image, Image.Image):
+        image = v2.functional.pil_to_tensor(image)
+    if type(transform).forward is v2.Transform.forward and hasattr(transform, "make_params"):
+        return transform.transform(image, transform.make_params([image]))
+    return transform(image)
 
 
 @contextmanager
@@ -208,62 +219,30 @@ def build_transform(spec: Spec) -> Transform:
     if not steps:
         return Transform(())
     from torchvision.transforms import v2
-    from torchvision.transforms.v2 import functional
 
-    calls: list[Callable[[Any], Any]] = []
-    for step in steps:
-        if step.name in _TENSORS_ONLY:
-            calls.append(functools.partial(_to_tensor, functional.pil_to_tensor))
-        calls.append(_call(getattr(v2, step.name)(**step.arguments)))
-    return Transform(calls)
-
-
-def _call(transform: Any) -> Callable[[Any], Any]:
-    """The transform for a single image, without the search for images in whatever is given."""
-    from torchvision.transforms import v2
-
-    plain = type(transform).forward is v2.Transform.forward and hasattr(transform, "make_params")
-    return functools.partial(_draw_and_change, transform) if plain else transform
-
-
-def _draw_and_change(transform: Any, image: Any) -> Any:
-    return transform.transform(image, transform.make_params([image]))
-
-
-def _to_tensor(convert: Callable[[Any], Any], image: Any) -> Any:
-    import torch
-
-    return image if isinstance(image, torch.Tensor) else convert(image)
+    return Transform(
+        [(getattr(v2, step.name)(**step.arguments), step.name in _TENSORS_ONLY) for step in steps]
+    )
 
 
 def steps_of(spec: Spec) -> list[Step]:
     """Return the transforms that `spec` stands for, presets as what they are; JobError."""
     if isinstance(spec, str):
-        if spec in PRESETS:
-            return steps_of(PRESETS[spec])
-        return [Step(spec, {})]
+        return steps_of(PRESETS[spec]) if spec in PRESETS else [Step(spec, {})]
     return [step for item in spec for step in _item_steps(item)]
 
 
 def _item_steps(item: str | Mapping[str, Any]) -> list[Step]:
     if isinstance(item, str):
         return steps_of(item)
-    if len(item) != 1:
+    if len(item) != 1 or not all(isinstance(value, Mapping) for value in item.values()):
         raise JobError(
             f"data.transform has the item {_as_json(item)}, which must be one name with its "
-            "arguments",
+            "arguments by their names",
             hint="for example {RandomAffine: {degrees: 5}}",
         )
     [(name, arguments)] = item.items()
-    if not isinstance(arguments, Mapping):
-        raise JobError(
-            f"data.transform: the arguments of {name} are {_as_json(arguments)}, must be names "
-            "with values",
-            hint="for example {RandomAffine: {degrees: 5}}",
-        )
-    if name in PRESETS:
-        return steps_of(PRESETS[name])
-    return [Step(name, dict(arguments))]
+    return steps_of(name) if name in PRESETS else [Step(name, dict(arguments))]
 
 
 def _as_json(value: Any) -> str:

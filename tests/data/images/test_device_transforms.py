@@ -9,11 +9,11 @@ from pictures import picture, write_files
 from hpcdist.base.errors import HpcdistError, JobError
 from hpcdist.data.images import device_transforms
 from hpcdist.data.images.device_transforms import (
+    BatchTransform,
     check_device_transform,
     device_note,
     divide,
     is_on_device,
-    make_batch_transform,
     transform_on,
     why_not,
 )
@@ -60,7 +60,7 @@ def test_the_same_parameters_give_about_the_pixels_of_the_cpus(name, arguments, 
     images = [picture(number, SIDES, mode) for number in range(NUMBER)]
     one_by_one = build_transform(spec)
     expected = np.stack([one_by_one.apply(image, 0) for image in images])
-    transform = make_batch_transform(divide(spec), tuple(stack(images).shape[1:]))
+    transform = BatchTransform(divide(spec).rest, tuple(stack(images).shape[1:]))
     made = transform.apply(stack(images), seed=0).permute(0, 2, 3, 1).numpy()
     assert made.shape == expected.shape
     assert np.abs(expected.astype(int) - made).mean() <= most
@@ -69,7 +69,7 @@ def test_the_same_parameters_give_about_the_pixels_of_the_cpus(name, arguments, 
 @pytest.mark.parametrize("spec", ["light", "heavy", [{"RandomErasing": {"p": 1, "value": 200}}]])
 def test_each_image_is_changed_in_its_own_way_which_the_seed_alone_decides(spec):
     batch = stack([picture(0, SIDES)] * NUMBER)
-    transform = make_batch_transform(divide(spec), tuple(batch.shape[1:]))
+    transform = BatchTransform(divide(spec).rest, tuple(batch.shape[1:]))
     made = transform.apply(batch, seed=1)
     assert made.dtype == torch.uint8
     assert all(not made[0].equal(other) for other in made[1:])
@@ -78,7 +78,7 @@ def test_each_image_is_changed_in_its_own_way_which_the_seed_alone_decides(spec)
 
 
 def test_changing_leaves_torchs_generator_and_the_images_alone():
-    transform = make_batch_transform(divide("heavy"), (3, 32, 40))
+    transform = BatchTransform(divide("heavy").rest, (3, 32, 40))
     before = torch.default_generator.get_state()
     batch = torch.randint(0, 256, (9, 3, 32, 40), generator=torch.Generator()).to(torch.uint8)
     kept = batch.clone()
@@ -98,7 +98,7 @@ def test_where_kornia_is_missing_it_is_said_how_to_install_it(no_kornia):
         check_device_transform(Data(transform="light", device_transform=True))
     assert "pip install kornia" in error.value.hint
     with pytest.raises(JobError, match=r"kornia, .* is not installed"):
-        make_batch_transform(divide("light"), (3, 32, 40))
+        BatchTransform(divide("light").rest, (3, 32, 40))
     auto = Data(transform="light", decoder="fast")
     assert transform_on(auto, "cuda:0") == "cpu"
     assert "kornia" in device_note(auto, "cuda:0")

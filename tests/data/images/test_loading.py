@@ -10,7 +10,7 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.data.arrays import IGNORED_LABEL
 from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.loading import ImageBatches
-from hpcdist.data.images.memory import DecodedCache
+from hpcdist.data.images.memory import DecodedCache, SharedMemory
 from hpcdist.data.images.samples import ImageSamples
 from hpcdist.data.order import EpochPlan, Share, epoch_order
 from hpcdist.job.spec import Data
@@ -99,7 +99,7 @@ def test_images_of_other_sizes_are_cropped_as_they_are_and_only_the_usual_ones_k
     files = mixed_files(tmp_path / "pictures")
     data = Data(transform=CROP)
     samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
+    samples.cache = DecodedCache(NUMBER, samples.decoded_shape)
     for _ in range(2):
         images = samples.batch(range(NUMBER), epoch=1).images
         for index in (0, 4, 7):
@@ -208,7 +208,7 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
     expected = load(files, transform=spec)
     data = Data(transform=spec, workers=workers)
     samples = ImageSamples(files, data, seed=5)
-    samples.cache = DecodedCache.make(NUMBER, samples.decoded_shape)
+    samples.cache = DecodedCache(NUMBER, samples.decoded_shape)
     batches = ImageBatches(samples, CPU, data)
     order = epoch_order(NUMBER, seed=5, epoch=1)
     plan = EpochPlan(num_samples=NUMBER, batch_size=6, accumulate=1, rank=0, world_size=1)
@@ -217,8 +217,8 @@ def test_a_cache_gives_the_same_pixels_without_the_files(tmp_path, spec, workers
         pass
     for path in files.paths:
         (files.root / path).unlink()
-    other = DecodedCache.open_at(samples.cache.place, NUMBER, samples.decoded_shape)
-    samples.cache = other  # as another rank of the node has it
+    memory = SharedMemory.of_process(*samples.cache.memory.place)  # as another rank has it
+    samples.cache = DecodedCache(NUMBER, samples.decoded_shape, memory)
     again = ImageBatches(samples, CPU, data)
     for share, batch in zip(shares, again.epoch(order, shares, 1), strict=True):
         images = again.bring(batch).images

@@ -5,7 +5,7 @@ from pictures import picture
 from torchvision.transforms import v2
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform
+from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform, try_transform
 
 
 def test_light_is_the_affine_transform_of_torchvision():
@@ -31,7 +31,7 @@ def test_a_preset_gives_the_same_pixels_for_the_same_seed_and_others_for_another
 
 def test_a_list_names_transforms_with_and_without_arguments():
     spec = ["RandomHorizontalFlip", {"RandomRotation": {"degrees": 10}}, "light"]
-    check_transform(spec)
+    try_transform(spec)
     assert build_transform(spec).apply(picture(1), 3).shape == (32, 40, 3)
 
 
@@ -44,15 +44,21 @@ def test_a_list_names_transforms_with_and_without_arguments():
         ([{"RandomHorizontalFlip": {"q": 1}}], "'q'", "p"),
         ([{"RandomAffine": {"degrees": -5}}], "degrees", "torchvision"),
         ([{"RandomAffine": {}, "light": {}}], "one name", "RandomAffine"),
-        ([{"RandomAffine": 5}], "arguments of RandomAffine", "RandomAffine"),
+        ([{"RandomAffine": 5}], "one name with its arguments", "RandomAffine"),
         (["Normalize"], "'Normalize'", ""),
         (["os.system"], "'os.system'", ""),
     ],
 )
 def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     with pytest.raises(JobError, match=message) as caught:
-        check_transform(spec)
+        try_transform(spec)
     assert hint in caught.value.hint
+
+
+def test_a_trial_in_a_process_of_its_own_says_what_is_wrong_with_a_list():
+    with pytest.raises(JobError, match="has 'RandomAfine', which is no preset") as caught:
+        check_transform(["light", "RandomAfine"])
+    assert "RandomAffine" in caught.value.hint
 
 
 @pytest.mark.parametrize(
