@@ -37,10 +37,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _WAITING = ("tests/slurm", "tests/lsf")
 """What these test is mostly waited for; the CPUs are for others meanwhile."""
 _LONGEST_FIRST = (
-    "tests/slurm/test_lost_nodes.py",
     "tests/slurm/test_requeue.py",
+    "tests/slurm/test_network.py",
     "tests/lsf/test_failures.py",
-    "tests/slurm/test_time_limit.py",
     "tests/cli/test_stop.py",
     "tests/slurm/test_environment.py",
     "tests/lsf/test_requeue.py",

@@ -22,3 +22,13 @@ def hosts(user, run):
     shown = user.cluster.run("scontrol", "--oneliner", "show", "job", job_id(run)).stdout
     (nodes,) = [word.partition("=")[2] for word in shown.split() if word.startswith("NodeList=")]
     return expand(nodes)
+
+
+def lose_node(user, run, node):
+    """As by a power cut of which the administrators know soon; returns the node's name."""
+    name = hosts(user, run)[node]
+    attempt = run.newest_attempt()
+    user.cluster.kill_node(name)
+    user.cluster.wait_for(lambda: run.read_attempt_verdict(attempt))
+    user.cluster.give_up_node(name)
+    return name

@@ -1,8 +1,11 @@
-"""Names that mislead, and hosts with several interfaces: the ranks find each other all the same."""
+"""Names that mislead, hosts with several interfaces, and nodes that are cut off."""
 
 import json
 
+import pytest
 from cluster_user import User, job_id, printed
+from interruptions import hosts
+from trainings import end_well, train
 
 ALL_REDUCE = """\
 import json, os
@@ -17,12 +20,12 @@ dist.destroy_process_group()
 """
 
 
-def all_reduce(user, *, nodes=2):
+def all_reduce(user):
     script = user.write("sum.py", ALL_REDUCE)
-    run = user.done(user.submit(script, "--nodes", nodes, "--gpus", 2))
-    shown = [printed(run, rank) for rank in range(2 * nodes)]
-    assert [one["sum"] for one in shown] == [2.0 * nodes] * len(shown)
-    assert [one["NODE_RANK"] for one in shown] == [str(rank // 2) for rank in range(2 * nodes)]
+    run = user.done(user.submit(script, "--nodes", 2, "--gpus", 2))
+    shown = [printed(run, rank) for rank in range(4)]
+    assert [one["sum"] for one in shown] == [4.0] * 4
+    assert [one["NODE_RANK"] for one in shown] == ["0", "0", "1", "1"]
     return run, shown
 
 
@@ -31,13 +34,13 @@ def test_node_names_that_nothing_resolves_do_no_harm(slurm_names, tmp_path):
 
 
 def test_every_node_is_reached_by_its_own_interface(slurm_netns, tmp_path):
-    run, shown = all_reduce(User(slurm_netns, tmp_path), nodes=3)
+    run, shown = all_reduce(User(slurm_netns, tmp_path))
     hosts = slurm_netns.run("cat", "/etc/hosts").stdout
     (address,) = {one["MASTER_ADDR"] for one in shown}
     assert f"{address} n1" in " ".join(hosts.split())
     assert {one["GLOO_SOCKET_IFNAME"] for one in shown} == {"eth0"}
     assert {one["NCCL_SOCKET_IFNAME"] for one in shown} == {"eth0"}
-    for node in range(3):
+    for node in range(2):
         said = json.loads(run.agent_file(node).read_text())
         assert (said["host"], said["interface"]) == (f"n{node + 1}", "eth0")
 
@@ -58,3 +61,32 @@ def test_an_interface_that_is_not_there_ends_the_run_with_those_that_are(slurm_n
     assert "ib7" in verdict.message
     assert "eth0" in verdict.message
     slurm_netns.wait_for_end(job_id(run))
+
+
+@pytest.mark.timeout(300)
+def test_a_node_that_is_only_cut_off_can_spoil_nothing(slurm_netns, tmp_path, uninterrupted):
+    user = User(slurm_netns, tmp_path)
+    run = train(user)
+    name = hosts(user, run)[1]
+    slurm_netns.cut_link(name)
+    try:
+        user.cluster.wait_for(lambda: run.read_attempt_verdict(0))
+        user.cluster.give_up_node(name)
+        user.cluster.wait_for(lambda: run.newest_attempt() == 1, 120)
+        end_well(user, run, uninterrupted)
+    finally:
+        slurm_netns.mend_link(name)
+    assert run.read_verdict().state == "done"
+
+
+def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script, tmp_path):
+    command = ("hpcdist", "submit", write_script("pass"), "--nodes", "2", "--wait")
+    done = slurm_netns.run(*command, cwd=tmp_path, timeout=60)
+    expected = (
+        "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
+        "MASTER_ADDR 10.77.0.1 by eth0"
+    )
+    assert expected in done.stderr
+    shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
+    assert "node 1: n2 (10.77.0.2, eth0)" in shown
+    assert "node 0 at  10.77.0.1 by eth0" in shown

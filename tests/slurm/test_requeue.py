@@ -1,11 +1,14 @@
-"""Preempted, requeued by an administrator, or warned: what is trained is bit for bit what it would
-have been."""
+"""Preempted, requeued by an administrator, warned, or without some of its nodes: a run goes on, and
+what is trained is bit for bit what it would have been."""
+
+import json
+import re
 
 import pytest
 from cluster_user import User, events, job_id, log
 from counting import COUNT, await_counting, count
-from interruptions import kill_agent, requeue, warn
-from trainings import CPU, end_well, stopped_steps, train
+from interruptions import hosts, kill_agent, lose_node, requeue, warn
+from trainings import CPU, ON_ONE_NODE, TWO, end_well, stopped_steps, train
 
 from hpcdist.runs.run import Run
 
@@ -16,21 +19,8 @@ def user(slurm, tmp_path):
 
 
 @pytest.mark.timeout(240)
-def test_a_training_that_is_interrupted_again_and_again_goes_on_exactly(user, uninterrupted):
-    run = train(user)
-    for attempt, interrupt in enumerate((requeue, warn, kill_agent), 1):
-        interrupt(user, run)
-        user.cluster.wait_for(lambda n=attempt: len(events(run, "resume")) == n)
-    end_well(user, run, uninterrupted, attempts=4)
-    stops, resumed = stopped_steps(run)
-    assert stops == set(resumed[:2])  # every rank stopped at one step, and went on from there
-    kinds = [run.read_attempt_verdict(attempt).kind for attempt in range(3)]
-    assert kinds == ["preempted", "time_limit", "agent_lost"]
-
-
-@pytest.mark.timeout(240)
 def test_a_preempted_training_goes_on_exactly_with_a_grace_period_and_without(user, uninterrupted):
-    run = train(user, "--partition", "low")
+    run = train(user, "--partition", "low", *ON_ONE_NODE)
     try:
         for attempt, grace_s in enumerate((60, 0), 1):
             user.cluster.run("scontrol", "update", "PartitionName=low", f"GraceTime={grace_s}")
@@ -45,10 +35,104 @@ def test_a_preempted_training_goes_on_exactly_with_a_grace_period_and_without(us
     assert resumed[0] in stops
 
 
+SAVES_EVERY_STEP = """\
+import os, sys, time
+from pathlib import Path
+from hpcdist import record
+saved = Path(os.environ["HPCDIST_RUN_DIR"], f"saved-{os.environ['RANK']}")
+step = int(saved.read_text()) if saved.exists() else 0
+print("begun", step, flush=True)
+record.start(first_step=step)
+while not Path("gate").exists():
+    time.sleep(0.02)
+    step += 1
+    record.step(samples=1)
+    saved.with_suffix(".new").write_text(str(step))
+    saved.with_suffix(".new").rename(saved)
+    if record.should_stop():
+        print("stopped", step, flush=True)
+        sys.exit(record.EXIT_STOPPED)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_is_interrupted_again_and_again_and_loses_its_nodes_goes_on(user):
+    interrupt = {
+        requeue: "preempted",
+        warn: "time_limit",
+        kill_agent: "agent_lost",
+        lose_second_node: "agent_lost",
+        lose_first_node: "agent_lost",
+    }
+    run = user.submit(user.write("saves.py", SAVES_EVERY_STEP), *CPU, *TWO)
+    lost = {}
+    for attempt, happens in enumerate(interrupt):
+        await_counting(user, run, attempt)
+        wait_for_progress(user, run)
+        lost[attempt] = happens(user, run)
+    await_counting(user, run, len(interrupt))
+    assert not set(filter(None, lost.values())) & set(hosts(user, run))
+    user.write("gate", "")
+    user.done(run)
+
+    verdicts = [run.read_attempt_verdict(attempt) for attempt in range(len(interrupt))]
+    assert [verdict.kind for verdict in verdicts] == [*interrupt.values()]
+    for attempt, node in ((3, 1), (4, 0)):
+        message = verdicts[attempt].message
+        assert lost[attempt] in message or f"node {node}" in message
+        user.cluster.revive_node(lost[attempt])
+    begun, stopped = [
+        [
+            [int(step) for step in re.findall(rf"^{word} (\d+)$", log(run, rank), re.MULTILINE)]
+            for rank in range(2)
+        ]
+        for word in ("begun", "stopped")
+    ]
+    assert all(steps == sorted(set(steps)) for steps in begun)
+    assert stopped[0] == stopped[1]  # each time all ranks stopped at one step
+    assert stopped[0]
+    assert set(stopped[0]) <= set(begun[0]) & set(begun[1])
+    (row,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert len(row["attempts"]) == len(begun[0]) == len(interrupt) + 1
+    assert row["lost_time_s"] > 0
+
+
+def lose_second_node(user, run):
+    return lose_node(user, run, 1)
+
+
+def lose_first_node(user, run):
+    return lose_node(user, run, 0)
+
+
+def wait_for_progress(user, run):
+    """Until the newest attempt has saved a step of its own: two in vain would be the last."""
+
+    def saved():
+        return [file.read_text() for file in run.path.glob("saved-?")]
+
+    before = saved()
+    user.cluster.wait_for(lambda: len(now := saved()) == 2 and not set(now) & set(before))
+
+
+def test_the_loss_of_the_only_node_is_told_by_the_next_life(user):
+    script = "import os, time\ntime.sleep(0 if 'SLURM_RESTART_COUNT' in os.environ else 600)\n"
+    run = user.submit(user.write("first_sleeps.py", script))
+    user.cluster.wait_for(run.event_file(0).exists)
+    (name,) = hosts(user, run)
+    user.cluster.kill_node(name)
+    user.cluster.give_up_node(name)
+    user.done(run, 120)
+    lost = run.read_attempt_verdict(0)
+    assert (lost.kind, lost.host) == ("agent_lost", name)
+    assert f"node 0 (host {name})" in lost.message
+    user.cluster.revive_node(name)
+
+
 def test_a_part_of_a_sweep_is_requeued_by_itself(user):
     """The last element's own job id is that of the whole array."""
     script = user.write("count.py", COUNT)
-    done = user("submit", script, "--repeat", 3, *CPU)
+    done = user("submit", script, "--repeat", 2, *CPU)
     assert done.returncode == 0, done.stderr
     runs = [Run(path) for path in sorted(user.folder.glob("runs/*-00?"))]
     for run in runs:

@@ -1,8 +1,8 @@
-"""The time limit. Slurm looks at limits every 30 s, so all of this takes a minute or two."""
+"""The time limit. Slurm looks at limits every 30 s, so all of this takes most of a minute."""
 
 import pytest
 from cluster_user import User, job_id, log
-from counting import COUNT
+from counting import COUNT, await_counting
 from trainings import TWO
 
 
@@ -15,27 +15,33 @@ DEAF = """\
 import signal, time
 for number in (signal.SIGUSR2, signal.SIGTERM):
     signal.signal(number, signal.SIG_IGN)
+print("up", flush=True)
 while True:
     time.sleep(1)
 """
-SLEEP = "import time\ntime.sleep(600)\n"
+SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
 @pytest.mark.timeout(240)
 def test_a_job_goes_on_after_its_time_limit_and_scripts_that_do_not_stop_end_at_it_and_say_so(user):
-    """At one time, since all of it is waiting: Slurm looks at limits every 30 s, and warns of a
-    minute's limit after less than half."""
-    counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "1")
+    """At one time, since all of it is waiting: Slurm looks at limits every 30 s. It counts limits
+    in minutes, so the ends are brought forward: of the first, to after its warning."""
+    counts = user.submit(user.write("count.py", COUNT), *TWO, "--time", "10")
     do_not_stop = [
-        user.submit(user.write(name, text), *options, "--time", "1")
+        user.submit(user.write(name, text), *options, "--time", "10")
         for name, text, options in (("deaf.py", DEAF, TWO), ("sleep.py", SLEEP, ()))
     ]
+    await_counting(user, counts)
+    for run in do_not_stop:
+        user.wait_for_line(run, "up")
+    for run, left_s in ((counts, 100), *((run, 2) for run in do_not_stop)):
+        user.cluster.run("scontrol", "update", f"JobId={job_id(run)}", f"EndTime=now+{left_s}")
     user.cluster.wait_for(lambda: counts.newest_attempt() == 1, 120)
     user.write("gate", "")
     user.done(counts)
     assert_went_on(counts)
     for run in do_not_stop:
-        user.verdict(run, 180)
+        user.verdict(run, 120)
         assert user.cluster.wait_for_end(job_id(run)) == "TIMEOUT"
         assert_ended_at_the_limit(run)
 

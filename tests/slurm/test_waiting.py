@@ -1,4 +1,4 @@
-"""What is said of runs that wait, and of the nodes of those that run."""
+"""What is said of runs that wait, or end before they begin."""
 
 import json
 import signal
@@ -40,19 +40,6 @@ def test_a_run_that_waits_says_why_and_outlives_the_command_that_follows_it(bloc
     assert status["hosts"] == []
     assert len(blocked.queue()) == 2
     blocked.run("hpcdist", "cancel", run_id, cwd=tmp_path)
-
-
-def test_a_run_says_its_nodes_and_the_way_to_the_first(slurm_netns, write_script, tmp_path):
-    command = ("hpcdist", "submit", write_script("pass"), "--nodes", "2", "--wait")
-    done = slurm_netns.run(*command, cwd=tmp_path, timeout=60)
-    expected = (
-        "started on node 0: n1 (10.77.0.1, eth0); node 1: n2 (10.77.0.2, eth0); "
-        "MASTER_ADDR 10.77.0.1 by eth0"
-    )
-    assert expected in done.stderr
-    shown = slurm_netns.run("hpcdist", "status", "last", cwd=tmp_path).stdout
-    assert "node 1: n2 (10.77.0.2, eth0)" in shown
-    assert "node 0 at  10.77.0.1 by eth0" in shown
 
 
 def test_a_job_that_ends_before_its_ranks_shows_its_own_log(slurm, tmp_path):

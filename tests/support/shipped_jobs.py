@@ -7,10 +7,10 @@ from trainings import CPU
 _DIGITS = ("--set", "data.name=digits")
 _JOBS = {
     "lightning": ("--nodes", 2, "--set", "train.epochs=1", *_DIGITS),
-    "fsdp": ("--nodes", 2, "--set", "train.epochs=1", *_DIGITS),
+    "fsdp": ("--gpus", 2, "--set", "train.epochs=1", *_DIGITS),
     "data_parallel": ("--set", "train.epochs=1", *_DIGITS),
     "inference": ("--gpus", 2, "--set", "inference.batch_sizes=[1,8]", *_DIGITS),
-    "allreduce": ("--nodes", 2, "--set", "allreduce.sizes=[1024]"),
+    "allreduce": ("--gpus", 2, "--set", "allreduce.sizes=[1024]"),
     "dataload": ("--set", "data.workers=[0,1]", "--set", "data.batches_to_check=2", *_DIGITS),
 }
 

@@ -39,6 +39,8 @@ TRAIN = (
     *("--set", "launch.device=cpu"),
 )
 TWO = ("--nodes", 2, "--gpus", 1)
+ON_ONE_NODE = ("--nodes", 1, "--gpus", 2)
+"""The same ranks, for half of the imports."""
 CPU = ("--set", "launch.device=cpu")
 
 _UNDISTURBED = "last.pt"
@@ -53,7 +55,7 @@ def train_undisturbed(cluster, folder):
 
     def fill(made):
         user = User(cluster, made)
-        run = _submit(user)
+        run = _submit(user, *ON_ONE_NODE)
         _release(run)
         user.done(run)
         shutil.copy(_newest(run), made / _UNDISTURBED)
@@ -113,6 +115,8 @@ def end_well(user, run, expected, *, attempts=2):
     assert all(one["exact"] for one in resumed)
     assert_equal(last_checkpoint(run), expected)
     (row,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 2)
+    assert [events(run, "end", rank=rank)[-1]["status"] for rank in range(2)] == ["done", "done"]
     assert len(row["attempts"]) == attempts
     assert row["lost_time_s"] > 0
 
