@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdist.base.secrets import looks_secret
 from hpcdist.cluster.schedulers import LOCAL
-from hpcdist.runs.spec import JobSource, RunSpec
+from hpcdist.runs.spec import RunSpec
 
 _JOB_FILES = (".yaml", ".yml")
 _OPTIONS = {"module": "-m", "program": "--no-python"}
@@ -24,53 +23,34 @@ def command_again(spec: RunSpec) -> str | None:
     Values that look like secrets are starred out: the line is shown to others.
     """
     job, source = spec.job, spec.source
-    name = source.job
-    if name is None or job.get("workload") == "function":
+    workload, name = str(job.get("workload")), source.job
+    if name is None or workload == "function":
         return None
-    words = ["hpcdist", "submit", *_named(name, job, source)]
-    words += [*_where(spec), *_overrides(job, source)]
-    words += _after_dashes(job, source)
-    line = shlex.join(words)
-    return line if spec.cwd is None else f"cd {shlex.quote(spec.cwd)} && {line}"
-
-
-def _named(name: str, job: Mapping[str, Any], source: JobSource) -> list[str]:
-    option = _OPTIONS.get(str(job.get("workload")))
-    if option is None or _is_job_file(source):
-        return [name]
-    return [option, name.removeprefix(f"{option} ")]
-
-
-def _where(spec: RunSpec) -> list[str]:
+    is_job_file = name.endswith(_JOB_FILES)
+    words = ["hpcdist", "submit", name]
+    if not is_job_file and workload in _OPTIONS:
+        option = _OPTIONS[workload]
+        words[2:] = [option, name.removeprefix(f"{option} ")]
     if spec.scheduler == LOCAL:  # a profile would be refused beside it
-        return ["--local"]
-    words = [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
-    return words + ([] if spec.cluster.name is None else ["--cluster", spec.cluster.name])
-
-
-def _overrides(job: Mapping[str, Any], source: JobSource) -> Iterator[str]:
-    args = _texts(job.get("args"))
+        words.append("--local")
+    else:
+        words += [] if spec.scheduler is None else ["--scheduler", spec.scheduler]
+        words += [] if spec.cluster.name is None else ["--cluster", spec.cluster.name]
+    given = job.get("args")
+    args = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+    starred = starred_args(args)
+    as_override = f"args={json.dumps(starred, ensure_ascii=False)}"
+    keys = []
     for text in source.overrides:
         key, _, value = text.partition("=")
-        if _is_secret(key, value):
-            yield from ("--set", f"{key}={HIDDEN}")
-        elif key == "args" and starred_args(args) != args:
-            yield from ("--set", _as_override(args))
-        else:
-            yield from ("--set", text)
-    if args and _is_job_file(source) and not _sets_args(source):
-        yield from ("--set", _as_override(args))
-
-
-def _as_override(args: Sequence[str]) -> str:
-    return f"args={json.dumps(starred_args(args), ensure_ascii=False)}"
-
-
-def _after_dashes(job: Mapping[str, Any], source: JobSource) -> list[str]:
-    args = _texts(job.get("args"))
-    if not args or _is_job_file(source) or _sets_args(source):
-        return []
-    return ["--", *starred_args(args)]
+        is_changed = key == "args" and starred != args
+        shown = f"{key}={HIDDEN}" if _is_secret(key, value) else as_override if is_changed else text
+        words += ["--set", shown]
+        keys.append(key)
+    if args and "args" not in keys:
+        words += ["--set", as_override] if is_job_file else ["--", *starred]
+    line = shlex.join(words)
+    return line if spec.cwd is None else f"cd {shlex.quote(spec.cwd)} && {line}"
 
 
 def starred_args(args: Sequence[str]) -> list[str]:
@@ -78,9 +58,10 @@ def starred_args(args: Sequence[str]) -> list[str]:
     starred, before = [], ""
     for arg in args:
         name, equals, value = arg.partition("=")
+        is_value = before.startswith("-") and "=" not in before and not arg.startswith("-")
         if equals and _is_secret(name, value):
             starred.append(f"{name}={HIDDEN}")
-        elif _is_secret(before if _names_value(before, arg) else "", arg):
+        elif _is_secret(before if is_value else "", arg):
             starred.append(HIDDEN)
         else:
             starred.append(arg)
@@ -88,21 +69,5 @@ def starred_args(args: Sequence[str]) -> list[str]:
     return starred
 
 
-def _names_value(before: str, arg: str) -> bool:
-    return before.startswith("-") and "=" not in before and not arg.startswith("-")
-
-
 def _is_secret(name: str, value: str) -> bool:
     return looks_secret(name.replace("-", "_"), value)
-
-
-def _is_job_file(source: JobSource) -> bool:
-    return str(source.job).endswith(_JOB_FILES)
-
-
-def _sets_args(source: JobSource) -> bool:
-    return any(text.startswith("args=") for text in source.overrides)
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from hpcdist.base.statistics import Interval
 from hpcdist.base.table import Column, Table, each
 from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
 from hpcdist.summary.compare.against import REGRESSIONS, Change, Changes, Side
@@ -32,42 +31,31 @@ def conclusion(comparison: Changes) -> str:
     if not worse:
         unwell = number_of(len(comparison.failed_now), "run")
         left_out = f" {unwell} did not end well." if comparison.failed_now else ""
+        changes = comparison.changes
+        doubted = [each for each in changes if (each.change or 0.0) < -comparison.threshold]
+        doubt = ""
+        if doubted:
+            repeats = "more repeats would make it clear"
+            doubt = f" {_worst(doubted)}, but that may be chance: {repeats}."
         sentence = f"No regression: nothing is certain to be slower by more than {limit}."
-        return f"{sentence}{left_out}{_doubt(comparison)}"
-    slower = [change for change in worse if change.change is not None]
-    failed = len(worse) - len(slower)
+        return f"{sentence}{left_out}{doubt}"
     parts = []
+    slower = [change for change in worse if change.change is not None]
     if slower:
-        worst = min(slower, key=lambda change: change.change or 0.0)
-        assert worst.change is not None
         all_of_them = "" if len(slower) == 1 else f" ({len(slower)} are slower; this one most)"
-        parts.append(f"{_name(worst)} is slower by {-100 * worst.change:.1f} %{all_of_them}")
-    if failed:
+        parts.append(f"{_worst(slower)}{all_of_them}")
+    if failed := len(worse) - len(slower):
         parts.append(f"{number_of(failed, 'figure')} of the baseline could not be measured again")
     return f"Regression: {'; '.join(parts)}; {limit} is allowed."
 
 
-def _doubt(comparison: Changes) -> str:
-    """Name the figure that may be slower after all."""
-    doubted = [
-        change
-        for change in comparison.changes
-        if change.change and change.change < -comparison.threshold
-    ]
-    if not doubted:
-        return ""
-    worst = min(doubted, key=lambda change: change.change or 0.0)
-    assert worst.change is not None
-    return (
-        f" {_name(worst)} is slower by {-100 * worst.change:.1f} %, but that may be chance: more "
-        "repeats would make it clear."
-    )
-
-
-def _name(change: Change) -> str:
-    variant = f" ({shown(change.variant)})" if change.variant else ""
-    size = f"{change.nodes} x {change.gpus_per_node}"
-    return f"{shown(change.job)}{variant} on {size}, {change.quantity},"
+def _worst(changes: Sequence[Change]) -> str:
+    """Return `ddp on 1 x 2, samples/s, is slower by 12.3 %`, of the one that lost most."""
+    worst = min(changes, key=lambda change: change.change or 0.0)
+    variant = f" ({shown(worst.variant)})" if worst.variant else ""
+    size = f"{worst.nodes} x {worst.gpus_per_node}"
+    name = f"{shown(worst.job)}{variant} on {size}, {worst.quantity},"
+    return f"{name} is slower by {-100 * (worst.change or 0.0):.1f} %"
 
 
 def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
@@ -79,9 +67,10 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
         return f"{figure} ({len(side.runs)})"
 
     variant: Column[Change] = Column("variant", lambda change: change.variant or "", align="left")
+    has_variants = any(change.variant for change in changes)
     return [
         Column("job", lambda change: change.job, align="left"),
-        *([variant] if any(change.variant for change in changes) else []),
+        *([variant] if has_variants else []),
         gpus_column(lambda change: change),
         Column("what", lambda change: change.quantity, align="left"),
         Column("before", lambda change: change.before, each(show), unit="runs"),
@@ -90,16 +79,12 @@ def _columns(changes: Sequence[Change]) -> list[Column[Change]]:
         Column(
             "95 % interval",
             lambda change: change.interval,
-            each(_interval),
+            each(lambda ends: f"{100 * ends.low:+.1f} to {100 * ends.high:+.1f}"),
             unit="%",
-            sort=lambda interval: interval.low,
+            sort=lambda ends: ends.low,
         ),
         Column("outcome", lambda change: change.outcome, align="left"),
     ]
-
-
-def _interval(interval: Interval) -> str:
-    return f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
 
 
 def _remarks(comparison: Changes) -> Iterator[str]:

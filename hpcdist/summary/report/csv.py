@@ -7,7 +7,7 @@ the headers, and numbers are not rounded.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_origin
 
 import msgspec
@@ -19,7 +19,7 @@ from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
 from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.figures.timing import OTHER
-from hpcdist.summary.values import SCHEMA, RunSummary, Summary, to_json
+from hpcdist.summary.values import SCHEMA, Summary, to_json
 
 _BEFORE_PHASES = (
     *("schema", "run", "job", "comparison", "variant", "state", "scheduler"),
@@ -58,15 +58,11 @@ _KINDS = [kind for benchmark in BENCHMARKS for kind in benchmark.measurements.va
 def to_csv(summary: Summary) -> str:
     """Return a header and one line per run, in order; unknown values are empty."""
     runs = to_json(summary)
-    columns = [Column(name, _reader(name)) for name in _columns(runs)]
-    return table.to_csv(Table("", columns, runs))
-
-
-def _columns(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the names of the columns: always the same, but for phases of the user's own."""
+    # Always the same, but for phases of the user's own.
     recorded = {phase for run in runs for phase in run["phase_s"] or {}}
     phases = [*PHASES, *sorted(recorded - {*PHASES, OTHER}), OTHER]
-    return [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
+    names = [*_BEFORE_PHASES, *(f"phase_s.{phase}" for phase in phases), *_AFTER_PHASES]
+    return table.to_csv(Table("", [Column(name, _reader(name)) for name in names], runs))
 
 
 def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
@@ -86,7 +82,13 @@ def _reader(column: str) -> Callable[[dict[str, Any]], Any]:
 def to_benchmarks_csv(summary: Summary) -> str:
     """Return a header and one line per measurement of a benchmark, run by run; `benchmark` says
     what was measured, and other columns are empty."""
-    rows = [row for run in summary.runs for row in _measurements(run)]
+    rows = []
+    for run in summary.runs:
+        head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
+        for benchmark, result in run.benchmark_results:
+            for kind, value in benchmark.measured(result):
+                measured = dict(_flat(msgspec.to_builtins(value)))
+                rows.append({**head, "benchmark": kind, **measured})
     fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind))
     of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
     names = ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts]
@@ -102,13 +104,6 @@ def _fields(kind: type[Struct], prefix: str = "") -> Iterator[str]:
             yield from _fields(field.type, f"{prefix}{field.name}.")
         elif get_origin(field.type) is not dict:
             yield f"{prefix}{field.name}"
-
-
-def _measurements(run: RunSummary) -> Iterator[dict[str, Any]]:
-    head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
-    for benchmark, result in run.benchmark_results:
-        for kind, value in benchmark.measured(result):
-            yield {**head, "benchmark": kind, **dict(_flat(msgspec.to_builtins(value)))}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -55,6 +55,7 @@ def to_html(report: Report) -> str:
     )
     environment.filters["one_line"] = shown
     script = (folder / _SCRIPT).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html.j2").render(
         sections=_sections(report),
         num_runs=sum(len(section.rows) for section in report.sections),
@@ -65,14 +66,9 @@ def to_html(report: Report) -> str:
         # Our own files, not to be escaped; and so is what matplotlib drew, which escapes texts.
         style=Markup((folder / _STYLE).read_text(encoding="utf-8")),  # noqa: S704
         script=Markup(script),  # noqa: S704
-        script_hash=_hash(script),
+        script_hash=f"sha256-{digest}",  # names it in the Content-Security-Policy
         drawn=Markup,
     )
-
-
-def _hash(script: str) -> str:
-    """Return the name of a script that may run in a Content-Security-Policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 class PageRun(NamedTuple):
@@ -90,26 +86,20 @@ class PageRun(NamedTuple):
     again: str | None
 
 
-class PagePicture(NamedTuple):
-    title: str
-    description: str
-    svg: str
-
-
 class PageSection(NamedTuple):
     """One section, as the template shows it."""
 
     section: Section
-    pictures: list[PagePicture]
+    pictures: list[tuple[Picture, str]]
+    """Each with what was drawn of it."""
     runs: list[PageRun]
 
 
 def _sections(report: Report) -> list[PageSection]:
     """Draw the pictures, and read the specs of runs and the logs of failed ones."""
-    pictures: dict[int, list[PagePicture]] = defaultdict(list)
+    pictures: dict[int, list[tuple[Picture, str]]] = defaultdict(list)
     for index, picture in find_pictures(report.sections):
-        drawn = PagePicture(picture.title, picture.description, draw_inline(picture))
-        pictures[index].append(drawn)
+        pictures[index].append((picture, _draw_inline(picture)))
     return [
         PageSection(section, pictures[index], [_run(row) for row in section.rows])
         for index, section in enumerate(report.sections)
@@ -119,7 +109,6 @@ def _sections(report: Report) -> list[PageSection]:
 def _run(row: Row) -> PageRun:
     run = row.run
     is_failed = run.verdict is not None and run.verdict.kind != "done"
-    log = _log_file(run) if is_failed else None
     spec = Run(Path(run.path)).read_spec() if run.path else None
     return PageRun(
         number=row.number,
@@ -128,41 +117,34 @@ def _run(row: Row) -> PageRun:
         is_failed=is_failed,
         verdict=shown(run.verdict.message) if run.verdict and is_failed else "",
         log_name=shown(run.verdict.log or "") if run.verdict else "",
-        log=_tail(log) if log else "",
+        log=_log(run) if is_failed else "",
         again=command_again(spec or RunSpec()),
     )
 
 
-def _log_file(run: RunSummary) -> Path | None:
-    """Return the log that the verdict names, if it is in the run's directory: a directory from
+def _log(run: RunSummary) -> str:
+    """Return the end of the log that the verdict names, if it is in the run's directory: one from
     elsewhere could name any file."""
     if run.path is None or run.verdict is None or not run.verdict.log:
-        return None
+        return ""
     folder = Path(run.path).resolve()
     file = (folder / run.verdict.log).resolve()
-    return file if file.is_relative_to(folder) and file.is_file() else None
+    if not file.is_relative_to(folder) or not file.is_file():
+        return ""
+    lines = []
+    for line in last_lines(file, _LOG_LINES):
+        left = len(line) - _LONGEST_LINE
+        more = f" ... and {left:,} more characters" if left > 0 else ""
+        lines.append(line[:_LONGEST_LINE] + more)
+    return "\n".join(lines)
 
 
-def _tail(file: Path) -> str:
-    return "\n".join(_cut(line) for line in last_lines(file, _LOG_LINES))
-
-
-def _cut(line: str) -> str:
-    left = len(line) - _LONGEST_LINE
-    return line if left <= 0 else f"{line[:_LONGEST_LINE]} ... and {left:,} more characters"
-
-
-def draw_inline(picture: Picture) -> str:
-    """Draw an `svg` element that is as wide as there is room."""
+def _draw_inline(picture: Picture) -> str:
+    """Draw an `svg` element that is as wide as there is room, with ids that no other has: they are
+    those of the whole page."""
     with drawing(ink=_INK):
         svg = save(picture.draw(), "svg", is_transparent=True).decode()
-    return _inlined(svg, prefix=picture.name)
-
-
-def _inlined(svg: str, *, prefix: str) -> str:
-    """Make ids unique: they are those of the whole page."""
-    element = _METADATA.sub("", svg[svg.index("<svg") :])
-    head, _, rest = element.partition(">")
+    head, _, rest = _METADATA.sub("", svg[svg.index("<svg") :]).partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     head = head.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
-    return _ID.sub(rf"\g<1>{prefix}-", f"{head}>{rest}").replace(_INK, "currentColor")
+    return _ID.sub(rf"\g<1>{picture.name}-", f"{head}>{rest}").replace(_INK, "currentColor")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from hpcdist.base.text import (
     decimals_for,
@@ -14,7 +14,7 @@ from hpcdist.base.text import (
     spread_text,
 )
 from hpcdist.summary.compare.sizes import num_gpus
-from hpcdist.summary.values import Group, RunSummary, UsageSummary, VerdictSummary
+from hpcdist.summary.values import Group, RunSummary, UsageSummary
 
 _LONG_ENOUGH_S = 60.0
 _LITTLE = 0.3
@@ -40,18 +40,23 @@ def conclusion(runs: Sequence[RunSummary], groups: Sequence[Group]) -> str:
         ended = _ENDED.get(runs[0].state or "", "failed")
         return f"{job}: the run {ended}: {shown(runs[0].verdict.message)}."
     if not done:
-        return f"{job}: no run is done ({_count_states(runs)}).{_how_it_stands(runs)}"
+        counts = Counter(run.state or "unknown" for run in runs)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        return f"{job}: no run is done ({states}).{_how_it_stands(runs)}"
     best = leading_run(runs, groups)
     if best is None:
-        num_done = number_of(len(done), "run")
-        return f"{job}: {num_done} done, but no speed is known: {_why_no_speed(done)}."
+        # Perhaps not all ranks of a run recorded steps.
+        stepped = [run for run in done if run.step_time_s and run.not_compared_because]
+        why = shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
+        return f"{job}: {number_of(len(done), 'run')} done, but no speed is known: {why}."
     if best.speedup is not None:
         return f"{job}: {_scaling_sentence(best, runs)}"
     if is_benchmark(best):
-        return f"{job}: {_benchmark_sentences(best)}"
-    rate = format_number(_rate(best), decimals_for([_rate(best)]))
+        answers = [benchmark.conclusions(result) for benchmark, result in best.benchmark_results]
+        text = " ".join(shown(sentence) for sentences in answers for sentence in sentences)
+        return f"{job}: {text}{_shared_cpus(best)}"
     return (
-        f"{job}: {rate} samples/s on {number_of(best.world_size, 'rank')}."
+        f"{job}: {_rate_on_ranks(best)}."
         " To measure a speed-up, submit it with other --nodes or --gpus, too."
     )
 
@@ -74,17 +79,18 @@ def _how_it_stands(runs: Sequence[RunSummary]) -> str:
     """Return how fast the newest of the running runs is, or else why the newest run ended."""
     going = [run for run in runs if run.state == "running" and run.samples_per_s]
     if going:
-        rate = format_number(_rate(going[-1]), decimals_for([_rate(going[-1])]))
-        ranks = number_of(going[-1].world_size, "rank")
-        return f" So far {rate} samples/s on {ranks}; hpcdist watch shows its progress."
+        return f" So far {_rate_on_ranks(going[-1])}; hpcdist watch shows its progress."
     messages = [shown(run.verdict.message) for run in runs if run.verdict]
     return f" The newest run: {messages[-1]}." if messages else ""
 
 
-def _why_no_speed(done: Sequence[RunSummary]) -> str:
-    """Return why runs have no samples/s: perhaps not all ranks of a run recorded steps."""
-    stepped = [run for run in done if run.step_time_s and run.not_compared_because]
-    return shown(stepped[-1].not_compared_because or "") if stepped else "no steps were recorded"
+def _rate_on_ranks(run: RunSummary) -> str:
+    rate = format_number(_rate(run), decimals_for([_rate(run)]))
+    return f"{rate} samples/s on {number_of(run.world_size, 'rank')}"
+
+
+def _rate(run: RunSummary) -> float:
+    return run.samples_per_s.mean if run.samples_per_s else 0.0
 
 
 def is_benchmark(run: RunSummary) -> bool:
@@ -92,49 +98,33 @@ def is_benchmark(run: RunSummary) -> bool:
     return bool(run.benchmark_results)
 
 
-def _benchmark_sentences(run: RunSummary) -> str:
-    sentences = [
-        sentence
-        for benchmark, result in run.benchmark_results
-        for sentence in benchmark.conclusions(result)
-    ]
-    return " ".join(map(shown, sentences)) + _shared_cpus(run)
-
-
 def _scaling_sentence(run: RunSummary, runs: Sequence[RunSummary]) -> str:
     assert run.speedup is not None
     assert run.efficiency is not None
-    efficiency = run.of_size.efficiency.mean if run.of_size else run.efficiency
+    size = run.of_size
+    speedup, efficiency, scaling = f"{run.speedup:.2f}", run.efficiency, ""
+    if size is not None:
+        efficiency = size.efficiency.mean
+        scaling = f" ({size.scaling} scaling)" if size.scaling else ""
+        if size.speedup.interval is not None:  # of all runs of its size
+            mean = size.speedup.mean
+            speedup = spread_text(size.speedup, 2) if size.speedup.sd else f"{mean:.2f}"
     baseline = next(other for other in runs if other.run in run.compared_with)
     # One process drives all GPUs with data_parallel.
     unit = "rank" if run.world_size == num_gpus(run) else "GPU"
-    doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
     sizes = f"{number_of(num_gpus(run), unit)} ({run.nodes} x {run.gpus_per_node})"
     theirs = f"{num_gpus(baseline)} ({baseline.nodes} x {baseline.gpus_per_node})"
-    if run.of_size and run.of_size.differs_from_baseline is False:
+    if size and size.differs_from_baseline is False:
         ideal = run.speedup / run.efficiency if run.efficiency else 1.0
         return (
-            f"{sizes} and {theirs} are not distinguishable in speed: {_speedup(run)} times as fast,"
-            f" where {ideal:.3g} is ideal{_scaling(run)}.{_MORE_RUNS}{_shared_cpus(run)}"
+            f"{sizes} and {theirs} are not distinguishable in speed: {speedup} times as fast,"
+            f" where {ideal:.3g} is ideal{scaling}.{_MORE_RUNS}{_shared_cpus(run)}"
         )
+    doubt = _TOO_GOOD if efficiency > _MOST_EFFICIENCY else ""
     return (
-        f"{sizes} are {_speedup(run)} times as fast as {theirs}: "
-        f"{format_percent(efficiency)} % of the ideal speed-up{_scaling(run)}."
-        f"{doubt}{_shared_cpus(run)}"
+        f"{sizes} are {speedup} times as fast as {theirs}: "
+        f"{format_percent(efficiency)} % of the ideal speed-up{scaling}.{doubt}{_shared_cpus(run)}"
     )
-
-
-def _speedup(run: RunSummary) -> str:
-    """Return the speed-up of all runs of its size, with its interval where they differ at all."""
-    if run.of_size is None or run.of_size.speedup.interval is None:
-        return f"{run.speedup:.2f}"
-    speedup = run.of_size.speedup
-    return spread_text(speedup, 2) if speedup.sd else f"{speedup.mean:.2f}"
-
-
-def _scaling(run: RunSummary) -> str:
-    scaling = run.of_size.scaling if run.of_size else None
-    return f" ({scaling} scaling)" if scaling else ""
 
 
 def _shared_cpus(run: RunSummary) -> str:
@@ -153,9 +143,18 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     """
     sentences = []
     if run.verdict and run.verdict.kind != "done":
-        sentences += _why_it_ended(run.verdict, is_alone=is_alone)
+        log = f"log: {shown(run.verdict.log)}" if run.verdict.log else ""
+        if not is_alone:
+            sentences.append(shown(run.verdict.message) + (f" ({log})" if log else ""))
+        elif log:  # the conclusion has the message
+            sentences.append(log)
     if run.restarts:
-        sentences.append(_restarts(run))
+        restarted = f"restarted {number_of(run.restarts, 'time')}"
+        if run.lost_steps:
+            restarted += f", {number_of(run.lost_steps, 'step')} done again"
+        if run.lost_time_s:
+            restarted += f", {run.lost_time_s:,.1f} s lost"
+        sentences.append(restarted)
         sentences += [
             f"attempt {attempt.attempt}: {shown(attempt.message)}"
             for attempt in run.attempts[:-1]
@@ -163,7 +162,8 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
         ]
     for benchmark, result in run.benchmark_results:
         sentences += map(shown, benchmark.details(result))
-    sentences += map(shown, _usage_remarks(run))
+    if run.usage is not None and run.usage.sampled_s >= _LONG_ENOUGH_S:
+        sentences += map(shown, _usage_remarks(run.usage))
     sentences += map(shown, run.notes)
     is_left_out = run.state == "done" and not is_alone and not is_benchmark(run)
     if run.not_compared_because and is_left_out:
@@ -172,52 +172,19 @@ def remarks(run: RunSummary, *, is_alone: bool) -> list[str]:
     return sentences
 
 
-def _why_it_ended(verdict: VerdictSummary, *, is_alone: bool) -> list[str]:
-    """Leave out the message of a single run: the conclusion has it."""
-    if is_alone:
-        return [f"log: {shown(verdict.log)}"] if verdict.log else []
-    log = f" (log: {shown(verdict.log)})" if verdict.log else ""
-    return [f"{shown(verdict.message)}{log}"]
-
-
-def _restarts(run: RunSummary) -> str:
-    sentence = f"restarted {number_of(run.restarts, 'time')}"
-    if run.lost_steps:
-        sentence += f", {number_of(run.lost_steps, 'step')} done again"
-    if run.lost_time_s:
-        sentence += f", {run.lost_time_s:,.1f} s lost"
-    return sentence
-
-
-def _usage_remarks(run: RunSummary) -> Iterator[str]:
-    usage = run.usage
-    if usage is None or usage.sampled_s < _LONG_ENOUGH_S:
-        return
-    yield from _idle_gpus(usage)
-    yield from _busy_cpus(usage)
-    yield from _slowed_gpus(usage)
-
-
-def _idle_gpus(usage: UsageSummary) -> Iterator[str]:
+def _usage_remarks(usage: UsageSummary) -> Iterator[str]:
     if usage.gpu_utilization is not None and usage.gpu_utilization < _LITTLE:
         yield (
             f"the GPUs were busy for {format_percent(usage.gpu_utilization)} % of the time only: "
             "start-up, data loading and waiting took the rest"
         )
-
-
-def _busy_cpus(usage: UsageSummary) -> Iterator[str]:
-    # On CPUs alone that is as it should be.
-    if not usage.gpus or not usage.cpus_busy or not usage.num_cpus:
-        return
-    if usage.cpus_busy >= _NEARLY_ALL * usage.num_cpus:
+    # On CPUs alone it is as it should be that they are busy.
+    busy, num_cpus = usage.cpus_busy, usage.num_cpus
+    if usage.gpus and busy and num_cpus and busy >= _NEARLY_ALL * num_cpus:
         yield (
-            f"{usage.cpus_busy:,.1f} of {usage.num_cpus:,.4g} CPUs were busy all the time: more "
+            f"{busy:,.1f} of {num_cpus:,.4g} CPUs were busy all the time: more "
             "CPUs, or less work for them, may let the GPUs go faster"
         )
-
-
-def _slowed_gpus(usage: UsageSummary) -> Iterator[str]:
     for gpu in usage.gpus:
         if gpu.throttled is not None and gpu.throttled > _OFTEN:
             yield (
@@ -229,12 +196,3 @@ def _slowed_gpus(usage: UsageSummary) -> Iterator[str]:
 def is_baseline(run: RunSummary) -> bool:
     """Tell whether the speed-up of others is against this run."""
     return run.run in run.compared_with
-
-
-def _rate(run: RunSummary) -> float:
-    return run.samples_per_s.mean if run.samples_per_s else 0.0
-
-
-def _count_states(runs: Iterable[RunSummary]) -> str:
-    counts = Counter(run.state or "unknown" for run in runs)
-    return ", ".join(f"{count} {state}" for state, count in counts.items())

@@ -15,13 +15,13 @@ from hpcdist.base.table import Table
 from hpcdist.base.text import format_ranges
 from hpcdist.summary.compare.conclusions import conclusions, headline, run_conclusions
 from hpcdist.summary.report.remarks import conclusion, leading_run, remarks
-from hpcdist.summary.report.resources import resource_tables
 from hpcdist.summary.report.runs import (
     Row,
     accuracy_tables,
     memory_tables,
     phase_tables,
     repeats_tables,
+    resource_tables,
     speed_table,
     step_tables,
 )
@@ -77,50 +77,36 @@ def make_report(
 
 
 def make_sections(summary: Summary) -> Iterator[Section]:
-    """Yield the sections in order, without tables; runs are numbered through all of them."""
-    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
-    for key, grouped in itertools.groupby(_rows(summary), key=lambda row: _key(row.run)):
-        rows = list(grouped)
-        ids = {row.run.run for row in rows}
-        groups = [group for group in summary.groups if group.runs[0] in ids]
-        comparison = comparisons.get(key)
-        yield Section(
-            name=comparison.id if comparison else rows[0].run.job,
-            comparison=comparison,
-            groups=groups,
-            rows=rows,
-            conclusions=_conclusions(rows, groups, comparison),
-        )
-
-
-def _rows(summary: Summary) -> list[Row]:
-    """Sort job by job in the order given; of a job comparable runs together, smallest first."""
+    """Yield the sections in order, without tables; runs are numbered through all of them: job by
+    job in the order given, of a job comparable runs together, smallest first."""
     place = {
         run: (number, index)
         for number, group in enumerate(summary.groups)
         for index, run in enumerate(group.runs)
     }
-    order: dict[str, int] = {}
-    for run in summary.runs:
-        order.setdefault(_key(run), len(order))
     last = (len(summary.groups), 0)
-    ordered = sorted(summary.runs, key=lambda run: (order[_key(run)], place.get(run.run, last)))
-    return [Row(number, run) for number, run in enumerate(ordered, 1)]
-
-
-def _key(run: RunSummary) -> str:
-    """Return what the runs of one section have in common."""
-    return run.comparison or run.job
-
-
-def _conclusions(
-    rows: Sequence[Row], groups: Sequence[Group], comparison: Comparison | None
-) -> list[str]:
-    if comparison is not None:
-        first = headline(comparison)
-        return [*([first] if first else []), *conclusions(comparison)]
-    runs = [row.run for row in rows]
-    return [conclusion(runs, groups), *run_conclusions(leading_run(runs, groups))]
+    sections: dict[str, list[RunSummary]] = {}
+    for run in summary.runs:
+        sections.setdefault(run.comparison or run.job, []).append(run)
+    comparisons = {comparison.id: comparison for comparison in summary.comparisons}
+    numbers = itertools.count(1)
+    for key, members in sections.items():
+        runs = sorted(members, key=lambda run: place.get(run.run, last))
+        ids = {run.run for run in runs}
+        groups = [group for group in summary.groups if group.runs[0] in ids]
+        comparison = comparisons.get(key)
+        if comparison is not None:
+            first = headline(comparison)
+            texts = [*([first] if first else []), *conclusions(comparison)]
+        else:
+            texts = [conclusion(runs, groups), *run_conclusions(leading_run(runs, groups))]
+        yield Section(
+            name=comparison.id if comparison else runs[0].job,
+            comparison=comparison,
+            groups=groups,
+            rows=[Row(number, run) for run, number in zip(runs, numbers, strict=False)],
+            conclusions=texts,
+        )
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -162,94 +148,68 @@ def _benchmarks(rows: Sequence[Row]) -> Iterator[Table[Any]]:
 
 
 def _brief(section: Section, *, times_accuracy: bool) -> Section:
-    """Fill in the tables that the conclusion rests on, and the table of runs."""
-    rows = _listed(section.rows)
-    is_comparison = section.comparison is not None
-    shares = [] if is_comparison else list(share_tables(_divided(section.groups), section.rows))
+    """Fill in the tables that the conclusion rests on, and the table of runs: all of a few runs; of
+    many, first those that are not done."""
+    groups, comparison = section.groups, section.comparison
+    by_need = sorted(section.rows, key=lambda row: row.run.state == "done")
+    rows = sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
     compared = [row.run for row in section.rows if row.run.of_size]
-    once = [] if is_comparison else once_run(section.rows)
+    if comparison:
+        once, shares, num_shares = [], [], 0
+        answers: list[Table[Any]] = list(comparison_tables(comparison))
+    else:
+        once = compared = once_run(section.rows)
+        # Of the group that the conclusion is about, or of all where each has one size only.
+        leading = next(([group] for group in groups if group.baseline), groups)
+        lossy = [group for group in leading if any(lost.largest for lost in group.losses)]
+        shares = list(share_tables(lossy, section.rows))
+        num_shares = len(list(share_tables(groups, section.rows)))
+        answers = [*size_tables(section.rows, only_repeated=True), *repeats_tables(section.rows)]
     details = {name: list(make(rows)) for name, make in _DETAILS}
     if times_accuracy:
         details["time to accuracy"] = list(accuracy_tables(rows, is_asked=True))
+    has_phases = any(len(row.run.phase_s or {}) > 1 for row in rows)
     wanted = {
-        "step times": not is_comparison,
-        "phases of a step": not (shares or is_comparison) and _has_phases(rows),
+        "step times": not comparison,
+        "phases of a step": has_phases and not (shares or comparison),
         "model states": len({row.run.model_states for row in rows} - {None}) > 1,
         "time to accuracy": times_accuracy,
     }
     tables = [
-        *_compared(section),
+        *answers,
         speed_table(rows, has_speedups=bool(once), note=_how_sure(once, section.rows)),
         *_benchmarks(rows),
         *shares,
         *(table for name in details if wanted.get(name) for table in details[name]),
     ]
+    other = "where the time of other groups goes" if shares else "where the time goes"
     left_out = [
         *(["how sure each speed-up is"] if once else []),
-        *_other_shares(section, shares),
+        *([other] if num_shares > len(shares) else []),
         *([f"some runs of {rows[0].run.job}"] if len(rows) < len(section.rows) else []),
         *(name for name, found in details.items() if found and not wanted.get(name)),
     ]
+    # The table of sizes, which has the forecast, is left out.
+    by_id = {row.run.run: row.run for row in section.rows}
+    forecasts = [
+        forecast_sentence(run.forecast, by_id[run.compared_with[0]])
+        for run in compared
+        if run.forecast and not run.forecast.refused_because
+    ]
     return section._replace(
-        sentences=list(_forecasts(compared if is_comparison else once, section.rows)),
-        tables=tables,
-        remarks=_remarks(rows),
-        left_out=left_out,
+        sentences=forecasts[:1], tables=tables, remarks=_remarks(rows), left_out=left_out
     )
 
 
-def _listed(rows: list[Row]) -> list[Row]:
-    """Return all of a few runs; of many, first those that are not done."""
-    by_need = sorted(rows, key=lambda row: row.run.state == "done")
-    return sorted(by_need[:_MOST_RUNS], key=lambda row: row.number)
-
-
-def _compared(section: Section) -> list[Table[Any]]:
-    if section.comparison:
-        return list(comparison_tables(section.comparison))
-    return [*size_tables(section.rows, only_repeated=True), *repeats_tables(section.rows)]
-
-
-def _divided(groups: Sequence[Group]) -> list[Group]:
-    """Return groups that lost time: the one that the conclusion is about, or all where each has one
-    size only."""
-    leading = next(([group] for group in groups if group.baseline), groups)
-    return [group for group in leading if any(lost.largest for lost in group.losses)]
-
-
-def _other_shares(section: Section, tables: Sequence[Table[Any]]) -> Iterator[str]:
-    if section.comparison is None:
-        num_all = len(list(share_tables(section.groups, section.rows)))
-        if num_all > len(tables):
-            yield "where the time of other groups goes" if tables else "where the time goes"
-
-
-def _has_phases(rows: Sequence[Row]) -> bool:
-    return any(len(row.run.phase_s or {}) > 1 for row in rows)
-
-
-def _forecasts(runs: Sequence[RunSummary], rows: Sequence[Row]) -> Iterator[str]:
-    """Say the forecast where the table of sizes, which has it, is left out."""
-    by_id = {row.run.run: row.run for row in rows}
-    for run in runs:
-        if run.forecast and not run.forecast.refused_because:
-            yield forecast_sentence(run.forecast, by_id[run.compared_with[0]])
-            return
-
-
 def _how_sure(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
-    """Return what the table of sizes says of that, where it is left out."""
+    """Return what the table of sizes says of runs `once`, where it is left out."""
     if not once:
         return ""
+    ids = {run.run for run in once}
     alike = {run.run for run in once if run.of_size and run.of_size.differs_from_baseline is False}
     numbers = format_ranges([row.number for row in rows if row.run.run in alike])
     is_same = f"not distinguishable from the baseline: #{numbers}\n" if numbers else ""
-    return f"{is_same}{_which(once, rows)}{_ONE_EACH}"
-
-
-def _which(once: Sequence[RunSummary], rows: Sequence[Row]) -> str:
-    """Name the runs that it holds for, where others are compared as well."""
-    ids = {run.run for run in once}
-    if all(row.run.run in ids for row in rows if row.run.of_size):
-        return ""
-    return f"#{format_ranges([row.number for row in rows if row.run.run in ids])}: "
+    which = ""
+    if any(row.run.of_size and row.run.run not in ids for row in rows):
+        which = f"#{format_ranges([row.number for row in rows if row.run.run in ids])}: "
+    return f"{is_same}{which}{_ONE_EACH}"

@@ -1,12 +1,14 @@
-"""Tables with a line for each run: speed, steps, phases, memory, time to accuracy, repeats."""
+"""Tables with a line for each run: speed, steps, phases, memory, resources, accuracy, repeats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from hpcdist.base.plotting import long_unit
 from hpcdist.base.table import (
     Column,
+    Format,
     Table,
     count,
     each,
@@ -30,6 +32,8 @@ _STRAGGLING_NOTE = (
     " own part of a step"
 )
 _MIB = 2**20
+_GIB = 2**30
+_WH_J = 3600.0
 _WHOLE_MIB = 100
 _HUGE_LOSS = 1e6
 _STATE_STYLES = {"done": "green", "failed": "red", "lost": "red", "running": "cyan"}
@@ -68,26 +72,23 @@ def speed_table(rows: Sequence[Row], *, has_speedups: bool = True, note: str = "
     """Return state and speed of each run; the speed against others only with `has_speedups`."""
     runs = [row.run for row in rows]
     is_scaled = has_speedups and any(run.speedup is not None for run in runs)
-    is_trained = any(run.samples_per_s for run in runs) and not all(map(is_benchmark, runs))
-    notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
-    columns = _speed_columns(runs, has_speedups=has_speedups)
-    return Table(_SPEED_CAPTION if is_trained else "", columns, rows, "\n".join(notes))
-
-
-def _speed_columns(runs: Sequence[RunSummary], *, has_speedups: bool) -> list[Column[Row]]:
-    variant: Column[Row] = Column("variant", lambda row: row.run.variant or "", align="left")
-    columns: list[Column[Row]] = [
-        _NUMBER,
-        Column("run", lambda row: row.run.run, align="left"),
-        *([variant] if any(run.variant for run in runs) else []),
-        Column("state", lambda row: row.run.state, align="left", style=_state_style),
+    are_benchmarks = all(map(is_benchmark, runs))  # they have tables of their own
+    has_rates = not are_benchmarks and any(run.samples_per_s for run in runs)
+    columns: list[Column[Row]] = [_NUMBER, Column("run", lambda row: row.run.run, align="left")]
+    if any(run.variant for run in runs):
+        columns.append(Column("variant", lambda row: row.run.variant or "", align="left"))
+    columns += [
+        Column(
+            "state",
+            lambda row: row.run.state,
+            align="left",
+            style=lambda state: _STATE_STYLES.get(state or "", "yellow"),
+        ),
         _SIZE,
     ]
-    if all(is_benchmark(run) for run in runs):  # they have tables of their own
-        return columns
-    if any(run.samples_per_s for run in runs):
+    if has_rates:
         columns.append(Column("samples/s", lambda row: row.run.samples_per_s, mean_sd()))
-    if has_speedups:
+    if has_speedups and not are_benchmarks:
         columns += [
             Column(
                 "speed-\nup",
@@ -97,33 +98,22 @@ def _speed_columns(runs: Sequence[RunSummary], *, has_speedups: bool) -> list[Co
             ),
             Column("effic.", lambda row: row.run.efficiency, percent(), unit="%"),
         ]
-    return columns
-
-
-def _state_style(state: str | None) -> str:
-    return _STATE_STYLES.get(state or "", "yellow")
+    notes = [_BASELINE_NOTE, *([note] if note else [])] if is_scaled else []
+    return Table(_SPEED_CAPTION if has_rates else "", columns, rows, "\n".join(notes))
 
 
 def step_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield the time of a step, what was learned, and memory."""
-    if stepped := _stepped(rows):
-        yield Table(_STEP_CAPTION, _step_columns([row.run for row in stepped]), stepped)
-
-
-def _stepped(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.run.step_time_s]
-
-
-def _step_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
-    means = [run.step_time_s.mean for run in runs if run.step_time_s]
+    means = [row.run.step_time_s.mean for row in rows if row.run.step_time_s]
+    if not means:
+        return
     unit_s, unit = time_unit(max(means))
-    decimals = decimals_for([mean / unit_s for mean in means])
+    in_unit = number(decimals_for([mean / unit_s for mean in means]), per=unit_s)
 
     def quantile(name: str) -> Callable[[Row], float | None]:
         return lambda row: getattr(row.run.step_time_s, name)
 
-    in_unit = number(decimals, per=unit_s)
-    return [
+    columns = [
         _NUMBER,
         Column("step time", lambda row: row.run.step_time_s, mean_sd(per=unit_s), unit=unit),
         Column("median", quantile("p50"), in_unit, unit=unit),
@@ -134,6 +124,7 @@ def _step_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
         Column("peak mem.", lambda row: row.run.peak_rss_bytes, each(_mib), unit="MiB"),
         Column("re-\nstarts", lambda row: row.run.restarts),
     ]
+    yield Table(_STEP_CAPTION, columns, [row for row in rows if row.run.step_time_s])
 
 
 def _loss(loss: float) -> str:
@@ -148,14 +139,10 @@ def _mib(num_bytes: int) -> str:
 
 def phase_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield what a step consists of, as it was recorded."""
-    if stepped := _stepped(rows):
-        runs = [row.run for row in stepped]
-        note = _STRAGGLING_NOTE if any(run.slowest_rank for run in runs) else ""
-        yield Table("Share of step time by phase, in %", _phase_columns(runs), stepped, note)
-
-
-def _phase_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
-    phases = dict.fromkeys(phase for run in runs for phase in run.phase_s or {})
+    stepped = [row for row in rows if row.run.step_time_s]
+    if not stepped:
+        return
+    phases = dict.fromkeys(phase for row in stepped for phase in row.run.phase_s or {})
     # Phases in the order of a step, those of other workloads after them, the rest last.
     known = [phase for phase in _PHASE_HEADERS if phase in phases]
     unknown = [phase for phase in phases if phase not in {*_PHASE_HEADERS, OTHER}]
@@ -169,91 +156,138 @@ def _phase_columns(runs: Sequence[RunSummary]) -> list[Column[Row]]:
 
         return value
 
-    return [
+    def straggling(row: Row) -> tuple[float, int, int] | None:
+        """Return how many times as long the slowest rank takes as the fastest, and these two."""
+        slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
+        if slowest is None or fastest is None or not fastest.own_time_s:
+            return None
+        return slowest.own_time_s / fastest.own_time_s, slowest.rank, fastest.rank
+
+    ordered = (*known, *unknown, OTHER)
+    of_two = each(lambda value: f"{value[0]:.2f} ({value[1]} / {value[2]})")
+    columns = [
         _NUMBER,
         *(
             Column(_PHASE_HEADERS.get(phase, shown(phase)), share(phase), percent())
-            for phase in (*known, *unknown, OTHER)
+            for phase in ordered
         ),
-        Column(
-            "slowest to\nfastest rank",
-            _straggling,
-            each(lambda value: f"{value[0]:.2f} ({value[1]} / {value[2]})"),
-        ),
+        Column("slowest to\nfastest rank", straggling, of_two),
     ]
-
-
-def _straggling(row: Row) -> tuple[float, int, int] | None:
-    """Return how many times as long the slowest rank takes as the fastest, and these two."""
-    slowest, fastest = row.run.slowest_rank, row.run.fastest_rank
-    if slowest is None or fastest is None or not fastest.own_time_s:
-        return None
-    return slowest.own_time_s / fastest.own_time_s, slowest.rank, fastest.rank
+    note = _STRAGGLING_NOTE if any(row.run.slowest_rank for row in stepped) else ""
+    yield Table("Share of step time by phase, in %", columns, stepped, note)
 
 
 def memory_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
     """Yield what model, gradients and optimizer hold."""
-    if held := [row for row in rows if row.run.model_states]:
-        yield Table("Memory of the rank that uses most, in MiB", _memory_columns(), held)
 
-
-def _memory_columns() -> list[Column[Row]]:
     def states(kind: str) -> Callable[[Row], int]:
         return lambda row: getattr(row.run.model_states, f"{kind}_bytes")
 
-    return [
-        _NUMBER,
-        Column("model\nstates", states("total"), each(_mib)),
-        Column("para-\nmeters", states("parameter"), each(_mib)),
-        Column("gra-\ndients", states("gradient"), each(_mib)),
-        Column("opti-\nmizer", states("optimizer"), each(_mib)),
-        Column("peak of\nprocess", lambda row: row.run.peak_rss_bytes, each(_mib)),
-        Column("peak on\nGPU", lambda row: row.run.peak_cuda_bytes, each(_mib)),
+    if held := [row for row in rows if row.run.model_states]:
+        columns = [
+            _NUMBER,
+            Column("model\nstates", states("total"), each(_mib)),
+            Column("para-\nmeters", states("parameter"), each(_mib)),
+            Column("gra-\ndients", states("gradient"), each(_mib)),
+            Column("opti-\nmizer", states("optimizer"), each(_mib)),
+            Column("peak of\nprocess", lambda row: row.run.peak_rss_bytes, each(_mib)),
+            Column("peak on\nGPU", lambda row: row.run.peak_cuda_bytes, each(_mib)),
+        ]
+        yield Table("Memory of the rank that uses most, in MiB", columns, held)
+
+
+def resource_tables(rows: Sequence[Row]) -> Iterator[Table[Row]]:
+    """Yield one table of what runs held, used and cost, where something is known; columns without a
+    value are left out."""
+
+    def of(part: str, name: str) -> Callable[[Row], Any]:
+        """Read a figure of a part of the summary, which a run may not have."""
+        return lambda row: getattr(getattr(row.run, part), name, None)
+
+    def numbers(per: float = 1.0, *, most: int = 2) -> Format:
+        return number(per=per, most=most, is_wide=True)
+
+    def time(header: str, read: Callable[[Row], Any]) -> Column[Row]:
+        unit_s, unit = long_unit(max((read(row) or 0.0 for row in rows), default=0.0))
+        return Column(header, read, numbers(unit_s, most=1), unit=unit)
+
+    def busy_cpus(row: Row) -> tuple[float, float | None] | None:
+        usage = row.run.usage
+        return None if not usage or usage.cpus_busy is None else (usage.cpus_busy, usage.num_cpus)
+
+    def busy_of_all(cpus: tuple[float, float | None]) -> str:
+        busy, num_cpus = cpus
+        return f"{busy:,.1f}" + ("" if num_cpus is None else f" of {num_cpus:,.4g}")
+
+    of_gpus = [
+        Column("GPU\nbusy", of("usage", "gpu_utilization"), percent(), unit="%"),
+        Column("GPU mem.", of("usage", "max_gpu_memory_bytes"), numbers(_GIB), unit="GiB"),
+        Column("power", of("usage", "gpu_power_w"), numbers(most=0), unit="W"),
+        Column("energy", of("usage", "energy_j"), numbers(_WH_J), unit="Wh"),
     ]
+    columns = [
+        time("queue\nwait", of("accounting", "queue_wait_s")),
+        time("run\ntime", of("cost", "held_s")),
+        Column("GPU-\nhours", of("cost", "gpu_hours"), numbers(most=4)),
+        Column("CPU-\nhours", of("cost", "cpu_hours"), numbers(most=4)),
+        Column("restarts (%\nof run time)", of("cost", "lost_share"), percent()),
+        *of_gpus,
+        Column("CPUs\nbusy", busy_cpus, each(busy_of_all)),
+        Column("memory", of("usage", "max_memory_bytes"), numbers(_GIB), unit="GiB"),
+        # What the scheduler measured itself.
+        Column("MaxRSS", of("accounting", "max_rss_bytes"), numbers(_GIB), unit="GiB"),
+        Column("job's en-\nergy", of("accounting", "energy_j"), numbers(_WH_J), unit="Wh"),
+    ]
+    known = [column for column in columns if any(column.value(row) is not None for row in rows)]
+    power = "power of a GPU; memory of the fullest GPU and node"
+    has_gpus = any(column in of_gpus for column in known)
+    if known:
+        caption = (
+            f"Resources: means over time; {power if has_gpus else 'memory of the fullest node'}"
+        )
+        yield Table(caption, [_NUMBER, *known], rows)
 
 
 def accuracy_tables(rows: Sequence[Row], *, is_asked: bool = False) -> Iterator[Table[Row]]:
     """Yield when runs reached an accuracy, where several runs were tested or one did not reach it;
     with `is_asked` also for one run that did."""
     tested = [row for row in rows if row.run.time_to_accuracy]
-    reached = [row for row in tested if _accuracy(row).is_reached]
-    if len(tested) > 1 or len(reached) < len(tested) or (is_asked and tested):
-        target = format_percent(_accuracy(tested[0]).target, 1)
-        caption = f"Time to {target} % test accuracy, from the first step, restarts included"
-        yield Table(caption, _accuracy_columns(tested), tested)
+    of_runs = {run.run: run.time_to_accuracy for _, run in tested if run.time_to_accuracy}
+    num_reached = sum(reached.is_reached for reached in of_runs.values())
+    if len(tested) < 2 and num_reached == len(tested) and not (is_asked and tested):
+        return
 
-
-def _accuracy_columns(rows: Sequence[Row]) -> list[Column[Row]]:
-    times = [_accuracy(row).time_s or 0.0 for row in rows]
-    by_id = {row.run.run: row.run for row in rows}
-
-    def time(row: Row) -> float | str | None:
-        return _accuracy(row).time_s if _accuracy(row).is_reached else "not reached"
+    def of(row: Row) -> TimeToAccuracy:
+        return of_runs[row.run.run]
 
     def against(row: Row) -> float | None:
         """Divide the mean time of the runs that its speed-up is against by its own."""
-        baseline = [by_id[other] for other in row.run.compared_with if other in by_id]
-        theirs = [run.time_to_accuracy for run in baseline if run.time_to_accuracy]
-        times = [reached.time_s for reached in theirs if reached.time_s is not None]
-        own_s = _accuracy(row).time_s
-        if not own_s or not times or len(times) < len(row.run.compared_with):
+        baseline = row.run.compared_with
+        times = [of_runs[run].time_s for run in baseline if run in of_runs]
+        known = [time_s for time_s in times if time_s is not None]
+        own_s = of(row).time_s
+        if not own_s or not known or len(known) < len(baseline):
             return None
-        return sum(times) / len(times) / own_s
+        return sum(known) / len(known) / own_s
 
-    return [
+    decimals = decimals_for([reached.time_s or 0.0 for reached in of_runs.values()])
+    columns = [
         _NUMBER,
         _SIZE,
-        Column("time", time, number(decimals_for(times)), unit="s"),
-        Column("steps", lambda row: _accuracy(row).step, count),
-        Column("epochs", lambda row: _accuracy(row).epoch, count),
-        Column("best", lambda row: _accuracy(row).best, percent(2), unit="%"),
+        Column(
+            "time",
+            lambda row: of(row).time_s if of(row).is_reached else "not reached",
+            number(decimals),
+            unit="s",
+        ),
+        Column("steps", lambda row: of(row).step, count),
+        Column("epochs", lambda row: of(row).epoch, count),
+        Column("best", lambda row: of(row).best, percent(2), unit="%"),
         Column("times as\nfast", against, number(2), is_marked=lambda row: is_baseline(row.run)),
     ]
-
-
-def _accuracy(row: Row) -> TimeToAccuracy:
-    assert row.run.time_to_accuracy is not None
-    return row.run.time_to_accuracy
+    target = format_percent(of(tested[0]).target, 1)
+    caption = f"Time to {target} % test accuracy, from the first step, restarts included"
+    yield Table(caption, columns, tested)
 
 
 def repeats_tables(rows: Sequence[Row]) -> Iterator[Table[RunSummary]]:

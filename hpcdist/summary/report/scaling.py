@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcdist.base.statistics import Measure
 from hpcdist.base.table import Column, Table, each, mean_interval, number, percent
 from hpcdist.base.text import (
     decimals_for,
@@ -19,6 +18,8 @@ from hpcdist.summary.compare.sizes import by_size, num_gpus
 from hpcdist.summary.report.runs import Row, gpus_column
 from hpcdist.summary.values import Forecast, RunSummary, SizeSummary
 
+_YES_NO = {True: "yes", False: "no", None: None}
+
 
 def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator[Table[RunSummary]]:
     """Yield a table for each group of runs that are compared, with a line for each size; with
@@ -27,11 +28,10 @@ def size_tables(rows: Sequence[Row], *, only_repeated: bool = False) -> Iterator
     groups = _groups(rows)
     strategies = {of_size(runs[0]).strategy for runs in groups}
     for runs in groups:
-        if only_repeated and not _is_repeated(runs):
-            continue
-        lent = [by_id[run] for run in runs[0].compared_with if run in by_id]
-        members = list({run.run: run for run in [*lent, *runs]}.values())
-        yield _table(members, names_strategy=len(strategies) > 1)
+        if not only_repeated or _is_repeated(runs):
+            lent = [by_id[run] for run in runs[0].compared_with if run in by_id]
+            members = list({run.run: run for run in [*lent, *runs]}.values())
+            yield _table(members, names_strategy=len(strategies) > 1)
 
 
 def once_run(rows: Sequence[Row]) -> list[RunSummary]:
@@ -41,11 +41,10 @@ def once_run(rows: Sequence[Row]) -> list[RunSummary]:
 
 def _groups(rows: Sequence[Row]) -> list[list[RunSummary]]:
     groups: dict[tuple[str, ...], list[RunSummary]] = {}
-    for row in rows:
-        if row.run.of_size is not None:
-            size = row.run.of_size
-            key = (*row.run.compared_with, size.scaling or "", size.strategy or "")
-            groups.setdefault(key, []).append(row.run)
+    for _, run in rows:
+        if run.of_size is not None:
+            key = (*run.compared_with, run.of_size.scaling or "", run.of_size.strategy or "")
+            groups.setdefault(key, []).append(run)
     return list(groups.values())
 
 
@@ -58,37 +57,38 @@ def forecast_sentence(forecast: Forecast, baseline: RunSummary) -> str:
     if forecast.refused_because is not None:
         return f"No forecast for more GPUs: {forecast.refused_because}."
     unit = "GPU" if baseline.num_cpus is None else "rank"
-    speedups = ", ".join(
-        f"{number_of(size.gpus, unit)} {_ends(size.speedup)} times" for size in forecast.sizes
-    )
+    ranges = []
+    for size in forecast.sizes:
+        assert size.speedup.interval is not None
+        low, high = size.speedup.interval.low, size.speedup.interval.high
+        decimals = min(2, decimals_for([low]))
+        times = f"{format_number(low, decimals)} to {format_number(high, decimals)} times"
+        ranges.append(f"{number_of(size.gpus, unit)} {times}")
+    error = ""
+    if forecast.error is not None:
+        percents = format_percent(forecast.error, 1)
+        error = f" A size that it is fitted without it misses by {percents} %."
     notes = "".join(f" {note[0].upper()}{note[1:]}." for note in forecast.notes)
-    error = (
-        ""
-        if forecast.error is None
-        else (
-            f" A size that it is fitted without it misses by {format_percent(forecast.error, 1)} %."
-        )
-    )
     ending = f"as fast as {num_gpus(baseline)}, with 95 % confidence."
-    return f"Forecast: {speedups} {ending}{error}{notes}"
-
-
-def _ends(measure: Measure) -> str:
-    assert measure.interval is not None
-    decimals = decimals_for([measure.interval.low])
-    ends = (measure.interval.low, measure.interval.high)
-    return " to ".join(format_number(end, min(2, decimals)) for end in ends)
+    return f"Forecast: {', '.join(ranges)} {ending}{error}{notes}"
 
 
 def _table(runs: Sequence[RunSummary], *, names_strategy: bool) -> Table[RunSummary]:
     sizes = list(by_size(runs).values())
     firsts = [theirs[0] for theirs in sizes]
     compared = next(run for run in reversed(firsts) if run.of_size)
-    forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
-    notes = [*_over(firsts), *([forecast_sentence(forecast, firsts[0])] if forecast else [])]
     caption = _caption(compared)
     if names_strategy:
         caption = f"{shown(of_size(compared).strategy or 'no strategy')}: {caption}"
+    notes = []
+    overs = {run.of_size.speedup.over for run in firsts if run.of_size} - {None}
+    if "windows" in overs:
+        notes = ["± is the 95 % confidence interval over windows: how runs differ takes --repeat 3"]
+    elif overs:
+        notes = ["± is the 95 % confidence interval of the mean over runs"]
+    forecast = next((run.forecast for run in reversed(firsts) if run.forecast), None)
+    if forecast:
+        notes.append(forecast_sentence(forecast, firsts[0]))
     return Table(caption, _columns(firsts, compared), firsts, "\n".join(notes))
 
 
@@ -105,22 +105,8 @@ def _caption(compared: RunSummary) -> str:
     return f"{names[size.scaling]}{batch}"
 
 
-def _over(firsts: Sequence[RunSummary]) -> list[str]:
-    """Say what the intervals are over."""
-    overs = {run.of_size.speedup.over for run in firsts if run.of_size} - {None}
-    if "windows" in overs:
-        return ["± is the 95 % confidence interval over windows: how runs differ takes --repeat 3"]
-    return ["± is the 95 % confidence interval of the mean over runs"] if overs else []
-
-
 def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[RunSummary]]:
     unit_s, unit = time_unit(max(of_size(run).step_time_s or 0.0 for run in firsts))
-
-    def speedup(run: RunSummary) -> Measure | int:
-        return 1 if is_baseline(run) else of_size(run).speedup
-
-    def efficiency(run: RunSummary) -> float:
-        return 1.0 if is_baseline(run) else of_size(run).efficiency.mean
 
     def is_baseline(run: RunSummary) -> bool:
         return run.run in compared.compared_with
@@ -130,19 +116,24 @@ def _columns(firsts: Sequence[RunSummary], compared: RunSummary) -> list[Column[
         Column("runs", lambda run: of_size(run).num_runs),
         Column("samples/s", lambda run: of_size(run).samples_per_s, mean_interval()),
         Column("step", lambda run: of_size(run).step_time_s, number(per=unit_s), unit=unit),
-        Column("speed-\nup", speedup, each(_speedup), is_marked=is_baseline),
-        Column("effic.", efficiency, percent(), unit="%"),
-        Column("differs\nfrom *", _difference, align="left"),
+        Column(
+            "speed-\nup",
+            lambda run: 1 if is_baseline(run) else of_size(run).speedup,
+            each(lambda value: "1" if value == 1 else spread_text(value, 2)),
+            is_marked=is_baseline,
+        ),
+        Column(
+            "effic.",
+            lambda run: 1.0 if is_baseline(run) else of_size(run).efficiency.mean,
+            percent(),
+            unit="%",
+        ),
+        Column(
+            "differs\nfrom *",
+            lambda run: _YES_NO[of_size(run).differs_from_baseline],
+            align="left",
+        ),
     ]
-
-
-def _speedup(value: Measure | int) -> str:
-    return str(value) if isinstance(value, int) else spread_text(value, 2)
-
-
-def _difference(run: RunSummary) -> str | None:
-    differs = of_size(run).differs_from_baseline
-    return None if differs is None else "yes" if differs else "no"
 
 
 def of_size(run: RunSummary) -> SizeSummary:
