@@ -27,6 +27,7 @@ _GONE_LIMIT_S = 30.0
 _MARK = "HPCDIST_TEST_MARK"
 _SHARED_MEMORY = Path("/dev/shm")
 _LASTING: set[int] = set()  # processes that serve several tests
+_STRANGERS: set[int] = set()  # processes of others: around each test only the new are looked at
 
 os.environ[_MARK] = uuid.uuid4().hex  # every descendant carries it
 # Threads that wait for others must not spin: ranks of several tests share few CPUs, and with two
@@ -74,19 +75,24 @@ def pytest_collection_modifyitems(items):
 def marked_processes():
     """Command line by pid of the living processes that come from this test session."""
     mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    living = set(map(int, filter(str.isdigit, os.listdir("/proc"))))
+    _STRANGERS.intersection_update(living)
     found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid() or int(name) in _LASTING:
-            continue
+    for pid in living - _STRANGERS - _LASTING - {os.getpid()}:
         try:
-            if mark not in Path(f"/proc/{name}/environ").read_bytes():
-                continue
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except PermissionError:
+            _STRANGERS.add(pid)
+            continue
         except OSError:
             continue
+        if mark not in environment:
+            if environment:  # without, it may be about to execute a program
+                _STRANGERS.add(pid)
         # Python's own resource tracker lives as long as the test process.
-        if b"multiprocessing.resource_tracker" not in command or _parent(name) != os.getpid():
-            found[int(name)] = command.replace(b"\0", b" ").decode(errors="replace")
+        elif b"multiprocessing.resource_tracker" not in command or _parent(pid) != os.getpid():
+            found[pid] = command.replace(b"\0", b" ").decode(errors="replace")
     return found
 
 
@@ -171,16 +177,13 @@ def nothing_left_behind():
 
 @pytest.fixture(autouse=True)
 def no_files_of_the_user(monkeypatch, tmp_path_factory):
-    """Tests know none of the profiles of the user who runs them, and leave nothing in the cache."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    """Tests know none of the profiles of the user who runs them, leave nothing in the cache, and
+    share among themselves what is made once."""
+    folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "no-configuration"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("HPCDIST_CACHE", str(folder / "cache"))
     monkeypatch.delenv("HPCDIST_CLUSTER", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def no_user_cache(monkeypatch, tmp_path_factory):
-    """Tests share what is made once among themselves, and not with the user who runs them."""
-    monkeypatch.setenv("HPCDIST_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture(scope="session")

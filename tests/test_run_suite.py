@@ -1,5 +1,6 @@
 """What `make test` makes of tests that fail."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +30,9 @@ def run_suite(tmp_path):
     def run(text):
         (tmp_path / "test_those.py").write_text(text)
         return subprocess.run(
-            [RUN_SUITE, sys.executable, "--numprocesses=1", "--rootdir=."],
+            [RUN_SUITE, sys.executable, "-p", "xdist", "--numprocesses=0", "--rootdir=."],
             cwd=tmp_path,
+            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # others take a second
             capture_output=True,
             text=True,
             timeout=60,

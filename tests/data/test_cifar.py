@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-from torchvision import datasets
 
 from hpcdist.base.errors import JobError
 from hpcdist.data import cifar
@@ -35,10 +34,11 @@ def write_batches(root, num_images=4):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """A root with small batches whose checksums are those that are expected."""
+    from torchvision.datasets import CIFAR10 as torchvision_class  # noqa: N811
+
     root = tmp_path / "data"
     md5 = write_batches(root)
     monkeypatch.setattr(cifar, "MD5", md5)
-    torchvision_class = datasets.CIFAR10
     monkeypatch.setattr(torchvision_class, "train_list", [[n, md5[n]] for n in BATCHES[:5]])
     monkeypatch.setattr(torchvision_class, "test_list", [["test_batch", md5["test_batch"]]])
     meta = torchvision_class.meta | {"md5": md5["batches.meta"]}
@@ -47,8 +47,10 @@ def published(tmp_path, monkeypatch):
 
 
 def test_the_expected_checksums_are_those_of_torchvision():
-    theirs = dict(datasets.CIFAR10.train_list + datasets.CIFAR10.test_list)
-    theirs["batches.meta"] = datasets.CIFAR10.meta["md5"]
+    from torchvision.datasets import CIFAR10
+
+    theirs = dict(CIFAR10.train_list + CIFAR10.test_list)
+    theirs["batches.meta"] = CIFAR10.meta["md5"]
     assert theirs == cifar.MD5
 
 

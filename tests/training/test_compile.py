@@ -1,7 +1,6 @@
 """torch.compile: trained with, and told beforehand where it cannot work."""
 
 import pytest
-import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 
 from hpcdist.base.errors import JobError
@@ -9,6 +8,12 @@ from hpcdist.training import rules
 from hpcdist.workloads import load_workload
 
 COMPILING_LIMIT_S = 300
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_once():
+    """Before the ranks are forked."""
+    import pytorch_lightning  # noqa: F401
 
 
 @pytest.fixture(scope="module")

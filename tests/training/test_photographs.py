@@ -3,12 +3,17 @@
 from pathlib import Path
 
 import pytest
-import pytorch_lightning  # noqa: F401 - imported once, before the ranks are forked
 import torch
 from pictures import encoded, picture
-from torchvision.transforms import v2  # noqa: F401 - likewise
 
 WORLD = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported_once():
+    """Before the ranks are forked."""
+    import pytorch_lightning  # noqa: F401
+    from torchvision.transforms import v2  # noqa: F401
 
 
 @pytest.fixture

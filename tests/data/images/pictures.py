@@ -5,7 +5,6 @@ import io
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms import functional, v2
 
 from hpcdist.data.images.samples import sample_seed
 from hpcdist.data.images.transforms import PRESETS
@@ -44,6 +43,8 @@ def write_files(folder, number, **options):
 
 def plain(files, index, *, spec="none", seed=0, epoch=0, size=None):
     """A sample as PIL and torchvision make it: float32 [channels, height, width]."""
+    from torchvision.transforms import functional, v2
+
     image = Image.open(files.root / files.paths[index]).convert("RGB")
     if size:
         image = v2.Resize((size, size))(image)

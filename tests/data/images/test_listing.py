@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-from torchvision.datasets import ImageFolder
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, find_images
@@ -51,6 +50,8 @@ def test_classes_of_one_image_each_give_some_for_testing(write_classes, folder_a
 
 
 def test_classes_and_order_are_those_of_image_folder_of_torchvision(write_classes, folder_at):
+    from torchvision.datasets import ImageFolder
+
     root = write_classes({"train/b/inner": 2, "train/a": 3, "train/b": 2, "train/é ü": 1})
     write_classes({"test/a": 1})
     (root / "train/a/UPPER.JPG").write_bytes((root / "train/a/a_0001.jpg").read_bytes())

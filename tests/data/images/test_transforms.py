@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 import torch
 from pictures import picture
-from torchvision.transforms import v2
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.images.transforms import PRESETS, build_transform, check_transform, try_transform
 
 
 def test_light_is_the_affine_transform_of_torchvision():
+    from torchvision.transforms import v2
+
     image = picture(1)
     torch.manual_seed(7)
     expected = np.asarray(v2.RandomAffine(5, (0.1, 0.1), (0.5, 2.0))(image))
