@@ -53,8 +53,10 @@ def detect_scheduler() -> str:
     for name in SCHEDULERS:
         if load_scheduler(name).answers():
             return name
+    schedulers = map(load_scheduler, SCHEDULERS)
+    tried = [f"{one.version_command[0]} ({one.title})" for one in schedulers if one.version_command]
     raise SchedulerError(
-        f"no scheduler was found: neither {' nor '.join(_commands())} answers",
+        f"no scheduler was found: neither {' nor '.join(tried)} answers",
         hint="run it on this machine with --local, or go to a login node of the cluster",
     )
 
@@ -63,9 +65,3 @@ def runs_here(name: str | None) -> bool:
     """Return whether runs of the scheduler called `name` are processes of this machine; without a
     name, or with one that this version does not know, they are not."""
     return name == LOCAL or (name in SCHEDULERS and load_scheduler(name).runs_here)
-
-
-def _commands() -> list[str]:
-    """Return the commands that were tried, as in `sbatch (Slurm)`."""
-    schedulers = map(load_scheduler, SCHEDULERS)
-    return [f"{one.version_command[0]} ({one.title})" for one in schedulers if one.version_command]

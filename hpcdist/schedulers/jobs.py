@@ -57,9 +57,12 @@ class JobIndex(Generic[_Job]):
 
     def find(self, run: Run, submission: Submission | None) -> _Job | None:
         """Return the run's job; None where the scheduler does not know it."""
-        if submission is None:
-            return self._by_name.get(_planned_name(run))
-        return self._by_key.get(job_key(submission))
+        if submission is not None:
+            return self._by_key.get(job_key(submission))
+        # Its name, and its number in an array, as they were planned.
+        place = run.read_sweep_place() or SweepPlace()
+        task = "" if place.task is None else str(place.task)
+        return self._by_name.get((place.job_name or run.id, task))
 
 
 def job_key(submission: Submission) -> tuple[str, str]:
@@ -67,15 +70,19 @@ def job_key(submission: Submission) -> tuple[str, str]:
     return str(submission.job_id), str(submission.job_name)
 
 
+def is_new(run: Run, limit_s: float) -> bool:
+    """Return whether something was written into the run directory itself that short ago."""
+    try:
+        return time.time() - run.path.stat().st_mtime < limit_s
+    except OSError:  # deleted a moment ago
+        return False
+
+
 def unsubmitted(run: Run, scheduler: str) -> Condition:
     """Return the condition of a run without submission.json, whose job is not known."""
-    try:
-        is_new = time.time() - run.path.stat().st_mtime < _STARTING_S
-    except OSError:  # deleted a moment ago
-        is_new = False
-    if not is_new:
-        return Condition(state="lost", reason=f"{scheduler} has no job of its name")
-    return Condition(state="pending", reason="it is being submitted")
+    if is_new(run, _STARTING_S):
+        return Condition(state="pending", reason="it is being submitted")
+    return Condition(state="lost", reason=f"{scheduler} has no job of its name")
 
 
 def note_jobs(
@@ -117,13 +124,17 @@ def end_jobs(
     for run in runs:
         run.ask_to_cancel()
     kill(sorted(job_ids))
-    deadline = time.monotonic() + _GONE_LIMIT_S
-    while job_ids and (left := sorted(set(list_living()).intersection(job_ids))):
-        if time.monotonic() > deadline:
-            raise SchedulerError(
-                f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s", hint=hint
-            )
-        time.sleep(_POLL_S)
+
+    def living() -> list[str]:
+        return sorted(set(list_living()).intersection(job_ids))
+
+    are_gone = not job_ids or poll(
+        lambda: not living() or None, interval_s=_POLL_S, limit_s=_GONE_LIMIT_S
+    )
+    if not are_gone and (left := living()):
+        raise SchedulerError(
+            f"jobs {', '.join(left)} have not ended within {_GONE_LIMIT_S:g} s", hint=hint
+        )
     for run in runs:
         run.write_verdict(cancelled_verdict())
 
@@ -136,21 +147,14 @@ def find_by_name(
 
     Raises SubmissionUnclearError where the scheduler does not say.
     """
-    return poll(lambda: _named(name, error, ask), interval_s=_POLL_S, limit_s=_SETTLE_S)
 
+    def look() -> _Job | None:
+        try:
+            return next((job for job in ask() if job.name == name), None)
+        except SchedulerError:
+            raise SubmissionUnclearError(
+                f"it is not known whether {name} was submitted: {error.message}",
+                hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
+            ) from error
 
-def _named(name: str, error: SchedulerError, ask: Callable[[], Sequence[_Job]]) -> _Job | None:
-    try:
-        jobs = ask()
-    except SchedulerError:
-        raise SubmissionUnclearError(
-            f"it is not known whether {name} was submitted: {error.message}",
-            hint=f"hpcdist status {name} will tell, hpcdist cancel {name} ends it",
-        ) from error
-    return next((job for job in jobs if job.name == name), None)
-
-
-def _planned_name(run: Run) -> tuple[str, str]:
-    """Return the name of a run's job, and its task in an array, as they were planned."""
-    place = run.read_sweep_place() or SweepPlace()
-    return place.job_name or run.id, "" if place.task is None else str(place.task)
+    return poll(look, interval_s=_POLL_S, limit_s=_SETTLE_S)

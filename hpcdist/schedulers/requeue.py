@@ -46,55 +46,40 @@ _PREFIXES: dict[Cause | None, str] = {
 
 def with_cause(verdict: Verdict, cause: Cause | None) -> Verdict:
     """Return the verdict with its cause; None: the scheduler was not asked or did not answer."""
+    replace = msgspec.structs.replace
     if cause == "cancel":
-        return _cancelled(verdict)
+        return replace(
+            verdict,
+            kind="cancelled",
+            state="cancelled",
+            message=f"cancelled ({verdict.signal}): {verdict.message}",
+            exit_code_of_run=EXIT_INTERRUPTED,
+        )
     if cause == "kill or requeue":
-        return _killed(verdict)
-    if verdict.signal != "SIGTERM" or verdict.kind not in {"preempted", "time_limit"}:
+        # Only the scheduler knows whether the job comes back: the exit code must not ask for it.
+        message, code = _PREFIXES[cause] + verdict.message, EXIT_INTERRUPTED
+        return _preempted(verdict, message, code)
+    is_open = verdict.signal == "SIGTERM" and verdict.kind in {"preempted", "time_limit"}
+    was_warned = is_overdue(verdict) and cause in {None, "nothing"}
+    if not is_open or was_warned:
         return verdict
-    if is_overdue(verdict) and cause in {None, "nothing"}:  # a warning came before
-        return verdict
-    verdict = msgspec.structs.replace(verdict, message=_PREFIXES[cause] + verdict.message)
-    return _at_the_limit(verdict) if cause == "time_limit" else _preempted(verdict)
+    message = _PREFIXES[cause] + verdict.message
+    if cause != "time_limit":
+        return _preempted(verdict, message, EXIT_STOPPED)
+    if verdict.exit_code == EXIT_STOPPED:
+        return replace(verdict, kind=cause, message=message)
+    return replace(
+        verdict, kind=cause, state="failed", message=message, exit_code_of_run=EXIT_FAILED
+    )
+
+
+def _preempted(verdict: Verdict, message: str, code: int) -> Verdict:
+    return msgspec.structs.replace(
+        verdict, kind="preempted", state="preempted", message=message, exit_code_of_run=code
+    )
 
 
 def is_overdue(verdict: Verdict) -> bool:
     """Return whether the ranks were ended at the time limit without having stopped; they may have
     saved before."""
     return (verdict.kind, verdict.state, verdict.signal) == ("time_limit", "failed", "SIGTERM")
-
-
-def _cancelled(verdict: Verdict) -> Verdict:
-    return msgspec.structs.replace(
-        verdict,
-        kind="cancelled",
-        state="cancelled",
-        message=f"cancelled ({verdict.signal}): {verdict.message}",
-        exit_code_of_run=EXIT_INTERRUPTED,
-    )
-
-
-def _killed(verdict: Verdict) -> Verdict:
-    """Return the verdict of a kill. Only the scheduler knows whether the job is to come back: the
-    exit code must not ask for it."""
-    return msgspec.structs.replace(
-        verdict,
-        kind="preempted",
-        state="preempted",
-        message=_PREFIXES["kill or requeue"] + verdict.message,
-        exit_code_of_run=EXIT_INTERRUPTED,
-    )
-
-
-def _at_the_limit(verdict: Verdict) -> Verdict:
-    if verdict.exit_code == EXIT_STOPPED:
-        return msgspec.structs.replace(verdict, kind="time_limit")
-    return msgspec.structs.replace(
-        verdict, kind="time_limit", state="failed", exit_code_of_run=EXIT_FAILED
-    )
-
-
-def _preempted(verdict: Verdict) -> Verdict:
-    return msgspec.structs.replace(
-        verdict, kind="preempted", state="preempted", exit_code_of_run=EXIT_STOPPED
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.runs.spec import LaunchPlan, NodePlan
@@ -65,13 +66,8 @@ def source(of_job: float | None, of_profile: float | None) -> str:
 def product(nodes: int, per_node: int, *, what: str) -> str:
     """Return `2 nodes x 8 slots = 16 slots`; of one node, no multiplication."""
     if nodes == 1:
-        return f"1 node with {counted(per_node, what)}"
-    return f"{nodes} nodes x {counted(per_node, what)} = {counted(nodes * per_node, what)}"
-
-
-def counted(number: float, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+        return f"1 node with {number_of(per_node, what)}"
+    return f"{nodes} nodes x {number_of(per_node, what)} = {number_of(nodes * per_node, what)}"
 
 
 def ranks_and_cpus(job: JobSpec, cluster: ClusterProfile) -> str:
@@ -80,7 +76,7 @@ def ranks_and_cpus(job: JobSpec, cluster: ClusterProfile) -> str:
     per_gpu = cpus_per_node(job, cluster) // number
     noun = "rank" if job.gpus_per_rank == 1 else "GPU"
     where = source(job.resources.cpus_per_gpu, cluster.cpus_per_gpu)
-    return f"{counted(number, noun)} x cpus_per_gpu {per_gpu}, {where}"
+    return f"{number_of(number, noun)} x cpus_per_gpu {per_gpu}, {where}"
 
 
 def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str:
@@ -91,12 +87,9 @@ def limit_line(job: JobSpec, cluster: ClusterProfile, option: str | None) -> str
     if minutes is None or option is None:
         return f"time limit: the site's, for time_limit_min is unset; {then}"
     where = source(job.resources.time_limit_min, cluster.time_limit_min)
-    return f"time limit {in_words(minutes)} (time_limit_min, {where}): {option}; {then}"
-
-
-def in_words(minutes: float) -> str:
-    """Return whole hours in hours, else minutes."""
-    return f"{minutes / 60:g} h" if minutes >= 60 and minutes % 60 == 0 else f"{minutes:g} min"
+    is_whole = minutes >= 60 and minutes % 60 == 0
+    limit = f"{minutes / 60:g} h" if is_whole else f"{minutes:g} min"
+    return f"time limit {limit} (time_limit_min, {where}): {option}; {then}"
 
 
 def no_gpus_line(job: JobSpec) -> str:

@@ -10,13 +10,13 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import number_of
-from hpcdist.job.spec import JobSpec, Launch
+from hpcdist.job.spec import JobSpec
 from hpcdist.machine.cpus import share_cpus, threads_per_rank, usable_cpus
 from hpcdist.machine.gpus import Gpu, list_gpus
 from hpcdist.machine.memory import free_bytes
 from hpcdist.machine.ports import local_addresses, ports_are_free
 from hpcdist.runs.spec import LaunchPlan, NodePlan, threads_of_user
-from hpcdist.schedulers.resources import counted, product
+from hpcdist.schedulers.resources import product
 from hpcdist.workloads import load_workload
 
 _AGENT_BYTES = 300e6
@@ -32,38 +32,35 @@ def lay_out(job: JobSpec, busy_gpus: Collection[str] = ()) -> LaunchPlan:
     _check_memory(job.resources.nodes, job.ranks_per_node)
     _check_ports(job)
     gpus = [] if job.launch.device == "cpu" else list_gpus()
-    left = [gpu for gpu in gpus if gpu.uuid not in busy_gpus]
-    launch = _on_gpus(job, left) if gpus else _on_cpus(job)
+    if gpus:
+        launch = _on_gpus(job, [gpu for gpu in gpus if gpu.uuid not in busy_gpus])
+    else:
+        if job.launch.device == "cuda":
+            raise JobError(
+                "launch.device is cuda, but this machine shows no GPU (NVML finds none)",
+                hint="use launch.device=auto or cpu, or submit to a cluster with GPUs",
+            )
+        if job.launch.backend == "nccl":
+            raise JobError(
+                "launch.backend is nccl, which needs GPUs, and this machine shows none",
+                hint="use launch.backend=auto or gloo",
+            )
+        launch = _on_cpus(job)
     load_workload(job).check_device(launch.device)
     return launch
 
 
 def _on_cpus(job: JobSpec) -> LaunchPlan:
-    resources = job.resources
-    cpus = usable_cpus()
-    per_node = job.ranks_per_node
-    num_ranks = resources.nodes * per_node
+    cpus, num_nodes, per_node = usable_cpus(), job.resources.nodes, job.ranks_per_node
+    num_ranks = num_nodes * per_node
     shares = share_cpus(cpus, num_ranks, per_share=job.cpus_per_rank)
     num_threads = threads_of_user(os.environ) or threads_per_rank(
         len(cpus), num_ranks, cpus_per_rank=job.cpus_per_rank
     )
-    if job.launch.device == "cuda":
-        raise JobError(
-            "launch.device is cuda, but this machine shows no GPU (NVML finds none)",
-            hint="use launch.device=auto or cpu, or submit to a cluster with GPUs",
-        )
-    if job.launch.backend == "nccl":
-        raise JobError(
-            "launch.backend is nccl, which needs GPUs, and this machine shows none",
-            hint="use launch.backend=auto or gloo",
-        )
     return LaunchPlan(
         nodes=[
-            NodePlan(
-                address=address,
-                rank_cpus=shares[node * per_node : (node + 1) * per_node],
-            )
-            for node, address in enumerate(islice(local_addresses(), resources.nodes))
+            NodePlan(address=address, rank_cpus=shares[node * per_node : (node + 1) * per_node])
+            for node, address in enumerate(islice(local_addresses(), num_nodes))
         ],
         device="cpu",
         backend="gloo",
@@ -76,8 +73,10 @@ def _on_cpus(job: JobSpec) -> LaunchPlan:
 
 
 def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
-    on_cpus = _on_cpus(msgspec.structs.replace(job, launch=_auto_device(job)))
-    per_node = _gpus_per_node(job, gpus)
+    on_cpus = _on_cpus(job)
+    per_node = job.resources.gpus
+    if job.gpus_per_rank != 1:  # a rank that can drive several takes what there is
+        per_node = min(per_node, max(sum(gpu.is_idle for gpu in gpus), 1))
     chosen = choose_gpus(gpus, job.resources.nodes * per_node)
     nodes = [
         msgspec.structs.replace(
@@ -89,18 +88,6 @@ def _on_gpus(job: JobSpec, gpus: Sequence[Gpu]) -> LaunchPlan:
     return msgspec.structs.replace(on_cpus, nodes=nodes, device="cuda", backend=backend)
 
 
-def _gpus_per_node(job: JobSpec, gpus: Sequence[Gpu]) -> int:
-    """Return those asked for; a rank that can drive several takes what there is."""
-    if job.gpus_per_rank == 1:
-        return job.resources.gpus
-    idle = sum(gpu.is_idle for gpu in gpus)
-    return min(job.resources.gpus, max(idle, 1))
-
-
-def _auto_device(job: JobSpec) -> Launch:
-    return msgspec.structs.replace(job.launch, device="auto", backend="auto")
-
-
 def choose_gpus(gpus: Sequence[Gpu], number: int) -> list[Gpu]:
     """Return so many idle GPUs; busy ones are never taken.
 
@@ -109,8 +96,12 @@ def choose_gpus(gpus: Sequence[Gpu], number: int) -> list[Gpu]:
     idle = [gpu for gpu in gpus if gpu.is_idle]
     if len(idle) >= number:
         return idle[:number]
-    in_use = [gpu for gpu in gpus if not gpu.is_idle]
-    busy = "; ".join(f"GPU {gpu.index} ({gpu.name}): {_use(gpu)}" for gpu in in_use)
+    busy = "; ".join(
+        f"GPU {gpu.index} ({gpu.name}): {gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} "
+        f"GB in use by {', '.join(gpu.holders) or 'a process that cannot be seen from here'}"
+        for gpu in gpus
+        if not gpu.is_idle
+    )
     free = ", ".join(f"GPU {gpu.index}" for gpu in idle) or "none"
     raise JobError(
         f"{number} GPUs are asked for (nodes x gpus), {len(idle)} of {len(gpus)} are idle: {free}"
@@ -119,23 +110,15 @@ def choose_gpus(gpus: Sequence[Gpu], number: int) -> list[Gpu]:
     )
 
 
-def _use(gpu: Gpu) -> str:
-    used = f"{gpu.used_bytes / 1e9:.1f} of {gpu.total_bytes / 1e9:.1f} GB in use"
-    return f"{used} by {', '.join(gpu.holders) or 'a process that cannot be seen from here'}"
-
-
 def notes(job: JobSpec, launch: LaunchPlan) -> list[str]:
     """Return what the user should know of a layout on the CPUs."""
-    ranks = job.resources.nodes * job.ranks_per_node
-    threads = launch.num_threads
     if launch.device == "cuda":
         return []
     why = "as launch.device says" if job.launch.device == "cpu" else "no GPU here"
-    note = (
-        f"{why}: {ranks} {'rank' if ranks == 1 else 'ranks'} on {len(usable_cpus())} CPUs, "
-        f"{'1 thread' if threads == 1 else f'up to {threads} threads'} each, with gloo"
-    )
-    return [note]
+    ranks = number_of(job.resources.nodes * job.ranks_per_node, "rank")
+    threads = launch.num_threads
+    each = "1 thread" if threads == 1 else f"up to {threads} threads"
+    return [f"{why}: {ranks} on {len(usable_cpus())} CPUs, {each} each, with gloo"]
 
 
 def _check_memory(nodes: int, ranks_per_node: int) -> None:
@@ -175,7 +158,7 @@ def explain(job: JobSpec, launch: LaunchPlan) -> list[str]:
     """Return the ranks, and the CPUs and GPUs that each gets."""
     size = product(job.resources.nodes, job.ranks_per_node, what="rank")
     threads = launch.num_threads
-    each = f", {counted(threads, 'thread')} each (OMP_NUM_THREADS)" if threads else ""
+    each = f", {number_of(threads, 'thread')} each (OMP_NUM_THREADS)" if threads else ""
     return [
         f"ranks: {size}, on {launch.device} with {launch.backend}{each}",
         *(f"node {number}: {_share(node)}" for number, node in enumerate(launch.nodes)),
@@ -186,17 +169,14 @@ def _share(node: NodePlan) -> str:
     """Return what each of a node's ranks gets."""
     shares = [f"CPUs {_ranges(cpus)}" for cpus in node.rank_cpus or []]
     if node.gpus:
-        gpus = _shared_out(node.gpus, len(shares) or len(node.gpus))
-        pairs = zip(gpus, shares or [""] * len(gpus), strict=False)
-        shares = [" and ".join(part for part in (*own, share) if part) for own, share in pairs]
-    text = "; ".join(f"rank {place}: {share}" for place, share in enumerate(shares))
+        num_ranks = len(shares) or len(node.gpus)
+        each = max(1, len(node.gpus) // num_ranks)
+        shares = [
+            " and ".join([*node.gpus[rank * each : (rank + 1) * each], *shares[rank : rank + 1]])
+            for rank in range(num_ranks)
+        ]
+    text = "; ".join(f"rank {rank}: {share}" for rank, share in enumerate(shares))
     return f"{node.address}; {text}" if node.address else text
-
-
-def _shared_out(gpus: list[str], num_ranks: int) -> list[list[str]]:
-    """Return the GPUs of each rank."""
-    each = max(1, len(gpus) // num_ranks)
-    return [gpus[place * each : (place + 1) * each] for place in range(num_ranks)]
 
 
 def _ranges(cpus: list[int]) -> str:

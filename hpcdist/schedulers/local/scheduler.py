@@ -12,8 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -46,6 +46,7 @@ from hpcdist.schedulers.base import (
     passed,
     skipped,
 )
+from hpcdist.schedulers.jobs import is_new
 from hpcdist.schedulers.local import layout
 from hpcdist.schedulers.script import comment, render
 
@@ -76,7 +77,6 @@ class LocalScheduler(Scheduler):
         return Plan(launch=launch, notes=layout.notes(job, launch), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """Return how the ranks share this machine."""
         return layout.explain(job, plan.launch)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
@@ -119,7 +119,7 @@ class LocalScheduler(Scheduler):
                 num_tasks=job.resources.nodes,
                 log=run.submitit_folder / "controller.log",
             )
-            started.extend(_listed(identify(process.pid)))
+            started.extend(filter(None, [identify(process.pid)]))
             # A program that goes on after submitting must not keep the ended run as a zombie.
             threading.Thread(target=process.wait, daemon=True).start()
             return str(process.pid)
@@ -132,15 +132,14 @@ class LocalScheduler(Scheduler):
             take_back=lambda _: _kill_all(started),
         )
         (job_id,) = executor.submit_all(agents)
+        submission = Submission(
+            scheduler=self.name,
+            job_id=job_id,
+            submitted_s=time.time(),
+            process=started[0] if started else None,
+        )
         try:
-            run.write_submission(
-                Submission(
-                    scheduler=self.name,
-                    job_id=job_id,
-                    submitted_s=time.time(),
-                    process=started[0] if started else None,
-                )
-            )
+            run.write_submission(submission)
         except BaseException:
             _kill_all(started)
             raise
@@ -156,98 +155,81 @@ class LocalScheduler(Scheduler):
         Raises SchedulerError where a run is on another host, or cannot be killed.
         """
         for run in runs:
-            self._cancel(run)
-
-    def _cancel(self, run: Run) -> None:
-        _refuse_remote(_processes(run))
-        for agent in _living(_agents(run)):
-            send_signal(agent.pid, signal.SIGTERM)
-        _wait_until(lambda: not _living(_agents(run)), _patience_s(run))
-        _wait_until(lambda: not _kill_all(_processes(run)), _KILL_PATIENCE_S)
-        if left := _living(_processes(run)):
-            raise SchedulerError(
-                f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
-                hint="they may wait for a device or a file system; see their state with ps",
-            )
-        run.write_verdict(cancelled_verdict())
+            _cancel(run)
 
     def examine(self) -> Iterator[Finding]:
-        """Find out what there is to run on."""
         gpus = list_gpus()
         there = f"{len(gpus)} GPUs, {sum(gpu.is_idle for gpu in gpus)} idle" if gpus else "no GPU"
         free = free_bytes() / 1e9
         yield passed("machine", f"{len(usable_cpus())} CPUs, {there}, {free:.1f} GB of memory free")
 
     def try_script(self, script: str) -> Finding:  # noqa: ARG002 - as the protocol has it
-        """Skip it: there is nobody who could refuse a script."""
         return skipped("directives", "a run on this machine has none")
 
 
 scheduler = LocalScheduler()
 
 
+def _cancel(run: Run) -> None:
+    for process in _processes(run):
+        if is_alive(process) is None:
+            raise SchedulerError(
+                f"the run is on host {process.host}, and cannot be seen from here",
+                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
+            )
+    for agent in _living(_agents(run)):
+        send_signal(agent.pid, signal.SIGTERM)
+    patience_s = run.read_outline().launch.grace_s + _PATIENCE_S
+    poll(lambda: not _living(_agents(run)) or None, interval_s=_POLL_S, limit_s=patience_s)
+    poll(
+        lambda: not _kill_all(_processes(run)) or None,
+        interval_s=_POLL_S,
+        limit_s=_KILL_PATIENCE_S,
+    )
+    if left := _living(_processes(run)):
+        raise SchedulerError(
+            f"processes of the run cannot be killed: {', '.join(str(p.pid) for p in left)}",
+            hint="they may wait for a device or a file system; see their state with ps",
+        )
+    run.write_verdict(cancelled_verdict())
+
+
 def _state(run: Run) -> State:
-    submission = run.read_submission()
-    agents = _agents(run)
+    submission, agents = run.read_submission(), _agents(run)
     if any(is_alive(agent) is not False for agent in agents):
         return "running"  # on another host as far as can be known: its end is a verdict
     if submission is None and not agents:
-        return "pending" if _is_new(run) else "lost"
+        # It is being submitted now, or was left behind by a submission that was killed: submitit is
+        # started moments after the last file that is written into the run directory itself.
+        return "pending" if is_new(run, _STARTING_S) else "lost"
     controller = None if submission is None else submission.process
     if not agents and controller is not None and is_alive(controller) is not False:
         return "pending"
     return "lost"
 
 
-def _is_new(run: Run) -> bool:
-    """Return whether the run is being submitted now, and not left behind by a submission that was
-    killed.
-
-    submitit is started moments after the last file that is written into the run directory itself.
-    """
-    try:
-        return time.time() - run.path.stat().st_mtime < _STARTING_S
-    except OSError:  # deleted a moment ago
-        return False
-
-
 def _processes(run: Run) -> list[ProcessId]:
     """Return the agents and submitit's controller."""
     submission = run.read_submission() or Submission()
-    return [*_agents(run), *_listed(submission.process)]
+    return [*_agents(run), *filter(None, [submission.process])]
 
 
 def _agents(run: Run) -> list[ProcessId]:
-    try:
-        values = [files.read_json(path) for path in run.launch_folder.glob("agent-*.json")]
-    except OSError:
-        return []
-    found = [value.get("process") for value in values if isinstance(value, dict)]
-    return [process for value in found for process in _listed(_process(value))]
+    found: list[ProcessId] = []
+    with suppress(OSError):
+        for path in run.launch_folder.glob("agent-*.json"):
+            value = files.read_json(path)
+            with suppress(msgspec.ValidationError):
+                found.append(msgspec.convert(value, _AgentFile).process)
+    return found
 
 
-def _process(value: Any) -> ProcessId | None:
-    try:
-        return msgspec.convert(value, ProcessId)
-    except msgspec.ValidationError:
-        return None
-
-
-def _listed(process: ProcessId | None) -> list[ProcessId]:
-    return [] if process is None else [process]
+class _AgentFile(msgspec.Struct):
+    process: ProcessId
 
 
 def _living(processes: Iterable[ProcessId]) -> list[ProcessId]:
     return [process for process in processes if is_alive(process)]
-
-
-def _refuse_remote(processes: Iterable[ProcessId]) -> None:
-    for process in processes:
-        if is_alive(process) is None:
-            raise SchedulerError(
-                f"the run is on host {process.host}, and cannot be seen from here",
-                hint=f"cancel it there: ssh {process.host} hpcdist cancel ...",
-            )
 
 
 def _kill_all(processes: Iterable[ProcessId]) -> bool:
@@ -262,11 +244,3 @@ def _kill_all(processes: Iterable[ProcessId]) -> bool:
         if not is_cleaner(pid):
             send_signal(pid, signal.SIGKILL)
     return bool(living)
-
-
-def _patience_s(run: Run) -> float:
-    return run.read_outline().launch.grace_s + _PATIENCE_S
-
-
-def _wait_until(condition: Callable[[], bool], limit_s: float) -> None:
-    poll(lambda: condition() or None, interval_s=_POLL_S, limit_s=limit_s)

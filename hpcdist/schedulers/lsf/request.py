@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import msgspec
 
 from hpcdist.base.errors import ProfileError, RunDirectoryError
+from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.cluster.requirement import (
     fill,
@@ -32,7 +33,6 @@ from hpcdist.job.spec import JobSpec
 from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.resources import (
     asks_for_gpus,
-    counted,
     cpus_per_node,
     limit_line,
     mem_gb_per_node,
@@ -316,9 +316,9 @@ def _memory(job: JobSpec, cluster: ClusterProfile, request: Request) -> str:
             f"{asked}; {total or f'{number} x {request.mem}'} in all"
         )
     shared = {
-        "slot": f" / {counted(request.slots_per_node, 'slot')}",
+        "slot": f" / {number_of(request.slots_per_node, 'slot')}",
         "host": "",
-        "job": f" x {counted(request.nodes, 'node')}",
+        "job": f" x {number_of(request.nodes, 'node')}",
     }
     amount_text = f"{request.mem.removesuffix('MB')} {'MB' if unit == 'suffix' else unit}"
     origin = f"lsf.mem_per: {per}" + ("" if unit == "suffix" else f", lsf.mem_unit: {unit}")

@@ -24,12 +24,7 @@ from hpcdist.schedulers.base import (
     Target,
     Task,
 )
-from hpcdist.schedulers.jobs import (
-    JobIndex,
-    end_jobs,
-    note_jobs,
-    unsubmitted,
-)
+from hpcdist.schedulers.jobs import JobIndex, end_jobs, note_jobs, unsubmitted
 from hpcdist.schedulers.lsf import doctor
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
 from hpcdist.schedulers.lsf.commands import array_id, bkill, lsf_id, submission_environment
@@ -46,7 +41,6 @@ from hpcdist.schedulers.lsf.site import (
 from hpcdist.schedulers.resources import lay_out, time_limit_min
 
 _WARNINGS = ("SIGUSR2", "SIGINT", "SIGTERM")
-_ACTIVE = ("pending", "running")
 _KILLED = Condition(state="cancelled", reason="LSF killed its job, and does not start it again")
 
 
@@ -66,11 +60,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         *,
         busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
     ) -> Plan:
-        """Lay the ranks out over hosts that are not known yet.
-
-        Raises JobError where bqueues or bhosts tell that the queue can never run the job, and
-        ProfileError for what LSF cannot be asked.
-        """
         request_of(job, cluster)
         check_queue(job, cluster, ask_queue(cluster.partition), ask_hosts())
         limit_min = time_limit_min(job, cluster)
@@ -78,11 +67,9 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         return Plan(launch=launch, cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """Return slots, memory, GPUs and the run limit, as bsub is asked for them."""
         return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        """Return the batch script; it is the same on a machine without LSF."""
         return job_script(job, plan.cluster, target, environment=plan.launch.environment)
 
     def submit(
@@ -94,7 +81,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         *,
         agents: Sequence[Task],
     ) -> list[str]:
-        """Give the script to bsub, once."""
         job_ids, said = _send(job, target, agents, script)
         note_jobs(
             runs,
@@ -108,52 +94,36 @@ class LsfScheduler(LsfRequeuer, Scheduler):
     def submit_task(
         self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
-        """Give the script of a job that is not a run to bsub."""
         (job_id,), said = _send(job, target, [task], script)
         return job_id, said
 
     def max_array_size(self) -> int:
-        """Return MAX_JOB_ARRAY_SIZE; LSF's default where nobody tells."""
         return max_array_size()
 
     def dependency_id(self, job_id: str) -> str:
-        """Return 123 for 123[4]."""
         return array_id(job_id)
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        """Ask bjobs once; raises SchedulerError where it does not answer."""
-        submissions = {run.id: run.read_submission() for run in runs}
-        known = JobIndex(ask_jobs(_asked(submissions.values())))
-        return {run.id: _condition(run, submissions[run.id], known) for run in runs}
+        return {run.id: _condition(run, sent, job) for run, sent, job in _find_jobs(runs)}
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Ask bjobs once; return nothing where LSF is not here.
 
         Raises SchedulerError where it does not answer.
         """
-        submissions = {run.id: found for run in runs if (found := run.read_submission())}
-        if not submissions or shutil.which("bjobs") is None:
+        submitted = [run for run in runs if run.read_submission()]
+        if not submitted or shutil.which("bjobs") is None:
             return {}
-        jobs = JobIndex(ask_jobs([str(one.job_id) for one in submissions.values()]))
-        listed = {
-            run.id: jobs.find(run, submissions[run.id]) for run in runs if run.id in submissions
-        }
-        return {name: job.accounting() for name, job in listed.items() if job is not None}
+        return {run.id: job.accounting() for run, _, job in _find_jobs(submitted) if job}
 
     def cancel(self, runs: Sequence[Run]) -> None:
-        """Have LSF end the jobs, and wait until they have ended.
-
-        Raises SchedulerError where LSF does not answer, or the jobs do not end.
-        """
-        submissions = {run.id: run.read_submission() for run in runs}
-        known = JobIndex(ask_jobs(_asked(submissions.values())))  # nothing may be half done
-        jobs = [job for run in runs if (job := known.find(run, submissions[run.id])) is not None]
-        job_ids = sorted({job.job_id for job in jobs if job.condition().state in _ACTIVE})
+        found = _find_jobs(runs)  # nothing may be half done where LSF does not answer
+        job_ids = sorted({job.job_id for _, _, job in found if job and _is_active(job)})
         end_jobs(
             runs,
             job_ids,
             kill=bkill,
-            list_living=lambda: _living(job_ids),
+            list_living=lambda: {job.job_id for job in ask_jobs(job_ids) if _is_active(job)},
             hint="their hosts may be down; bkill -r JOBID takes them from LSF's list",
         )
 
@@ -172,19 +142,15 @@ class LsfScheduler(LsfRequeuer, Scheduler):
         return int(os.environ.get(LIFE_VARIABLE) or 0)
 
     def detect_site(self) -> Site:
-        """Ask bqueues, bparams and bhosts."""
         return detect_lsf()
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the commands, their version and the daemons."""
         return doctor.examine()
 
     def try_script(self, script: str) -> Finding:
-        """Look at the script's queue, and what that allows: LSF has no dry run."""
         return doctor.try_script(script)
 
     def explain_end(self, run: Run) -> str:
-        """Ask bjobs -l."""
         return doctor.explain_end(run)
 
 
@@ -217,14 +183,20 @@ def _send(
     return [lsf_id(one) for one in executor.submit_all(tasks)], said
 
 
-def _asked(submissions: Collection[Submission | None]) -> list[str]:
-    """Return the jobs to ask for; none, which is all, where one is known by its name only."""
-    ids = {None if submission is None else str(submission.job_id) for submission in submissions}
-    return [] if None in ids else sorted(str(one) for one in ids)
+def _find_jobs(runs: Sequence[Run]) -> list[tuple[Run, Submission | None, ListedJob | None]]:
+    """Return each run with its submission and its job, by one question.
+
+    Raises SchedulerError where LSF does not answer.
+    """
+    submissions = [run.read_submission() for run in runs]
+    ids = {str(one.job_id) for one in submissions if one}
+    # Where one is known by its name only, all jobs of the user are asked for.
+    known = JobIndex(ask_jobs(() if None in submissions else sorted(ids)))
+    pairs = zip(runs, submissions, strict=True)
+    return [(run, submission, known.find(run, submission)) for run, submission in pairs]
 
 
-def _condition(run: Run, submission: Submission | None, known: JobIndex[ListedJob]) -> Condition:
-    job = known.find(run, submission)
+def _condition(run: Run, submission: Submission | None, job: ListedJob | None) -> Condition:
     if job is not None:
         condition = job.condition()
         was_killed = condition.state == "failed" and _was_killed(run, job.exit_code)
@@ -247,5 +219,5 @@ def _was_killed(run: Run, exit_code: int | None) -> bool:
     )
 
 
-def _living(job_ids: Sequence[str]) -> set[str]:
-    return {job.job_id for job in ask_jobs(job_ids) if job.condition().state in _ACTIVE}
+def _is_active(job: ListedJob) -> bool:
+    return job.condition().state in ("pending", "running")
