@@ -22,7 +22,7 @@ Requirement = Mapping[str, str]
 
 
 def requirement_of(directive: str) -> str | None:
-    """The value of a directive that is -R; None for another option.
+    """Return the value of a directive that is -R; None for another option.
 
     Raises ValueError where it is -R and more, or less.
     """
@@ -35,7 +35,10 @@ def requirement_of(directive: str) -> str | None:
 
 
 def parse_requirement(text: str) -> dict[str, str]:
-    """A string as its sections; ValueError for what hpcdist cannot put together with its own."""
+    """Return a string as its sections.
+
+    Raises ValueError for what hpcdist cannot put together with its own.
+    """
     found: dict[str, str] = {}
     for name, content in _SECTION.findall(text):
         if name not in SECTIONS:
@@ -54,67 +57,56 @@ def parse_requirement(text: str) -> dict[str, str]:
 
 
 def merge_requirements(requirements: Iterable[Requirement]) -> dict[str, str]:
-    """One requirement that asks for all; of a resource in rusage, the last has the word."""
+    """Return one requirement that asks for all; of a resource in rusage, the last has the word."""
     merged: dict[str, str] = {}
     for requirement in requirements:
         for name, content in requirement.items():
-            merged[name] = (
-                _JOINED.get(name, _by_colon)(merged[name], content) if (name in merged) else content
-            )
+            earlier = merged.get(name)
+            if earlier is None:
+                merged[name] = content
+            elif name == "select":
+                merged[name] = f"({earlier}) && ({content})"
+            elif name == "rusage":
+                merged[name] = _merge_rusage(earlier, content)
+            else:
+                merged[name] = f"{earlier}:{content}"
     return merged
 
 
 def write_requirement(requirement: Requirement) -> str:
-    """The requirement as bsub reads it."""
+    """Return the requirement as bsub reads it."""
     return " ".join(f"{name}[{requirement[name]}]" for name in SECTIONS if name in requirement)
 
 
 def rusage_value(rusage: str, resource: str) -> str | None:
     """Return the amount of a resource that is asked for, as it is written."""
-    for usage in _usages(rusage):
-        for term in usage:
-            name, _, value = term.partition("=")
-            if name == resource:
-                return value
-    return None
+    terms = [term.partition("=") for usage in _usages(rusage) for term in usage]
+    return next((value for name, _, value in terms if name == resource), None)
 
 
-def _both(one: str, other: str) -> str:
-    return f"({one}) && ({other})"
-
-
-def _by_colon(one: str, other: str) -> str:
-    return f"{one}:{other}"
-
-
-def _rusage(earlier: str, later: str) -> str:
-    """Resources side by side; with a colon where possible, for old engines know no comma."""
+def _merge_rusage(earlier: str, later: str) -> str:
+    """Ask for resources side by side; with a colon where possible: old engines know no comma."""
     named = {term.partition("=")[0] for usage in _usages(later) for term in usage}
-    kept = [_without(usage, named.difference(_ABOUT_TIME)) for usage in _usages(earlier)]
-    usages = [usage for usage in (*kept, *_usages(later)) if usage]
+    usages: list[list[str]] = []
+    for usage in _usages(earlier):
+        left = [term for term in usage if term.partition("=")[0] not in named - {*_ABOUT_TIME}]
+        if not all(term.startswith(_ABOUT_TIME) for term in left):
+            usages.append(left)
+    usages += filter(None, _usages(later))
     timed = any(term.startswith(_ABOUT_TIME) for usage in usages for term in usage)
     return (", " if timed else ":").join(":".join(usage) for usage in usages)
 
 
 def _usages(rusage: str) -> list[list[str]]:
-    """`mem=20:duration=1h, license=1` as lists of terms: a duration is about its own list."""
+    """Split `mem=20:duration=1h, license=1` into lists of terms; a duration is about its list."""
     return [[term.strip() for term in usage.split(":")] for usage in rusage.split(",")]
-
-
-def _without(usage: list[str], names: set[str]) -> list[str]:
-    left = [term for term in usage if term.partition("=")[0] not in names]
-    return [] if all(term.startswith(_ABOUT_TIME) for term in left) else left
-
-
-_JOINED = {"select": _both, "rusage": _rusage}
-"""Section -> function that joins two of it; others are lists with colons."""
 
 
 _PLACE = re.compile(r"\{([^{}]*)\}")
 
 
 def placeholders(text: str) -> list[str]:
-    """The names in braces."""
+    """Return the names in braces."""
     return _PLACE.findall(text)
 
 
@@ -124,5 +116,5 @@ def has_stray_brace(text: str) -> bool:
 
 
 def fill(text: str, **values: str | int) -> str:
-    """The text with the values in their places; a name without a value is a KeyError."""
+    """Return the text with the values in their places; a name without a value is a KeyError."""
     return _PLACE.sub(lambda place: str(values[place[1]]), text)

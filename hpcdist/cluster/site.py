@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from hpcdist.base.errors import SchedulerError
+from hpcdist.base.text import number_of
 from hpcdist.cluster.profile import LsfOptions
 from hpcdist.machine.command import run_command
 
@@ -79,78 +80,72 @@ _FURTHER = """    # What every job runs first, before Python starts:
 
 
 def first_file(site: Site, *, name: str | None = None) -> str:
-    """The text of the file: a profile for every partition with GPUs, and for the default one.
+    """Return the text of the file: a profile for every partition with GPUs, and the default one.
 
     `name` is what the default profile is called, in place of its partition's name.
 
     Raises SchedulerError where the site has no partition that is up.
     """
     default, *others = _worth_a_profile(site)
-    names = {partition.name: partition.name for partition in (default, *others)}
-    names[default.name] = name or default.name
-    head = _HEAD.format(scheduler=site.scheduler, default=_text(names[default.name]))
+    title = _text(name or default.name)
     profiles = [
-        "\n".join(_profile(site, partition, names[partition.name], is_first=partition is default))
-        for partition in (default, *others)
+        _profile(site, default, title, is_first=True),
+        *(_profile(site, partition, _text(partition.name)) for partition in others),
     ]
-    return head + "\n\n".join(profiles) + "\n"
+    head = _HEAD.format(scheduler=site.scheduler, default=title)
+    return head + "\n\n".join("\n".join(lines) for lines in profiles) + "\n"
 
 
 def _worth_a_profile(site: Site) -> list[Partition]:
-    """The one to be the default first: with GPUs, the site's own default, not for trials, large."""
+    """Return those with GPUs and the site's default, the one to be the file's default first."""
     if not site.partitions:
         raise SchedulerError(
             f"{site.scheduler} tells of no partition that is up",
             hint="ask the site which partition to use, and write hpcdist.yaml by hand",
         )
-    ranked = sorted(site.partitions, key=_order)
+    ranked = sorted(
+        site.partitions,
+        key=lambda one: (
+            one.gpus == 0,
+            not one.is_default,
+            _FOR_TRIALS.search(one.name) is not None,
+            -one.gpus * one.num_nodes,
+        ),
+    )
     worth = [partition for partition in ranked if partition.gpus or partition.is_default]
     return (worth or ranked)[:1] if site.partitions_share_nodes else worth or ranked[:1]
 
 
-def _order(partition: Partition) -> tuple[bool, bool, bool, int]:
-    return (
-        partition.gpus == 0,
-        not partition.is_default,
-        _FOR_TRIALS.search(partition.name) is not None,
-        -partition.gpus * partition.num_nodes,
-    )
-
-
-def _profile(site: Site, partition: Partition, name: str, *, is_first: bool) -> Iterator[str]:
-    yield f"  {_text(name)}:  # {_description(partition)}"
+def _profile(
+    site: Site, partition: Partition, title: str, *, is_first: bool = False
+) -> Iterator[str]:
+    yield f"  {title}:  # {_description(partition)}"
     yield f"    scheduler: {site.scheduler}"
     yield f"    partition: {_text(partition.name)}"
-    if is_first and site.partitions_share_nodes:
-        queues = [other.name for other in site.partitions if other is not partition]
-        if queues:
-            yield f"    # other queues: {', '.join(queues)}"
-    yield from _account(site.accounts)
+    queues = [other.name for other in site.partitions if other is not partition]
+    if is_first and site.partitions_share_nodes and queues:
+        yield f"    # other queues: {', '.join(queues)}"
+    if site.accounts:
+        account = f"account: {_text(site.accounts[0])}"
+        is_only = len(site.accounts) == 1
+        yield (
+            f"    {account}" if is_only else f"    # {account}  # yours: {', '.join(site.accounts)}"
+        )
     yield from _gpus(site, partition)
     if partition.time_limit_min is not None:
         yield (
             f"    time_limit_min: {partition.time_limit_min:g}  # the most that is allowed; "
             f"shorter jobs often start earlier"
         )
-    yield from _lsf(site.lsf)
-    if is_first:
-        yield _FURTHER
-
-
-def _lsf(options: LsfOptions) -> Iterator[str]:
-    """The keys that differ from what holds without them."""
-    values, usual = msgspec.to_builtins(options), msgspec.to_builtins(LsfOptions())
-    other = {key: value for key, value in values.items() if value != usual[key]}
+    usual = msgspec.to_builtins(LsfOptions())
+    other = {
+        key: value for key, value in msgspec.to_builtins(site.lsf).items() if value != usual[key]
+    }
     if other:
         yield "    lsf:  # as LSF tells; see the site's documentation"
         yield from (f"      {key}: {json.dumps(value)}" for key, value in other.items())
-
-
-def _account(accounts: Sequence[str]) -> Iterator[str]:
-    if len(accounts) == 1:
-        yield f"    account: {_text(accounts[0])}"
-    elif accounts:
-        yield f"    # account: {_text(accounts[0])}  # yours: {', '.join(accounts)}"
+    if is_first:
+        yield _FURTHER
 
 
 def _gpus(site: Site, partition: Partition) -> Iterator[str]:
@@ -168,22 +163,17 @@ def _gpus(site: Site, partition: Partition) -> Iterator[str]:
 
 
 def _description(partition: Partition) -> str:
-    """In words; what differs between nodes is the least of it."""
-    parts = [_count(partition.cpus, "CPU")] if partition.cpus else []
+    """Return it in words; what differs between nodes is the least of it."""
+    parts = [number_of(partition.cpus, "CPU")] if partition.cpus else []
     parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
-    parts += [_count(partition.gpus, "GPU")] if partition.gpus else []
+    parts += [number_of(partition.gpus, "GPU")] if partition.gpus else []
+    nodes = number_of(partition.num_nodes, "node")
     default = "; the site's default" if partition.is_default else ""
-    return (
-        f"{_count(partition.num_nodes, 'node')} with {', '.join(parts) or 'nothing known'}{default}"
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{nodes} with {', '.join(parts) or 'nothing known'}{default}"
 
 
 def _text(value: str) -> str:
-    """A text as YAML: in quotes where it would be read as something else."""
+    """Return a text as YAML: in quotes where it would be read as something else."""
     if _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT:
         return value
     return json.dumps(value)
