@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    warm_up()
+    warm_up(options.pairs)
     for ranks, (cpus, at_most) in product(options.ranks, _AT_MOST.items()):
         measured = {"ranks": ranks, "iterations": options.iterations}
         compare(

@@ -44,8 +44,6 @@ def main() -> None:
             ["render", "ddp", "--scheduler", "local"],
         ):
             command = [HPCDIST, *arguments]
-            for warm_up in (command, nothing):
-                time_command(warm_up, folder)
             compare(
                 f"hpcdist {' '.join(arguments)}",
                 [_MEASURE],
@@ -54,6 +52,7 @@ def main() -> None:
                     "python -c pass": partial(time_command, nothing, folder),
                 },
                 pairs=options.pairs,
+                warms_up=True,
             )
 
 

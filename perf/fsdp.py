@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    warm_up(["hpcdist"])
+    warm_up(options.pairs, ["hpcdist"])
     sides = {
         strategy: partial(train, strategy, options.ranks, options.width, options.steps)
         for strategy in ("fsdp", "ddp")

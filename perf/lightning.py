@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    warm_up()
+    warm_up(options.pairs)
     for ranks in options.ranks:
         training = {"ranks": ranks, "epochs": options.epochs, "threads": 1}
         lightning = partial(by_hpcdist, **training, job="lightning")

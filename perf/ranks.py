@@ -96,9 +96,10 @@ def launched(side: str, layout: Layout) -> Iterator[Ranks]:
             yield Ranks(layout=layout, commands=running, folder=folder)
 
 
-def warm_up(sides: Iterable[str] = tuple(LAUNCHERS)) -> None:
-    """Start one rank on each side: files come into memory, modules are compiled."""
-    for side in sides:
+def warm_up(pairs: int, sides: Iterable[str] = tuple(LAUNCHERS)) -> None:
+    """Start one rank on each side, so that files come into memory and modules are compiled; not for
+    a trial, which has a single pair."""
+    for side in sides if pairs > 1 else ():
         with launched(side, Layout(nodes=1, ranks_per_node=1)) as ranks:
             ranks.reports()
             ranks.release()

@@ -27,7 +27,7 @@ from hpcdist.runs.run import Run
 _STEP_TIMES_S = (0.001, 0.003, 0.03, 0.3)
 _SECONDS = 60.0  # of the recorder's clock: so many windows are in each figure
 _READINGS_PER_STEP = 6
-_REPEATS = 3
+_MOST_REPEATS = 3
 
 _SETTINGS = (
     "train.num_threads=1",
@@ -60,14 +60,14 @@ def time_calls(step_time_s: float, *, enabled: bool) -> float:
     return time_s / num_steps
 
 
-def print_calls() -> None:
+def print_calls(repeats: int) -> None:
     """The recorder's calls alone, for several step times."""
     print(
         "\nthe recorder's calls alone, per step (least of several; windows and their file included)"
     )
     for step_time_s in _STEP_TIMES_S:
         on_s, off_s = (
-            min(time_calls(step_time_s, enabled=enabled) for _ in range(_REPEATS))
+            min(time_calls(step_time_s, enabled=enabled) for _ in range(repeats))
             for enabled in (True, False)
         )
         share = on_s / step_time_s
@@ -136,13 +136,12 @@ def compare_trainings(epochs: int, pairs: int) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     sides = {"on": partial(train_here, epochs, enabled=True)}
     sides["off"] = partial(train_here, epochs, enabled=False)
-    for warm_up in sides.values():
-        warm_up()
     compare(
         f"ddp, 1 rank with 1 thread, {epochs} epochs, recording on and off",
         [Measure(name="step time", unit="µs", at_most=1.01)],
         sides,
         pairs=pairs,
+        warms_up=True,
     )
     dist.destroy_process_group()
 
@@ -152,7 +151,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    print_calls()
+    print_calls(min(_MOST_REPEATS, options.pairs))
     compare_trainings(options.epochs, options.pairs)
 
 

@@ -31,7 +31,7 @@ def measure(side: str, layout: Layout) -> Figures:
 def main() -> None:
     options = option_parser(__doc__, pairs=3).parse_args()
     print_machine()
-    warm_up()
+    warm_up(options.pairs)
     layout = Layout(nodes=1, ranks_per_node=8, max_restarts=1)
     compare(
         "1 node x 8 ranks, rank 3 killed",

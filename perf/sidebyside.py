@@ -57,13 +57,16 @@ def compare(
     sides: Mapping[str, Callable[[], Figures]],
     *,
     pairs: int,
+    warms_up: bool = False,
 ) -> None:
     """Run two sides in turns and print a row per measure; the first side is divided by the second.
 
-    Differences have a sign.
-
-    A warm-up, where one is needed, is the caller's.
+    Differences have a sign. With `warms_up` each side runs once before, unless a single pair says
+    that this is a trial.
     """
+    if warms_up and pairs > 1:
+        for run in sides.values():
+            run()
     found: dict[str, list[Figures]] = {side: [] for side in sides}
     for _ in range(pairs):
         for side, run in sides.items():

@@ -108,13 +108,12 @@ def main() -> None:
     print_machine()
     layout = Layout(nodes=options.nodes, ranks_per_node=options.ranks)
     with booted() as site:
-        for side in _COMMANDS:  # files come into memory, modules are compiled
-            measure(site, side, layout)
         compare(
             f"first all-reduce on Slurm, {layout.nodes} nodes x {layout.ranks_per_node} ranks",
             _MEASURES,
             {side: partial(measure, site, side, layout) for side in _COMMANDS},
             pairs=options.pairs,
+            warms_up=True,  # files come into memory, modules are compiled
         )
 
 

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8, help="in all; default: %(default)s")
     options = parser.parse_args()
     print_machine()
-    warm_up()
+    warm_up(options.pairs)
     for full, at_most in _LAYOUTS:
         layout = Layout(nodes=full.nodes, ranks_per_node=options.ranks // full.nodes)
         compare(

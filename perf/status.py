@@ -41,13 +41,12 @@ def measure(site: Site, verb: str, *, pairs: int) -> None:
     recorded.run(*command)
     asked = [call.argv for call in calls()]
     sides = {"hpcdist": [command], "Slurm's own": asked}
-    for warm_up in sides.values():
-        time_commands(site, warm_up)
     compare(
         f"hpcdist {verb}",
         [_OVER_SLURM],
         {side: partial(time_commands, site, commands) for side, commands in sides.items()},
         pairs=pairs,
+        warms_up=True,
     )
     counts = Counter(argv[0] for argv in asked)
     shown = ", ".join(f"{name} {number}" for name, number in counts.items())

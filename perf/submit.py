@@ -59,8 +59,6 @@ def compare_submissions(
     site: Site, found: Mapping[str, tuple[Measure, tuple[str, ...]]], *, pairs: int
 ) -> None:
     for name, (measure, command) in found.items():
-        for warm_up in (_HPCDIST, command):
-            submit(site, measure.name, warm_up)
         compare(
             f"hpcdist submit script.py, and {name}",
             [measure],
@@ -69,6 +67,7 @@ def compare_submissions(
                 name: partial(submit, site, measure.name, command),
             },
             pairs=pairs,
+            warms_up=True,
         )
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--lean", action="store_true", help="also beside the lean script")
     options = parser.parse_args()
     print_machine()
-    warm_up()
+    warm_up(options.pairs)
     for ranks in options.ranks:
         for threads, lean in product(
             options.threads or sorted({share_of_threads(ranks), 1}, reverse=True),

@@ -36,7 +36,7 @@ def run_benchmark(name, *arguments):
         ),
         pytest.param(
             "fsdp",
-            ["--ranks", "2", "--width", "256", "--steps", "4"],
+            ["--ranks", "2", "--width", "64", "--steps", "3"],
             "model states, fullest rank",
             id="fsdp",
         ),

@@ -114,10 +114,10 @@ def check_dataload(job: DataloadJob) -> None:
         )
     for data in {data.root: data for data in combinations.values()}.values():
         check_data(data)
-    for transform in several(job.data, "transform"):
-        check_transform(transform)
     for data in combinations.values():
         check_device_transform(data)
+    for transform in several(job.data, "transform"):
+        check_transform(transform)
 
 
 def combine_job(job: DataloadJob) -> dict[Setting, Data]:

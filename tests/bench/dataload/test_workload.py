@@ -1,6 +1,7 @@
 """The data-loading benchmark: real ranks that load, and what is refused beforehand."""
 
 import io
+import itertools
 import os
 import re
 import signal
@@ -82,20 +83,31 @@ def test_every_way_of_loading_is_timed_in_two_turns_and_summed_up(submit_job, pi
     assert "loading by workers, mean ± sd" in file.getvalue()
 
 
-def test_images_changed_by_the_cpus_and_in_whole_batches_are_compared(submit_job, pictures):
+def test_kept_pictures_are_not_read_and_images_are_changed_by_the_cpus_or_in_whole_batches(
+    submit_job, pictures
+):
     launched = submit_pictures(
         submit_job,
         pictures,
-        *("data.workers=1", "data.transform=heavy", "data.device_transform=[false,true]"),
-        "data.repeats=1",
+        *("data.workers=1", "data.transform=heavy", "data.repeats=1"),
+        *("data.device_transform=[false,true]", "data.cache=[false,true]"),
+        gpus=2,
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     cells = events_of(launched, "loading")
-    assert [cell["setting"]["device_transform"] for cell in cells] == [False, True]
-    assert all(cell["parts_s"]["transform"] > 0 for cell in cells)
+    ways = [(cell["setting"]["device_transform"], cell["setting"]["cache"]) for cell in cells]
+    assert ways == [(False, False), (False, True), (True, False), (True, True)]
+    for cell in cells:
+        spared = {"read", "decode"} if cell["setting"]["cache"] else set()
+        assert (
+            set(cell["parts_s"]) == {"transform", "collate", "hand_over", "read", "decode"} - spared
+        )
+        assert cell["parts_s"]["transform"] > 0
 
 
-def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
+def test_all_ranks_load_at_once_and_nodes_are_told_apart_with_more_workers_than_cpus(
+    submit_job, pictures
+):
     launched = submit_pictures(
         submit_job, pictures, "data.workers=1", "data.repeats=1", nodes=2, gpus=2
     )
@@ -104,49 +116,26 @@ def test_all_ranks_load_at_once_and_nodes_are_told_apart(submit_job, pictures):
     assert [(cell["node"], cell["ranks"]) for cell in cells] == [(0, 2), (1, 2)]
     for cell in cells:
         assert cell["images_per_s"] == pytest.approx(2 * 4 / cell["mean_time_s"])
+    notes = [event["message"] for event in events_of(launched, "note")]
+    has_too_few = min(cell["cpus"] for cell in cells) < 2
+    assert ("data.workers: 1 per rank are more than" in notes[0]) == has_too_few
 
 
-def test_kept_pictures_are_neither_read_nor_decoded(submit_job, pictures):
-    launched = submit_pictures(
-        submit_job, pictures, "data.workers=1", "data.repeats=1", "data.cache=[false,true]", gpus=2
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    read, kept = events_of(launched, "loading")
-    assert (read["setting"]["cache"], kept["setting"]["cache"]) == (False, True)
-    assert set(read["parts_s"]) == {"read", "decode", "transform", "collate", "hand_over"}
-    assert set(kept["parts_s"]) == {"transform", "collate", "hand_over"}
-
-
-def test_workers_are_started_in_other_ways_and_anew_for_each_pass(submit_job, pictures):
+def test_workers_are_started_in_another_way_and_anew_for_each_pass(submit_job, pictures):
     launched = submit_pictures(
         submit_job,
         pictures,
         "data.workers=1",
         "data.repeats=1",
-        "data.multiprocessing_context=[forkserver,spawn]",
+        "data.multiprocessing_context=spawn",
         "data.persistent_workers=false",
         "data.batches_to_check=1",
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    cells = events_of(launched, "loading")
-    methods = [cell["setting"]["multiprocessing_context"] for cell in cells]
-    assert methods == ["forkserver", "spawn"]
-    for cell in cells:
-        assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
-        assert cell["worker_bytes"] > 10_000_000
-
-
-def test_more_workers_than_cpus_are_measured_with_a_warning(submit_job, pictures):
-    launched = submit_pictures(
-        submit_job, pictures, "data.workers=1", "data.repeats=1", "data.batches_to_check=1", gpus=4
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     (cell,) = events_of(launched, "loading")
-    notes = [event["message"] for event in events_of(launched, "note")]
-    if cell["cpus"] < 4:
-        assert "data.workers: 1 per rank are more than" in notes[0]
-    else:
-        assert "are more than" not in notes[0]
+    assert cell["setting"]["multiprocessing_context"] == "spawn"
+    assert cell["mean_time_s"] > 0.05  # with the worker's own start in it
+    assert cell["worker_bytes"] > 10_000_000
 
 
 def test_files_that_are_no_pictures_are_named_and_left_out(submit_job, pictures):
@@ -180,39 +169,28 @@ def test_a_file_that_is_refused_is_told_in_words_with_what_to_do(submit_job, pic
     assert "Traceback" in verdict.traceback
 
 
-def test_a_data_set_in_memory_and_a_model_whose_step_is_timed(submit_job):
+def test_a_data_set_in_memory_with_and_without_workers_and_a_model_whose_step_is_timed(submit_job):
     launched = submit_job(
         "dataload",
         "data.name=digits",
-        "data.transform=none",
-        "data.workers=0",
-        "data.batch_size=[8,16]",
-        "data.repeats=2",
-        "data.batches_to_check=300",
+        "data.transform=[none,light]",
+        "data.workers=[0,1]",
+        "data.batch_size=[8,64]",
+        "data.repeats=1",
+        "data.batches_to_check=30",
         "model.name=mlp",
     )
     assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
     steps = events_of(launched, "model_step")
-    assert [(step["batch_size"], step["model"]) for step in steps] == [(8, "mlp"), (16, "mlp")]
+    assert [(step["batch_size"], step["model"]) for step in steps] == [(8, "mlp"), (64, "mlp")]
     assert all(step["mean_time_s"] > 0 and step["repeats"] >= 3 for step in steps)
     cells = events_of(launched, "loading")
+    keys = ("transform", "batch_size", "workers")
+    ways = {tuple(cell["setting"][key] for key in keys) for cell in cells}
+    assert ways == set(itertools.product(("none", "light"), (8, 64), (0, 1)))
     assert {cell["first_files"] for cell in cells} == {"memory"}
-    assert {cell["batches"] for cell in cells} == {300}  # of 179 or 89 that there are
+    assert {cell["batches"] for cell in cells} == {30}  # of 22 of 64 images that there are
     assert re.search(r"bottleneck|is unclear", launched.everything_said())
-
-
-def test_a_data_set_in_memory_is_transformed_with_and_without_workers(submit_job):
-    launched = submit_job(
-        "dataload",
-        "data.name=digits",
-        "data.transform=light",
-        "data.workers=[0,1]",
-        "data.repeats=1",
-        "data.batches_to_check=3",
-    )
-    assert launched.verdict(LIMIT_S).state == "done", launched.everything_said()
-    workers = [cell["setting"]["workers"] for cell in events_of(launched, "loading")]
-    assert workers == [0, 1]
 
 
 def test_a_stop_keeps_what_is_measured_and_ends_with_75(submit_job, pictures):
