@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+_UNSET = "(not set)"
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,38 +104,27 @@ class RankChecks:
     def add(self, check: RankCheck) -> str | None:
         """Take a rank's check; return what is wrong with its place, or how it contradicts
         another."""
-        wrong = self._wrong_numbers(check) or self._clash(check)
+        wrong = self._contradiction(check)
         self._by_rank.setdefault(check.rank, check)
         if check.gpu is not None:
             self._by_gpu.setdefault(check.gpu, check)
         self._first = self._first or check
         return wrong
 
-    def _wrong_numbers(self, check: RankCheck) -> str | None:
-        expected = {"RANK": check.rank, "WORLD_SIZE": self._world_size}
-        return next(
-            (
-                f"{_place(check)} sees {name}={_shown(check.environment, name)}, must be {value}"
-                for name, value in expected.items()
-                if check.environment.get(name) != str(value)
-            ),
-            None,
-        )
-
-    def _clash(self, check: RankCheck) -> str | None:
+    def _contradiction(self, check: RankCheck) -> str | None:
+        place = _place(check)
+        for name, value in {"RANK": check.rank, "WORLD_SIZE": self._world_size}.items():
+            if (seen := check.environment.get(name, _UNSET)) != str(value):
+                return f"{place} sees {name}={seen}, must be {value}"
         if (same := self._by_rank.get(check.rank)) is not None:
-            return f"{_place(same)} and {_place(check)} are the same rank"
+            return f"{_place(same)} and {place} are the same rank"
         if check.gpu is not None and (holder := self._by_gpu.get(check.gpu)) is not None:
-            return f"{_place(holder)} and {_place(check)} have the same GPU, {check.gpu}"
-        if self._first is None:
-            return None
-        theirs, mine = (_shown(one.environment, "MASTER_PORT") for one in (self._first, check))
+            return f"{_place(holder)} and {place} have the same GPU, {check.gpu}"
+        first = self._first or check
+        theirs, mine = (one.environment.get("MASTER_PORT", _UNSET) for one in (first, check))
         if mine == theirs:
             return None
-        return (
-            f"{_place(self._first)} sees MASTER_PORT={theirs}, {_place(check)} sees "
-            f"MASTER_PORT={mine}"
-        )
+        return f"{_place(first)} sees MASTER_PORT={theirs}, {place} sees MASTER_PORT={mine}"
 
 
 def _require_same(facts: Mapping[int, NodeFacts], field: str, words: str) -> None:
@@ -163,7 +153,3 @@ def _require_unique_gpus(facts: Mapping[int, NodeFacts]) -> None:
 
 def _place(check: RankCheck) -> str:
     return f"rank {check.rank} on {check.host}"
-
-
-def _shown(environment: Mapping[str, str], name: str) -> str:
-    return environment.get(name, "(not set)")

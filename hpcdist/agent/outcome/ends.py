@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -82,9 +83,13 @@ def rank_end(
         report = None  # what it raised was not what ended it
     left_early = status == 0 and not progress.finished and report is None
     end_s = report.time_s if report else time_s
-    signal_name = _signal_name(os.WTERMSIG(status)) if killed else None
-    has_crashed = killed and signal_name not in _FROM_OUTSIDE
-    last_words, crash_report = _from_log(run, order) if has_crashed else (None, None)
+    signal_name = last_words = crash_report = None
+    if killed:
+        with contextlib.suppress(ValueError):  # a real-time signal has no name
+            signal_name = signal.Signals(os.WTERMSIG(status)).name
+        signal_name = signal_name or f"signal {os.WTERMSIG(status)}"
+        if signal_name not in _FROM_OUTSIDE:
+            last_words, crash_report = _from_log(run.log_file(order.rank, order.attempt))
     message = out_of_memory or (last_words if signal_name == "SIGABRT" else None)
     end = msgspec.structs.replace(
         living_end(order, progress, time_s=end_s + clock_offset_s),
@@ -112,30 +117,23 @@ def _advice(run: Run, job: TrainingJob, order: RankOrder, end: RankEnd) -> str |
     except OSError:
         return None
     newest = {event["event"]: event for event in events}
-    holding = None
     if "memory" in newest:
         fields = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
         holding = Holding(**{field: newest["memory"][field] for field in fields})
     elif "setup" in newest:
         holding = expected_holding(job, newest["setup"]["parameters"], order.world_size)
-    if holding is None:
-        return _advice_on_model(job, order, newest.get("model"))
+    elif model := newest.get("model"):
+        return advise_on_model(
+            job,
+            num_parameters=model["parameters"],
+            world_size=order.world_size,
+            is_built=model["built"],
+        )
+    else:
+        return None
     shortage = parse_shortage(end.message or "")
     used_bytes = shortage.used_bytes if shortage else None
     return advise(job, world_size=order.world_size, holding=holding, used_bytes=used_bytes)
-
-
-def _advice_on_model(
-    job: TrainingJob, order: RankOrder, model: dict[str, Any] | None
-) -> str | None:
-    if model is None:
-        return None
-    return advise_on_model(
-        job,
-        num_parameters=model["parameters"],
-        world_size=order.world_size,
-        is_built=model["built"],
-    )
 
 
 def living_end(order: RankOrder, progress: RankProgress, *, time_s: float) -> RankEnd:
@@ -155,15 +153,24 @@ def close_event_file(
 ) -> None:
     """Add the last event for a rank that could not write it itself."""
     path = run.event_file(order.rank, order.attempt)
-    if _is_closed(path):
-        return
+    with contextlib.suppress(OSError):
+        events = read_events(path).events
+        if events and events[-1]["event"] == "end":
+            return
+    if end.signal is not None:
+        status = "killed"
+    elif end.exit_code == EXIT_STOPPED:
+        status = "stopped"
+    else:
+        status = "done" if end.exit_code == 0 and end.finished else "failed"
     writer = EventWriter(path)
-    if not _ends_with_newline(path):
-        with path.open("ab") as file:
+    with path.open("rb+") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
+        if file.read() not in {b"", b"\n"}:  # the rank was killed within a line
             file.write(b"\n")
     writer.write(
         "end",
-        status=_status(end),
+        status=status,
         exit_code=end.exit_code,
         signal=end.signal,
         exception=end.exception,
@@ -176,46 +183,41 @@ def close_event_file(
     writer.close()
 
 
-def _status(end: RankEnd) -> str:
-    if end.signal is not None:
-        return "killed"
-    if end.exit_code == EXIT_STOPPED:
-        return "stopped"
-    return "done" if end.exit_code == 0 and end.finished else "failed"
+def _from_log(path: Path) -> tuple[str | None, str | None]:
+    """Return the last lines of a killed rank's log, and what faulthandler wrote there at a
+    crash."""
+    text = "\n".join(end_of_log(path, _CRASH_LINES))
+    said, mark, trace = text.rpartition(_CRASH_MARK)
+    lines = (said if mark else text).strip().splitlines()
+    return "\n".join(lines[-_LAST_LINES:]) or None, mark + trace if mark else None
 
 
 def remove_if_empty(path: Path) -> None:
     """Remove a file that nobody wrote to."""
-    try:
+    with contextlib.suppress(OSError):
         if path.stat().st_size == 0:
             path.unlink()
-    except OSError:
-        pass
 
 
 def read_error_report(path: Path, *, ended_s: float) -> ErrorReport | None:
-    """Return what a rank, or `@record` in it, left about the exception that ended it at
-    `ended_s`."""
+    """Return what a rank, or `@record` in it, left about the exception that ended it at `ended_s`.
+
+    `@record` notes whole seconds: too coarse for an order among ranks, and the program may have
+    gone on for some time.
+    """
     value: Any = files.read_json(path)
-    try:
+    with contextlib.suppress(msgspec.ValidationError):
         return msgspec.convert(value, ErrorReport)
-    except msgspec.ValidationError:
-        pass
     try:
-        recorded = msgspec.convert(value, _RecordedError)
+        said = msgspec.convert(value, _RecordedError).message
     except msgspec.ValidationError:
         return None
-    return _recorded_report(recorded.message, ended_s)
-
-
-def _recorded_report(said: _Message | str, ended_s: float) -> ErrorReport:
-    """Return the report on a recorded error. It was raised within whole seconds of what `@record`
-    noted: too coarse for an order among ranks, and the program may have gone on for some time."""
+    name, stack = None, None
     if isinstance(said, str):
-        text = clean(said, MOST_MESSAGE_LETTERS)
-        return ErrorReport(exception=None, text=text, traceback=None, time_s=ended_s)
-    stack = said.extra_info.py_callstack
-    name, text = _exception_in(said.message, stack or "")
+        text = said
+    else:
+        stack = said.extra_info.py_callstack
+        name, text = _exception_in(said.message, stack or "")
     return ErrorReport(
         exception=name,
         text=clean(text, MOST_MESSAGE_LETTERS),
@@ -231,34 +233,3 @@ def _exception_in(message: str, stack: str) -> tuple[str | None, str]:
         return None, message
     lines = re.findall(rf"^((?:\w+\.)*{name})(?::|$)", stack, re.MULTILINE)
     return (lines[-1].removeprefix("__main__.") if lines else name), text.strip()
-
-
-def _from_log(run: Run, order: RankOrder) -> tuple[str | None, str | None]:
-    """Return the last lines of a killed rank's log, and what faulthandler wrote there at a
-    crash."""
-    text = "\n".join(end_of_log(run.log_file(order.rank, order.attempt), _CRASH_LINES))
-    start = text.rfind(_CRASH_MARK)
-    crash_report = text[start:] if start >= 0 else None
-    said = text[:start] if start >= 0 else text
-    return "\n".join(said.strip().splitlines()[-_LAST_LINES:]) or None, crash_report
-
-
-def _is_closed(path: Path) -> bool:
-    try:
-        events = read_events(path).events
-    except OSError:
-        return False
-    return bool(events) and events[-1]["event"] == "end"
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 1))
-        return file.read() in {b"", b"\n"}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -14,18 +14,19 @@ import msgspec
 
 _UNITS = {
     unit: 1024**power
-    for power, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+    for power, unit in enumerate(("bytes", "kib", "mib", "gib", "tib", "pib", "eib"))
 }
-_SIZE = rf"([\d.]+) ({'|'.join(_UNITS)})"
-_ASKED = re.compile(rf"(?:tried to allocate|unable to allocate) {_SIZE}", re.IGNORECASE)
-_TOTAL = re.compile(rf"total capacity of {_SIZE}")
-_FREE = re.compile(rf"of which {_SIZE} is free")
-_ALLOWED = re.compile(rf"(?<!\d){_SIZE} allowed")
-_USED = re.compile(rf"{_SIZE} is allocated by PyTorch")
-_RESERVED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_SIZE = rf"([\d.]+) ((?i:{'|'.join(_UNITS)}))"
+_SIZES = {
+    "asked_bytes": re.compile(rf"(?:tried|unable) to allocate {_SIZE}", re.IGNORECASE),
+    "total_bytes": re.compile(rf"total capacity of {_SIZE}"),
+    "free_bytes": re.compile(rf"of which {_SIZE} is free"),
+    "allowed_bytes": re.compile(rf"(?<!\d){_SIZE} allowed"),
+    "used_bytes": re.compile(rf"{_SIZE} is allocated by PyTorch"),
+    "reserved_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
+}
+"""Field of Shortage -> where it stands."""
 _GPU = re.compile(r"GPU (\d+) has a total capacity")
-
-
 _TELLS = re.compile(
     r"can't allocate memory|cannot allocate memory|out of memory|std::bad_alloc", re.IGNORECASE
 )
@@ -60,19 +61,15 @@ def tells_of_shortage(exception: str, message: str) -> bool:
 
 def parse_shortage(message: str) -> Shortage | None:
     """Return the figures in an exception's message; None where it holds none."""
-    asked = _bytes(_ASKED, message)
-    if asked is None:
+    found = {
+        field: int(float(match[1]) * _UNITS[match[2].lower()])
+        for field, pattern in _SIZES.items()
+        if (match := pattern.search(message))
+    }
+    if "asked_bytes" not in found:
         return None
     gpu = _GPU.search(message)
-    return Shortage(
-        asked_bytes=asked,
-        gpu=int(gpu[1]) if gpu else None,
-        total_bytes=_bytes(_TOTAL, message),
-        free_bytes=_bytes(_FREE, message),
-        allowed_bytes=_bytes(_ALLOWED, message),
-        used_bytes=_bytes(_USED, message),
-        reserved_bytes=_bytes(_RESERVED, message),
-    )
+    return Shortage(gpu=int(gpu[1]) if gpu else None, **found)
 
 
 def shortage_sentence(shortage: Shortage) -> str:
@@ -94,14 +91,6 @@ def shortage_sentence(shortage: Shortage) -> str:
             "profile, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True can avoid that)"
         )
     return ", ".join(parts)
-
-
-def _bytes(pattern: re.Pattern[str], message: str) -> int | None:
-    found = pattern.search(message)
-    if found is None:
-        return None
-    unit = next(unit for unit in _UNITS if unit.lower() == found[2].lower())
-    return int(float(found[1]) * _UNITS[unit])
 
 
 def _gb(num_bytes: int) -> str:
