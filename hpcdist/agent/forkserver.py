@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import math
 import os
 import select
 import signal
@@ -44,11 +45,13 @@ from hpcdist.machine.process import (
     send_signal,
 )
 from hpcdist.rank.board import ProgressBoard
+from hpcdist.rank.exit import WARNING_SIGNALS
 
 _STRAYS_GRACE_S = 0.3
 """Time that processes which a rank left behind have to end by themselves."""
 
 _AGENT_IS_GONE = signal.SIGUSR1
+_DECIDED_BY_AGENT = (*WARNING_SIGNALS, signal.SIGHUP, _AGENT_IS_GONE)
 _IDLE_S = 3600.0
 _BUSY_S = 0.01
 
@@ -67,7 +70,10 @@ def start_forkserver(
     code = 1
     try:
         adopt_orphans()
-        _ignore_signals()
+        # The decision is the agent's: a Ctrl-C or a scheduler's signal to all processes must not
+        # end the ranks before it does.
+        for signum in _DECIDED_BY_AGENT:
+            signal.signal(signum, signal.SIG_IGN)
         _outlive_agent_briefly(agent_pid)
         Forkserver(job, board, Channel(server_end, TO_FORKSERVER)).serve(preload)
     except ChannelClosedError:
@@ -111,14 +117,20 @@ class Forkserver:
         channel = self._channel.fileno()
         self._import(preload)
         while True:
-            waiting_for = [channel, wake_up, self._reading]
-            ready, _, _ = select.select(waiting_for, [], [], self._timeout_s())
+            timeout_s = _BUSY_S
+            if self._ending is None:
+                deadlines = [leaving.deadline_s for leaving in self._leaving.values()]
+                left_s = min(deadlines, default=math.inf) - time.monotonic()
+                timeout_s = min(_IDLE_S, max(0.0, left_s))
+            ready, _, _ = select.select([channel, wake_up, self._reading], [], [], timeout_s)
             if wake_up in ready:
                 os.read(wake_up, 4096)
             if self._reading in ready:
                 self._hear_ranks()
             self._reap()
-            self._kill_hung()
+            for pid, leaving in self._leaving.items():
+                if time.monotonic() >= leaving.deadline_s:
+                    send_signal(pid, signal.SIGKILL)
             if channel in ready:
                 for message in self._channel.receive():
                     self._obey(message)
@@ -162,12 +174,6 @@ class Forkserver:
             sentence = f"a process cannot be forked: {error.strerror}"
             self._channel.send(messages.Failed(sentence=sentence))
 
-    def _timeout_s(self) -> float:
-        if self._ending is not None:
-            return _BUSY_S
-        deadline_s = min((leaving.deadline_s for leaving in self._leaving.values()), default=None)
-        return _IDLE_S if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-
     def _hear_ranks(self) -> None:
         """Read what ranks wrote: each line in one call, shorter than what a pipe takes at once."""
         try:
@@ -182,13 +188,6 @@ class Forkserver:
                 self._leaving[message.pid] = Leaving(message.code, deadline_s)
             else:
                 self._channel.send(message)
-
-    def _kill_hung(self) -> None:
-        """End the ranks that do not come to their end."""
-        now = time.monotonic()
-        for pid, leaving in self._leaving.items():
-            if now >= leaving.deadline_s:
-                send_signal(pid, signal.SIGKILL)
 
     def _fork_rank(self, order: RankOrder) -> None:
         slot = self._board.slot(order.local_rank)
@@ -238,7 +237,11 @@ class Forkserver:
                 return
             now_s = time.time()
             self._hear_ranks()  # what this one said last
-            status, teardown = _end_of_workload(status, self._leaving.pop(pid, None))
+            leaving = self._leaving.pop(pid, None)
+            teardown = None
+            if leaving is not None and os.WIFSIGNALED(status):  # after the workload
+                teardown = signal.Signals(os.WTERMSIG(status)).name
+                status = leaving.code << 8  # in the form of waitpid
             if pid == self._store_pid:
                 self._store_pid = None
                 if self._ending is None:
@@ -310,14 +313,6 @@ def _serve_store(listener: socket.socket, address: str, parent_pid: int) -> NoRe
     os._exit(0)
 
 
-def _end_of_workload(status: int, leaving: Leaving | None) -> tuple[int, str | None]:
-    """Return the status, in the form of waitpid, with which a rank's workload ended, and the signal
-    that ended the rank after that, while it took down what the workload had left."""
-    if leaving is None or not os.WIFSIGNALED(status):
-        return status, None
-    return leaving.code << 8, signal.Signals(os.WTERMSIG(status)).name
-
-
 def _wake_on_child() -> int:
     """Return a descriptor that becomes readable when a child ends."""
     reading, writing = os.pipe()
@@ -326,13 +321,6 @@ def _wake_on_child() -> int:
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     return reading
-
-
-def _ignore_signals() -> None:
-    """Leave the decision to the agent: a Ctrl-C or a scheduler's signal to all processes must not
-    end the ranks before it does."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(signum, signal.SIG_IGN)
 
 
 def _outlive_agent_briefly(agent_pid: int) -> None:

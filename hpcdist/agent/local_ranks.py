@@ -65,7 +65,6 @@ class LocalRanks:
         self._tell = tell
         self._on_store = on_store
         self._log = log
-        self._is_own_code = isinstance(job, OwnCodeJob)
         self._board = ProgressBoard(job.ranks_per_node)
         self._watch = RankWatch(run, job, self._board)
         self._is_ready = False
@@ -96,23 +95,34 @@ class LocalRanks:
         self._watch.begin(orders)
         self._send(messages.Fork(orders=orders))
 
-    def open_store(self, bind_to: str, address: str, port_range: tuple[int, int] | None) -> None:
-        """Ask for a fresh store that is known as `address`; `on_store` is the answer.
-
-        It listens on `bind_to`, on all addresses where that is empty.
-        """
-        self._send(messages.OpenStore(bind_to=bind_to, address=address, port_range=port_range))
+    def open_store(self, wanted: messages.OpenStore) -> None:
+        """Ask for a fresh store; `on_store` is the answer."""
+        self._send(wanted)
 
     def obey(self, order: End | Dump | Pause | StopAt | Forgive) -> None:
-        """Carry out what the coordinator wants of the ranks that there are."""
+        """Carry out what the coordinator wants of the ranks that there are; after End, Gone is told
+        when nothing is left of them and of the store."""
         match order:
             case End():
-                self._end(order)
+                self._ending_attempt = order.attempt
+                self._ending_s = time.time()
+                if self._is_ready:
+                    self._send(order)
+                else:
+                    # It is still importing and would answer only when that is done; nothing depends
+                    # on it yet.
+                    self._drop_forkserver()
+                    self._tell(messages.Gone(attempt=order.attempt))
             case Dump():
                 self._send(messages.SignalRanks(signal=STACKS_SIGNAL))
                 self._dumped_at = time.monotonic() + _STACKS_WAIT_S
             case Pause():
-                self._pause()
+                self._board.pause()
+                # The user's own code may know nothing of the board: it is told as schedulers tell
+                # it.
+                if isinstance(self._job, OwnCodeJob):
+                    self._send(messages.SignalRanks(signal=signal.SIGUSR2))
+                self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
             case StopAt():
                 self._board.stop_at(order.boundary)
             case Forgive():
@@ -128,7 +138,7 @@ class LocalRanks:
         now = time.monotonic()
         if now >= self._dumped_at:
             self._dumped_at = math.inf
-            reports = self._watch.hang_reports()
+            reports = [self._watch.hang_report(*rank) for rank in self._watch.pids.items()]
             self._tell(messages.Stacks(attempt=self._attempt, reports=reports))
         if now >= self._paused_at:
             self._paused_at = math.inf
@@ -150,34 +160,12 @@ class LocalRanks:
         """Return the pids of the living ranks, by local rank; another thread may call this."""
         return dict(self._watch.pids)
 
-    def _end(self, order: messages.End) -> None:
-        """End all ranks, and the store; Gone is told when nothing is left."""
-        self._ending_attempt = order.attempt
-        self._ending_s = time.time()
-        if self._is_ready:
-            self._send(order)
-            return
-        # It is still importing and would answer only when that is done; nothing depends on it yet.
-        self._drop_forkserver()
-        self._tell(messages.Gone(attempt=order.attempt))
-
-    def _pause(self) -> None:
-        """Have the ranks wait at their next step boundary for the one at which they stop.
-
-        The user's own code may know nothing of that; it is told as schedulers tell it, by SIGUSR2.
-        """
-        self._board.pause()
-        if self._is_own_code:
-            self._send(messages.SignalRanks(signal=signal.SIGUSR2))
-        self._paused_at = time.monotonic() + _PAUSE_SETTLES_S
-
     # Messages of the forkserver.
 
     def _send(self, message: ToForkserver) -> None:
-        if self._channel is None:
-            return
         try:
-            self._channel.send(message)
+            if self._channel is not None:
+                self._channel.send(message)
         except ChannelClosedError:
             self._on_lost()
 
@@ -195,11 +183,16 @@ class LocalRanks:
     def _on_message(self, message: FromForkserver) -> None:
         match message:
             case messages.Ready():
-                self._on_ready(message)
+                self._is_ready = True
+                if (num_more := message.threads - 1) > 0:
+                    self._log(f"{num_more} threads were started by imports, before the fork")
+                for what in message.not_imported:
+                    self._log(f"left to the ranks to import: {what}")
             case messages.StoreOpened():
                 self._on_store(message.port, message.error)
             case messages.StoreLost():
-                self._fail("the store where the ranks meet was lost")
+                sentence = "the store where the ranks meet was lost"
+                self._tell(messages.Failed(sentence=sentence))
             case messages.Started():
                 self._watch.pids[message.local_rank] = message.pid
             case messages.Exited():
@@ -207,21 +200,11 @@ class LocalRanks:
             case messages.Checked() | messages.Gone() | messages.Failed():
                 self._tell(message)
 
-    def _on_ready(self, message: messages.Ready) -> None:
-        self._is_ready = True
-        if message.threads > 1:
-            self._log(f"{message.threads - 1} threads were started by imports, before the fork")
-        for what in message.not_imported:
-            self._log(f"left to the ranks to import: {what}")
-
     def _on_lost(self) -> None:
-        how = self._drop_forkserver()
-        self._fail(f"the process that forks the ranks was lost: {how}")
+        sentence = f"the process that forks the ranks was lost: {self._drop_forkserver()}"
+        self._tell(messages.Failed(sentence=sentence))
         if self._ending_attempt is not None:
             self._tell(messages.Gone(attempt=self._ending_attempt))
-
-    def _fail(self, sentence: str) -> None:
-        self._tell(messages.Failed(sentence=sentence))
 
     def _close_rank(self, exited: messages.Exited) -> None:
         """Complete what a rank recorded, and tell how it ended."""

@@ -334,8 +334,13 @@ class Member:
         self.usage.begin(meeting.attempt, share)
 
     def _open_store(self) -> None:
-        bind_to = self._node.plan_of_node.address or ""
-        self._ranks.open_store(bind_to, self._file.master_addr, self._node.job.launch.port_range)
+        self._ranks.open_store(
+            messages.OpenStore(
+                bind_to=self._node.plan_of_node.address or "",
+                address=self._file.master_addr,
+                port_range=self._node.job.launch.port_range,
+            )
+        )
 
     def _on_store(self, port: int | None, error: str | None) -> None:
         assert self._leader is not None

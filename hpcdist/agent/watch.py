@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,17 +65,18 @@ class RankWatch:
 
     def most_silent(self) -> int | None:
         """Return the rank that gave no sign of life for longest, if that is too long."""
-        self._note_standstill()
-        timeout_s = self._hang_timeout_s()
+        now = time.monotonic()
+        if now - self._looked_s > STANDSTILL_S:
+            self.forgive()
+        self._looked_s = now
+        timeout_s = self.job.launch.hang_timeout_s
+        if timeout_s is None:
+            timeout_s = 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
         if not timeout_s or not self.pids:
             return None
         silent = {local_rank: self._silent_s(local_rank) for local_rank in self.pids}
         longest = max(silent, key=lambda local_rank: silent[local_rank])
         return self.orders[longest].rank if silent[longest] >= timeout_s else None
-
-    def hang_reports(self) -> list[HangReport]:
-        """Return where every living rank is, after STACKS_SIGNAL was sent to all."""
-        return [self._hang_report(local_rank, pid) for local_rank, pid in self.pids.items()]
 
     def keep_memory_limit(self) -> None:
         """Kill the rank with most memory where all together exceed `resources.mem_gb`."""
@@ -102,36 +105,20 @@ class RankWatch:
         """Count the silence of ranks from now on: until now none could go on."""
         self._resumed_s = time.monotonic()
 
-    def _note_standstill(self) -> None:
-        now = time.monotonic()
-        if now - self._looked_s > STANDSTILL_S:
-            self.forgive()
-        self._looked_s = now
-
-    def _hang_timeout_s(self) -> float:
-        timeout_s = self.job.launch.hang_timeout_s
-        if timeout_s is None:
-            return 0.0 if isinstance(self.job, OwnCodeJob) else _TRAINER_HANG_TIMEOUT_S
-        return timeout_s
-
     def _silent_s(self, local_rank: int) -> float:
         alive_s = self.board.read(local_rank).alive_s
         if alive_s == 0.0:
             return 0.0
         silent_s = time.monotonic() - max(alive_s, self._resumed_s)
-        if isinstance(self.job, OwnCodeJob):
-            silent_s = min(silent_s, self._since_output_s(local_rank))
+        if isinstance(self.job, OwnCodeJob):  # what it prints is a sign of life, too
+            order = self.orders[local_rank]
+            with contextlib.suppress(OSError):  # somebody removed its log
+                written_s = self.run.log_file(order.rank, order.attempt).stat().st_mtime
+                silent_s = min(silent_s, time.time() - written_s)
         return silent_s
 
-    def _since_output_s(self, local_rank: int) -> float:
-        order = self.orders[local_rank]
-        try:
-            written_s = self.run.log_file(order.rank, order.attempt).stat().st_mtime
-        except OSError:  # somebody removed it
-            return float("inf")
-        return time.time() - written_s
-
-    def _hang_report(self, local_rank: int, pid: int) -> HangReport:
+    def hang_report(self, local_rank: int, pid: int) -> HangReport:
+        """Return where a living rank is, after STACKS_SIGNAL was sent to it."""
         order = self.orders[local_rank]
         try:
             text = self.run.stacks_file(order.rank, order.attempt).read_text(errors="replace")
@@ -160,22 +147,17 @@ def whereabouts(text: str) -> Whereabouts | None:
     frames = _main_thread_frames(text)
     if not frames:
         return None
-    own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARIES)]
+    own = [frame for frame in frames if not _is_in(frame[0], _LIBRARIES)]
     file, line, function = (own or frames)[0]
-    return Whereabouts(
-        where=f"{Path(file).name}:{line} ({function})",
-        is_waiting=_is_waiting(frames),
-    )
+    # It waits where only installed libraries' frames are below one that waits for others.
+    files = (frame[0] for frame in frames)
+    decisive = next((f for f in files if _is_in(f, _WAITING) or not _is_in(f, _LIBRARIES)), "")
+    is_waiting = _is_in(decisive, _WAITING)
+    return Whereabouts(where=f"{Path(file).name}:{line} ({function})", is_waiting=is_waiting)
 
 
-def _is_waiting(frames: list[tuple[str, str, str]]) -> bool:
-    """Return True where only installed libraries' frames are below one that waits for others."""
-    for file, _, _ in frames:
-        if any(part in file for part in _WAITING):
-            return True
-        if not any(part in file for part in _LIBRARIES):
-            return False
-    return False
+def _is_in(file: str, places: Iterable[str]) -> bool:
+    return any(place in file for place in places)
 
 
 def _main_thread_frames(text: str) -> list[tuple[str, str, str]]:
