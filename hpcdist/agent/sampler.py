@@ -113,19 +113,13 @@ class UsageSampler:
         try:
             events = EventWriter(self._run.usage_file(self._node, attempt))
             events.write("node", **to_fields(begin))  # also of a run too short for samples
-            if self._is_time(stop, share):
+            while not share.ranks() and not stop.is_set():
+                stop.wait(_LOOK_S)  # a node may take long to import what they need
+            if not stop.wait(min(_FIRST_S, self._every_s)):
                 _sample(stop, events, begin, share, max(_SHORTEST_S, self._every_s))
             events.close()
         except Exception as error:  # noqa: BLE001 - what is not known must not end a run
             self._log(f"what the ranks use is not sampled any more: {error!r}")
-
-    def _is_time(self, stop: threading.Event, share: NodeShare) -> bool:
-        """Wait for the ranks to start, and then for `_FIRST_S`; False where the attempt is over
-        first."""
-        while not share.ranks():  # a node may take long to import what they need
-            if stop.wait(_LOOK_S):
-                return False
-        return not stop.wait(min(_FIRST_S, self._every_s))
 
 
 def _sample(
@@ -154,9 +148,11 @@ def _sample(
 
 @dataclass
 class _Seen:
-    """A process, and what is known of its memory."""
+    """A process, and what is known of its CPU time and its memory."""
 
     process: psutil.Process
+    cpu_s: float = 0.0
+    """With that of the children which it has waited for."""
     rss_bytes: int = 0
     shared_bytes: int | None = None
     """By how much less than its resident memory it counted, when it was last counted."""
@@ -189,9 +185,9 @@ class RankProcesses:
         trees = {rank: [rank, *descendants(rank)] for rank in ranks}
         self._look_at(pid for tree in trees.values() for pid in tree)
         before, self._cpu_s = self._cpu_s, {}
-        found: dict[str, float] = {}
         for rank, tree in trees.items():
-            self._cpu_s[rank] = sum(map(self._cpu_time_s, tree))
+            self._cpu_s[rank] = sum(self._seen[pid].cpu_s for pid in tree if pid in self._seen)
+        found: dict[str, float] = {}
         known = self._cpu_s.keys() & before.keys()
         if known and length_s > 0:
             used_s = sum(max(0.0, self._cpu_s[rank] - before[rank]) for rank in known)
@@ -205,40 +201,27 @@ class RankProcesses:
         """Keep the processes that are there, and no others."""
         kept: dict[int, _Seen] = {}
         for pid in pids:
-            try:
+            with contextlib.suppress(self._psutil.Error):  # it has just ended
                 seen = self._seen.get(pid) or _Seen(self._psutil.Process(pid))
                 seen.rss_bytes = seen.process.memory_info().rss
-            except self._psutil.Error:  # it has just ended
-                continue
-            kept[pid] = seen
+                seen.cpu_s = sum(seen.process.cpu_times()[:4])
+                kept[pid] = seen
         self._seen = kept
-
-    def _cpu_time_s(self, pid: int) -> float:
-        """Return the CPU time of a process, with that of the children which it has waited for."""
-        seen = self._seen.get(pid)
-        try:
-            return sum(seen.process.cpu_times()[:4]) if seen else 0.0
-        except self._psutil.Error:
-            return 0.0
 
     def _memory_bytes(self) -> int | None:
         living = [seen for seen in self._seen.values() if seen.rss_bytes]  # else it has just ended
         for seen in sorted(living, key=lambda one: one.counted_s):
-            now_s = time.monotonic()
-            is_known = seen.shared_bytes is not None and now_s - seen.counted_s < _KNOWN_FOR_S
-            if is_known or self._cost_s >= _FIRST_COST_S + _MOST_COST * (now_s - self._begin_s):
+            begin_s = time.monotonic()
+            is_known = seen.shared_bytes is not None and begin_s - seen.counted_s < _KNOWN_FOR_S
+            if is_known or self._cost_s >= _FIRST_COST_S + _MOST_COST * (begin_s - self._begin_s):
                 break
-            self._count(seen)
+            pss_bytes = proportional_bytes(seen.process.pid)  # 0 where that is not permitted
+            seen.shared_bytes = seen.rss_bytes - (pss_bytes or seen.rss_bytes)
+            seen.counted_s = time.monotonic()
+            self._cost_s += seen.counted_s - begin_s
         if not living or any(seen.shared_bytes is None for seen in living):
             return None
         return sum(max(0, seen.rss_bytes - (seen.shared_bytes or 0)) for seen in living)
-
-    def _count(self, seen: _Seen) -> None:
-        begin_s = time.monotonic()
-        pss_bytes = proportional_bytes(seen.process.pid)  # 0 where that is not permitted
-        seen.shared_bytes = seen.rss_bytes - (pss_bytes or seen.rss_bytes)
-        seen.counted_s = time.monotonic()
-        self._cost_s += seen.counted_s - begin_s
 
 
 class NodeProcesses:
@@ -280,22 +263,8 @@ class GpuReader:
         self.facts: list[GpuFacts] = []
         self._gpus: list[_Gpu] = []
         self._nvml: Any = None
-        if uuids:
-            self._open(uuids)
-
-    def sample(self, length_s: float) -> list[dict[str, float]]:
-        """Return what each GPU tells; `energy_j` is for the time `length_s` since the last
-        sample."""
-        return [gpu.sample(length_s) for gpu in self._gpus]
-
-    def close(self) -> None:
-        """Let go of the driver."""
-        if self._nvml is not None:
-            with contextlib.suppress(self._nvml.NVMLError):
-                self._nvml.nvmlShutdown()
-            self._nvml = None
-
-    def _open(self, uuids: Sequence[str]) -> None:
+        if not uuids:
+            return
         import pynvml
 
         try:
@@ -308,6 +277,18 @@ class GpuReader:
                 gpu = _Gpu(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
                 self.facts.append(gpu.facts(uuid))
                 self._gpus.append(gpu)
+
+    def sample(self, length_s: float) -> list[dict[str, float]]:
+        """Return what each GPU tells; `energy_j` is for the time `length_s` since the last
+        sample."""
+        return [gpu.sample(length_s) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlShutdown()
+            self._nvml = None
 
 
 class _Gpu:
@@ -331,16 +312,27 @@ class _Gpu:
 
     def sample(self, length_s: float) -> dict[str, float]:
         """Return each quantity that the GPU tells."""
-        found = {
-            "utilization": self._ask("utilization", self._utilization),
-            "memory_bytes": self._ask("memory_bytes", lambda handle: self._memory(handle).used),
-            "power_w": self._ask("power_w", self._power_w),
-            "temperature_c": self._ask("temperature_c", self._temperature),
-            "throttled": self._ask("throttled", self._throttled),
+        nvml = self._nvml
+        reads: dict[str, Callable[[Any], Any]] = {
+            "utilization": lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+            "memory_bytes": lambda gpu: self._memory(gpu).used,
+            "power_w": lambda gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            "temperature_c": lambda gpu: nvml.nvmlDeviceGetTemperature(
+                gpu, nvml.NVML_TEMPERATURE_GPU
+            ),
+            "throttled": lambda gpu: bool(
+                nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _SLOWED
+            ),
         }
+        found = {name: self._ask(name, read) for name, read in reads.items()}
         known = {name: float(value) for name, value in found.items() if value is not None}
-        energy_j = self._energy_j(known.get("power_w"), length_s)
-        return known if energy_j is None else {**known, ENERGY: energy_j}
+        before_mj = self._energy_mj
+        self._energy_mj = self._ask(ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption)
+        if self._energy_mj is not None and before_mj is not None:  # from Volta on
+            known[ENERGY] = max(0.0, self._energy_mj - before_mj) / 1000
+        elif "power_w" in known:
+            known[ENERGY] = known["power_w"] * length_s
+        return known
 
     def _ask(self, quantity: str, read: Callable[[Any], Any]) -> Any:
         """Return None for what the GPU did not tell before: to ask again costs time."""
@@ -353,31 +345,9 @@ class _Gpu:
                 self._silent.add(quantity)
             return None
 
-    def _utilization(self, handle: Any) -> float:
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-
     def _memory(self, handle: Any) -> Any:
         """In version 1 of the answer `used` holds what the driver reserves for itself, too."""
         try:
             return self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2)
         except self._nvml.NVMLError:  # a driver before 510
             return self._nvml.nvmlDeviceGetMemoryInfo(handle)
-
-    def _power_w(self, handle: Any) -> float:
-        return float(self._nvml.nvmlDeviceGetPowerUsage(handle)) / 1000
-
-    def _temperature(self, handle: Any) -> float:
-        return float(self._nvml.nvmlDeviceGetTemperature(handle, self._nvml.NVML_TEMPERATURE_GPU))
-
-    def _throttled(self, handle: Any) -> float:
-        reasons = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        return float(bool(reasons & _SLOWED))
-
-    def _energy_j(self, power_w: float | None, length_s: float) -> float | None:
-        """Return the energy by the GPU's own meter (from Volta on), else its power over the
-        time."""
-        before_mj = self._energy_mj
-        self._energy_mj = self._ask(ENERGY, self._nvml.nvmlDeviceGetTotalEnergyConsumption)
-        if self._energy_mj is not None and before_mj is not None:
-            return max(0.0, self._energy_mj - before_mj) / 1000
-        return None if power_w is None else power_w * length_s

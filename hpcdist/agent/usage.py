@@ -138,29 +138,23 @@ class Windows:
 def _gpu_window(samples: Sequence[Sample], index: int) -> GpuWindow:
     own = [(sample.length_s, sample.gpus[index]) for sample in samples if index < len(sample.gpus)]
     energies = [found[ENERGY] for _, found in own if ENERGY in found]
-    spreads = _spreads([(length_s, _without_energy(found)) for length_s, found in own])
+    spreads = _spreads(own)
+    spreads.pop(ENERGY, None)
     return GpuWindow(energy_j=_short(sum(energies)) if energies else None, **spreads)
 
 
-def _without_energy(found: Mapping[str, float]) -> Mapping[str, float]:
-    return {name: value for name, value in found.items() if name != ENERGY}
-
-
 def _spreads(found: Sequence[tuple[float, Mapping[str, float]]]) -> dict[str, Spread]:
-    """Return the spread of every quantity that some sample has."""
-    names = dict.fromkeys(name for _, values in found for name in values)
-    return {
-        name: _spread([(length_s, values[name]) for length_s, values in found if name in values])
-        for name in names
-    }
-
-
-def _spread(values: Sequence[tuple[float, float]]) -> Spread:
-    """Each value weighs as much as the time that it stands for."""
-    whole_s = sum(length_s for length_s, _ in values)
-    low, high = min(value for _, value in values), max(value for _, value in values)
-    mean = sum(length_s * value for length_s, value in values) / whole_s if whole_s else low
-    return Spread(mean=_short(min(high, max(low, mean))), min=_short(low), max=_short(high))
+    """Return the spread of every quantity that some sample has; each value weighs as much as the
+    time that it stands for."""
+    spreads = {}
+    for name in dict.fromkeys(name for _, values in found for name in values):
+        own = [(length_s, values[name]) for length_s, values in found if name in values]
+        low, high = min(value for _, value in own), max(value for _, value in own)
+        whole_s = sum(length_s for length_s, _ in own)
+        mean = sum(length_s * value for length_s, value in own) / whole_s if whole_s else low
+        mean = min(high, max(low, mean))  # whatever the rounding
+        spreads[name] = Spread(mean=_short(mean), min=_short(low), max=_short(high))
+    return spreads
 
 
 def _short(value: float) -> float:
