@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,16 +28,15 @@ from hpcdist.machine.ports import NoFreePortError, listen
 from hpcdist.machine.process import identify
 from hpcdist.rank.board import ProgressBoard
 from hpcdist.rank.lightning_defaults import fill_in_defaults
-from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import RankEnd, Verdict
+from hpcdist.runs.spec import Submission
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import JobPlace, Plan
 
 _ADDRESS = "127.0.0.1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DebugRank:
+class DebugRank(NamedTuple):
     """The one rank, ready to run."""
 
     order: RankOrder
@@ -56,62 +55,48 @@ def begin(run: Run, job: JobSpec, plan: Plan) -> DebugRank:
         claims = node.claim_gpus()
     except CannotLaunchError as error:
         raise JobError(str(error)) from None
-    _announce(run, node)
+    # `hpcdist status` and `cancel` find this process as if it were an agent.
+    process = identify(os.getpid())
+    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
+    files.write_json(run.agent_file(0), msgspec.to_builtins(own))
+    run.write_submission(
+        Submission(
+            scheduler=LOCAL, job_id=str(os.getpid()), submitted_s=time.time(), process=process
+        )
+    )
     order = _order(run, node)
     os.environ.update(node.environment(os.environ))
     os.environ.update(order.environment)
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
     fill_in_defaults()
-    return DebugRank(order=order, claims=claims)
+    return DebugRank(order, claims)
 
 
 def run_here(run: Run, job: JobSpec, rank: DebugRank) -> Verdict:
     """Run the rank to its end, write the verdict, and return it."""
+    order, board = rank.order, ProgressBoard(1)
     try:
-        end = _run(run, job, rank.order)
+        context = make_context(order, run, job, board.slot(0), has_agent=False)
+        code = run_workload(context, run.error_file(0, order.attempt))
+        end = rank_end(
+            run,
+            job,
+            order,
+            board.read(0),
+            status=code << 8,  # as waitpid would give it
+            time_s=time.time(),
+            clock_offset_s=0.0,
+            stopped_s=None,
+            out_of_memory=None,
+        )
         is_interrupted = end.exception == KeyboardInterrupt.__name__
     except KeyboardInterrupt:  # before or after the workload
         is_interrupted = True
     verdict = failure.cancelled("SIGINT") if is_interrupted else failure.decide([end])
-    verdict = failure.numbered(verdict, attempt=rank.order.attempt, time_s=time.time())
+    verdict = failure.numbered(verdict, attempt=order.attempt, time_s=time.time())
     run.write_verdict(verdict)
     return verdict
-
-
-def _run(run: Run, job: JobSpec, order: RankOrder) -> RankEnd:
-    board = ProgressBoard(1)
-    events = EventWriter(run.event_file(0, order.attempt))
-    error_file = run.error_file(0, order.attempt)
-    context = make_context(order, run, job, events, board.slot(0), has_agent=False)
-    code = run_workload(context, error_file)
-    return rank_end(
-        run,
-        job,
-        order,
-        board.read(0),
-        status=code << 8,  # as waitpid would give it
-        time_s=time.time(),
-        clock_offset_s=0.0,
-        stopped_s=None,
-        out_of_memory=None,
-    )
-
-
-def _announce(run: Run, node: OwnNode) -> None:
-    """Let `hpcdist status` and `cancel` find this process, as if it were an agent."""
-    process = identify(os.getpid())
-    own = AgentFile(node=0, host=node.place.host, address=_ADDRESS, process=process)
-    files.write_json(run.agent_file(0), msgspec.to_builtins(own))
-    files.write_json(
-        run.submission_file,
-        {
-            "scheduler": LOCAL,
-            "job_id": str(os.getpid()),
-            "submitted_s": time.time(),
-            "process": msgspec.to_builtins(process),
-        },
-    )
 
 
 def _order(run: Run, node: OwnNode) -> RankOrder:

@@ -97,13 +97,17 @@ def become_rank(
         del os.environ[name]  # the agent is submitit's task, and no rank is
     if order.cpus:
         os.sched_setaffinity(0, order.cpus)
-    _say_place(order, say_to)
+    check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
+    _say(messages.Checked(attempt=order.attempt, check=check), say_to)
     renew_import_state()
     fill_in_defaults()
-    _watch_for_stacks(run.stacks_file(order.rank, order.attempt))
-    events = EventWriter(run.event_file(order.rank, order.attempt))
-    _give_whole_stack()
-    context = make_context(order, run, job, events, slot)
+    faulthandler.enable(file=2)
+    stacks = _open_to_append(run.stacks_file(order.rank, order.attempt))
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+    # The program may call itself as deeply as one that Python starts: our frames do not count.
+    num_frames = sum(1 for _ in traceback.walk_stack(None))
+    sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
+    context = make_context(order, run, job, slot)
     os.register_at_fork(after_in_child=lambda: _be_no_rank(context))
     code = run_workload(context, error_file)
 
@@ -114,23 +118,11 @@ def become_rank(
     leave(code, kept=modules, grace_s=job.launch.grace_s, tell=tell)
 
 
-def _give_whole_stack() -> None:
-    """Let the program call itself as deeply as one that Python starts: the agent's frames do not
-    count."""
-    num_frames = sum(1 for _ in traceback.walk_stack(None))
-    sys.setrecursionlimit(sys.getrecursionlimit() + num_frames + _FRAMES_OF_WORKLOAD)
-
-
 def _be_no_rank(context: RankContext) -> None:
     """Make a process that the rank's code has forked record nothing in the rank's name."""
     rank.set_current(None)
     own_loop.forget()
     context.events.close()
-
-
-def _say_place(order: RankOrder, say_to: int) -> None:
-    check = check_rank(rank=order.rank, host=order.host, gpu=order.gpu)
-    _say(messages.Checked(attempt=order.attempt, check=check), say_to)
 
 
 def _say(message: messages.FromRank, say_to: int) -> None:
@@ -140,20 +132,14 @@ def _say(message: messages.FromRank, say_to: int) -> None:
 
 
 def make_context(
-    order: RankOrder,
-    run: Run,
-    job: JobSpec,
-    events: EventWriter,
-    slot: ProgressSlot,
-    *,
-    has_agent: bool = True,
+    order: RankOrder, run: Run, job: JobSpec, slot: ProgressSlot, *, has_agent: bool = True
 ) -> RankContext:
-    """Return what the workload is told."""
+    """Return what the workload is told, with its event file open."""
     return RankContext(
         **order.place_fields(),
         run=run,
         job=job,
-        events=events,
+        events=EventWriter(run.event_file(order.rank, order.attempt)),
         progress=slot,
         has_agent=has_agent,
     )
@@ -165,7 +151,9 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     A process that the workload forks may return from here, too: its exit code is all that counts.
     """
     pid = os.getpid()
-    _write_start(context)
+    place = context.place_fields()
+    node = place.pop("node_rank")
+    context.events.write("start", schema=SCHEMA_VERSION, pid=pid, node=node, **place)
     report = None
     slot = context.progress
     if slot is not None:
@@ -176,19 +164,22 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     try:
         workloads.run(context)
     except SystemExit as leaving:
-        code = exit_code(leaving)
+        code = _exit_code(leaving)
         report = _last_words(leaving)
     except BaseException as error:  # noqa: BLE001 - KeyboardInterrupt of a rank is an end like any
         free_bytes = _free_bytes(error)  # as it was for the rank: with all that it holds
         if isinstance(error, MemoryError):
             traceback.clear_frames(error.__traceback__)  # there must be room for the report
-        report = msgspec.structs.replace(describe(error), free_bytes=free_bytes)
+        report = _describe(error, free_bytes)
         code = _show(error, is_of_user=isinstance(context.job, OwnCodeJob))
     else:
         code = 0
     is_rank = os.getpid() == pid
     if report is not None and is_rank:
-        _write_report(report, error_file)
+        try:
+            files.write_json(error_file, msgspec.to_builtins(report))
+        except OSError as failure:
+            print(f"hpcdist: {error_file}: {failure.strerror}", file=sys.stderr)
     _write_end(context, code, report)
     if slot is not None and code == 0 and is_rank:
         slot.finish()
@@ -196,7 +187,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     return code
 
 
-def exit_code(leaving: SystemExit) -> int:
+def _exit_code(leaving: SystemExit) -> int:
     """Return the exit code that Python gives for this SystemExit; its text goes to stderr."""
     if leaving.code is None:
         return 0
@@ -216,7 +207,7 @@ def _last_words(leaving: SystemExit) -> ErrorReport | None:
     )
 
 
-def exception_name(error: BaseException) -> str:
+def _exception_name(error: BaseException) -> str:
     """Return the type of an exception, with its module where it is not a builtin or the script's
     own."""
     kind = type(error)
@@ -225,22 +216,19 @@ def exception_name(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _write_start(context: RankContext) -> None:
-    place = context.place_fields()
-    node = place.pop("node_rank")
-    context.events.write("start", schema=SCHEMA_VERSION, pid=os.getpid(), node=node, **place)
-
-
-def describe(error: BaseException) -> ErrorReport:
+def _describe(error: BaseException, free_bytes: int | None) -> ErrorReport:
     """Return the report on an exception; long texts are cut, and all are valid UTF-8."""
     now_s = time.time()
-    name = exception_name(error)
+    name = _exception_name(error)
     trace = _own_frames(error.__traceback__)
     stack = clean(
         "".join(traceback.format_exception(type(error), error, trace)), MOST_TRACEBACK_LETTERS
     )
     try:
-        text = clean(_text(error), MOST_MESSAGE_LETTERS)
+        text = str(error)
+        if isinstance(error, HpcdistError) and error.hint:
+            text = f"{error.message}; {error.hint}"
+        text = clean(text, MOST_MESSAGE_LETTERS)
     except Exception:  # noqa: BLE001 - __str__ is the user's code
         text = "(its message cannot be shown)"
     return ErrorReport(
@@ -248,6 +236,7 @@ def describe(error: BaseException) -> ErrorReport:
         text=text,
         traceback=stack,
         time_s=now_s,
+        free_bytes=free_bytes,
         message={
             "message": f"{name}: {text}",
             "extraInfo": {"py_callstack": stack, "timestamp": str(int(now_s))},
@@ -255,17 +244,11 @@ def describe(error: BaseException) -> ErrorReport:
     )
 
 
-def _text(error: BaseException) -> str:
-    if isinstance(error, HpcdistError) and error.hint:
-        return f"{error.message}; {error.hint}"
-    return str(error)
-
-
 def _free_bytes(error: BaseException) -> int | None:
     """Return the memory that is left on the host, where an exception is about a lack of it."""
     try:
         text = str(error)
-        if "CUDA" in text or not tells_of_shortage(exception_name(error), text):
+        if "CUDA" in text or not tells_of_shortage(_exception_name(error), text):
             return None
         from hpcdist.machine.memory import free_host_bytes
 
@@ -294,13 +277,17 @@ def _show(error: BaseException, *, is_of_user: bool) -> int:
     try:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
     except SystemExit as leaving:  # a hook that ends the program says with which code
-        return exit_code(leaving)
+        return _exit_code(leaving)
     except Exception:  # noqa: BLE001 - the hook is the user's code
         traceback.print_exc()
     return _EXIT_EXCEPTION
 
 
 def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> None:
+    torch = sys.modules.get("torch")
+    max_cuda_bytes = None
+    if torch is not None and torch.cuda.is_initialized():
+        max_cuda_bytes = int(torch.cuda.max_memory_allocated())
     context.events.write(
         "end",
         status={0: "done", EXIT_STOPPED: "stopped"}.get(code, "failed"),
@@ -310,23 +297,9 @@ def _write_end(context: RankContext, code: int, report: ErrorReport | None) -> N
         message=report.text if report else None,
         step=context.progress.last_step if context.progress else None,
         max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        max_cuda_bytes=_max_cuda_bytes(),
+        max_cuda_bytes=max_cuda_bytes,
         by="rank",
     )
-
-
-def _max_cuda_bytes() -> int | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.max_memory_allocated())
-
-
-def _write_report(report: ErrorReport, error_file: Path) -> None:
-    try:
-        files.write_json(error_file, msgspec.to_builtins(report))
-    except OSError as failure:
-        print(f"hpcdist: {error_file}: {failure.strerror}", file=sys.stderr)
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
@@ -361,7 +334,7 @@ def _reset_signals(job: JobSpec) -> None:
 
 
 def _redirect_output(log_file: Path) -> None:
-    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
+    log = _open_to_append(log_file)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(log, 1)
@@ -369,15 +342,15 @@ def _redirect_output(log_file: Path) -> None:
     os.close(log)
     os.close(nothing)
     python: Any = sys  # for whom __stdin__ and its like are final
-    python.stdin = python.__stdin__ = _empty_input()
+    stdin: Any = open(0, closefd=False)  # noqa: SIM115
+    stdin.buffer.raw.name = "<stdin>"
+    python.stdin = python.__stdin__ = stdin
     python.stdout = python.__stdout__ = _unbuffered(1, "<stdout>")
     python.stderr = python.__stderr__ = _unbuffered(2, "<stderr>")
 
 
-def _empty_input() -> Any:
-    stream: Any = open(0, closefd=False)  # noqa: SIM115
-    stream.buffer.raw.name = "<stdin>"
-    return stream
+def _open_to_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
 
 
 def _unbuffered(descriptor: int, name: str) -> Any:
@@ -390,9 +363,3 @@ def _unbuffered(descriptor: int, name: str) -> Any:
     )
     stream.mode = "w"
     return stream
-
-
-def _watch_for_stacks(stacks_file: Path) -> None:
-    faulthandler.enable(file=2)
-    stacks = os.open(stacks_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, files.PRIVATE_FILE)
-    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
