@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image, UnidentifiedImageError
 
-from hpcdist.data.splits import ImageFiles, ImageParts
+from hpcdist.data.splits import ImageParts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,25 +57,19 @@ class PilDecoder:
 
     def into(self, out: Pixels, content: bytes) -> None:
         """Decode to where the pixels are wanted; `out` has the size that was asked for."""
-        import numpy as np
-
-        out[...] = np.asarray(self.picture(content))
+        out[...] = self(content)
 
     def picture(self, content: bytes) -> Image.Image:
         try:
-            return self._scaled(self._open(content))
+            picture = self._open(content)
+            if self._size is None or picture.size == self._size:
+                return picture
+            return picture.resize(self._size, Image.Resampling.BILINEAR)
         except Exception as error:  # noqa: BLE001 - PIL's plugins raise anything at broken files
             raise UnreadableImageError(explain(content, error)) from None
 
     def _open(self, content: bytes) -> Image.Image:
-        picture = Image.open(io.BytesIO(content))
-        check_size(*picture.size)
-        return picture.convert("RGB")
-
-    def _scaled(self, picture: Image.Image) -> Image.Image:
-        if self._size is None or picture.size == self._size:
-            return picture
-        return picture.resize(self._size, Image.Resampling.BILINEAR)
+        return open_image(content).convert("RGB")
 
 
 class ExactDecoder(PilDecoder):
@@ -86,28 +82,26 @@ class ExactDecoder(PilDecoder):
 
     def __init__(self, size: Size | None) -> None:
         super().__init__(size)
-        self._decode_jpeg = _find_simplejpeg()
+        try:
+            from simplejpeg import decode_jpeg
+        except ImportError:  # there is none for some machines
+            decode_jpeg = None
+        self._decode_jpeg: Callable[..., Any] | None = decode_jpeg
 
     def into(self, out: Pixels, content: bytes) -> None:
-        header = _colour_header(content)
-        has_size = header is not None and (header.height, header.width) == out.shape[:2]
-        if self._decode_jpeg is None or not has_size or not out.flags.c_contiguous:
-            super().into(out, content)
-            return
-        try:
-            self._decode_jpeg(content, "RGB", buffer=out)
-        except ValueError:
-            super().into(out, content)
+        has_size = _colour_size(content) == (out.shape[1], out.shape[0])
+        if self._decode_jpeg is not None and has_size and out.flags.c_contiguous:
+            with suppress(ValueError):
+                self._decode_jpeg(content, "RGB", buffer=out)
+                return
+        super().into(out, content)
 
     def _open(self, content: bytes) -> Image.Image:
-        header = _colour_header(content)
-        if header is None:
-            return super()._open(content)
-        try:
-            size = (header.width, header.height)
-            return Image.frombytes("RGB", size, content, "jpeg", "RGBX", "")
-        except Exception:  # noqa: BLE001 - whatever it is, PIL's own way tells
-            return super()._open(content)
+        size = _colour_size(content)
+        if size is not None:
+            with suppress(Exception):  # whatever it is, PIL's own way tells
+                return Image.frombytes("RGB", size, content, "jpeg", "RGBX", "")
+        return super()._open(content)
 
 
 class FastDecoder(ExactDecoder):
@@ -120,8 +114,7 @@ class FastDecoder(ExactDecoder):
     def _open(self, content: bytes) -> Image.Image:
         if self._size is None:
             return super()._open(content)
-        picture = Image.open(io.BytesIO(content))
-        check_size(*picture.size)
+        picture = open_image(content)
         picture.draft("RGB", self._size)
         return picture.convert("RGB")
 
@@ -139,62 +132,30 @@ def make_decoder(name: str, size: int | Size | None = None) -> PilDecoder:
     return DECODERS[name]((size, size) if isinstance(size, int) else size)
 
 
-def _colour_header(content: bytes) -> JpegHeader | None:
-    """The header of a JPEG file of 8-bit colours that is not too large; None for any other."""
-    header = read_header(content)
-    if header is None or header.components != _COLOURS or header.precision != _BITS:
-        return None
-    return header if 0 < header.width * header.height <= MOST_PIXELS else None
-
-
-def _find_simplejpeg() -> Callable[..., Any] | None:
-    """None where it is not installed: there is none for some machines."""
-    try:
-        from simplejpeg import decode_jpeg
-    except ImportError:
-        return None
-    decode: Callable[..., Any] = decode_jpeg
-    return decode
-
-
 _BEGIN = b"\xff\xd8"
 _WITHOUT_LENGTH = frozenset([0x01, *range(0xD0, 0xD9)])
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers that begin a frame: all of 0xC0 to 0xCF but DHT, JPG and DAC."""
 
 
-@dataclass(frozen=True)
-class JpegHeader:
-    """The frame of a JPEG file."""
-
-    width: int
-    height: int
-    components: int
-    """1: grayscale, 3: colour, 4: CMYK."""
-    precision: int
-    """Bits per sample."""
-
-
-def read_header(content: bytes) -> JpegHeader | None:
-    """Return the header of the first frame; None where this is no JPEG file, or ends before."""
+def _colour_size(content: bytes) -> Size | None:
+    """Return the size of a JPEG file of 8-bit colours that is not too large, as the header of its
+    first frame has it; None for any other file."""
     if content[:2] != _BEGIN:
         return None
     position, length = 2, len(content)
-    while position + 9 < length:
-        if content[position] != 0xFF:
-            return None
+    while position + 9 < length and content[position] == 0xFF:
         marker = content[position + 1]
-        if marker == 0xFF or marker in _WITHOUT_LENGTH:  # 0xFF fills up
-            position += 1 if marker == 0xFF else 2
-            continue
-        if marker in _FRAMES:
-            return JpegHeader(
-                width=content[position + 7] << 8 | content[position + 8],
-                height=content[position + 5] << 8 | content[position + 6],
-                components=content[position + 9],
-                precision=content[position + 4],
-            )
-        position += 2 + (content[position + 2] << 8 | content[position + 3])
+        if marker == 0xFF:  # fills up
+            position += 1
+        elif marker in _WITHOUT_LENGTH:
+            position += 2
+        elif marker in _FRAMES:
+            bits, height, width, components = struct.unpack_from(">BHHB", content, position + 4)
+            is_fit = (bits, components) == (_BITS, _COLOURS) and 0 < width * height <= MOST_PIXELS
+            return (width, height) if is_fit else None
+        else:
+            position += 2 + (content[position + 2] << 8 | content[position + 3])
     return None
 
 
@@ -222,13 +183,12 @@ def no_warnings() -> Iterator[None]:
         yield
 
 
-def read_image(content: bytes) -> Image.Image:
-    """Return the decoded image; what Pillow raises where it is none, see `explain`."""
+def open_image(content: bytes) -> Image.Image:
+    """Open an image that is not decoded yet; TooManyPixelsError, or what Pillow raises."""
     image = Image.open(io.BytesIO(content))
-    check_size(*image.size)
-    image.load()
-    if image.mode != "RGB":
-        image.convert("RGB")  # as it is done to train with it
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise TooManyPixelsError(f"{width:,} x {height:,} pixels, more than {_MILLIONS} million")
     return image
 
 
@@ -254,12 +214,6 @@ class TooManyPixelsError(ValueError):
     """An image is larger than any that is decoded."""
 
 
-def check_size(width: int, height: int) -> None:
-    """Raise TooManyPixelsError for an image that is not to be decoded."""
-    if width * height > MOST_PIXELS:
-        raise TooManyPixelsError(f"{width:,} x {height:,} pixels, more than {_MILLIONS} million")
-
-
 def _kind(content: bytes) -> str:
     beginning = content[:64].lstrip().lower()
     label = next((kind for mark, kind in _KINDS if beginning.startswith(mark.lower())), None)
@@ -270,7 +224,7 @@ def _kind(content: bytes) -> str:
     return f"begins with the bytes {content[:_FIRST_BYTES].hex(' ')}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Report:
     """The content of all files of a data set."""
 
@@ -284,45 +238,32 @@ class Report:
     """Path -> why the file is no image, in the order of the data set."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    path: str
-    problem: str | None = None
-    size: tuple[int, int] = (0, 0)
-    format: str = ""
-    num_bytes: int = 0
-
-
 def check_files(parts: ImageParts, tick: Callable[[], None] = lambda: None) -> Report:
     """Decode all files, several at a time; `tick` is called after each."""
-    everything = [
-        (part, path) for part in (parts.train, parts.test) for path in dict.fromkeys(part.paths)
-    ]
-    answers = []
+    paths = [part.root / path for part in (parts.train, parts.test) for path in part.paths]
+    report = Report()
     with no_warnings(), ThreadPoolExecutor(2 * len(os.sched_getaffinity(0))) as threads:
-        for answer in threads.map(_look_into, everything):
-            answers.append(answer)
+        for path, found in zip(paths, threads.map(_look_into, paths), strict=True):
             tick()
-    good = [answer for answer in answers if answer.problem is None]
-    return Report(
-        sizes=Counter(answer.size for answer in good),
-        formats=Counter(answer.format for answer in good),
-        num_bytes=sum(answer.num_bytes for answer in good),
-        problems={answer.path: answer.problem for answer in answers if answer.problem},
-    )
+            if isinstance(found, str):
+                report.problems[str(path)] = found
+                continue
+            size, kind, num_bytes = found
+            report.sizes[size] += 1
+            report.formats[kind] += 1
+            report.num_bytes += num_bytes
+    return report
 
 
-def _look_into(file: tuple[ImageFiles, str]) -> _Answer:
-    part, relative = file
-    path = part.root / relative
+def _look_into(path: Path) -> tuple[Size, str, int] | str:
+    """Return the size, format and bytes of an image, or why the file is none."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        return _Answer(path=str(path), problem=explain_unread(error))
+        return explain_unread(error)
     try:
-        image = read_image(content)
+        image = open_image(content)
+        image.convert("RGB")  # as it is done to train with it
     except Exception as error:  # noqa: BLE001 - Pillow's decoders raise whatever they come upon
-        return _Answer(path=str(path), problem=explain(content, error))
-    return _Answer(
-        path=str(path), size=image.size, format=image.format or "?", num_bytes=len(content)
-    )
+        return explain(content, error)
+    return image.size, image.format or "?", len(content)
