@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,8 +37,8 @@ class Entry:
     """All of it, in every rank; None: it is not loaded as a whole, see `images`."""
     images: Callable[[Data], ImageParts] | None = None
     """The image files that it consists of; None: it is loaded as a whole."""
-    download: Callable[[Data], None] | None = None
-    """Fetch what is missing; None: bundled."""
+    torchvision_class: str | None = None
+    """Name of the class in torchvision.datasets that downloads it; None: nothing does."""
     prepare: Callable[[Data], None] | None = None
     """Make what is missing, without internet; None: nothing to make."""
     unmade: Callable[[Data], str | None] = lambda _data: None
@@ -53,7 +56,7 @@ def _from_idx_files(torchvision_class: str) -> Entry:
     return Entry(
         check=data_set.check,
         load=data_set.load,
-        download=data_set.download,
+        torchvision_class=torchvision_class,
         is_complete=data_set.is_complete,
     )
 
@@ -65,7 +68,7 @@ DATA_SETS = {
     "cifar10": Entry(
         check=cifar.check,
         load=cifar.load,
-        download=cifar.download,
+        torchvision_class="CIFAR10",
         is_complete=cifar.is_complete,
         modules=("torchvision",),
     ),
@@ -98,10 +101,9 @@ def check_data(data: Data) -> SplitSizes | None:
 
     None where the files are still to be downloaded or unpacked.
     """
-    entry = find_data_set(data)
-    if data.download and entry.download is not None and not entry.is_complete(data):
+    if _to_download(data):
         return None
-    sizes = entry.check(data)
+    sizes = find_data_set(data).check(data)
     return sizes and sizes.first(data.train_samples, data.test_samples)
 
 
@@ -148,15 +150,43 @@ def data_notes(data: Data) -> list[str]:
     entry = find_data_set(data)
     unmade = entry.unmade(data)
     notes = [unmade] if unmade else []
-    if data.download and entry.download is not None and not entry.is_complete(data):
+    if _to_download(data):
         notes.append(f"{data.name} is downloaded to {data.root}")
     return notes + entry.remarks(data)
 
 
 def download_data(data: Data) -> None:
-    """Fetch what is missing of the data set where the job asks for it, and make what can be."""
+    """Fetch what is missing of the data set where the job asks for it, and make what can be.
+
+    torchvision downloads, in a process of its own; it leaves no file that it did not verify.
+    JobError where that fails.
+    """
+    prepare = find_data_set(data).prepare
+    if prepare is not None:
+        prepare(data)
+    name = _to_download(data)
+    if name is None or data.root is None:
+        return
+    root = Path(data.root).expanduser()
+    code = f"import sys, torchvision; torchvision.datasets.{name}(sys.argv[1], download=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last_line = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        raise JobError(
+            f"data.download: {name} cannot be fetched to {root}: {last_line}",
+            hint="download it where there is internet, and name its folder with data.root",
+        )
+
+
+def _to_download(data: Data) -> str | None:
+    """Return the class of torchvision that is to download the data set; None: none is."""
     entry = find_data_set(data)
-    if entry.prepare is not None:
-        entry.prepare(data)
-    if data.download and entry.download is not None:
-        entry.download(data)
+    if not data.download or entry.torchvision_class is None or entry.is_complete(data):
+        return None
+    return entry.torchvision_class

@@ -15,18 +15,13 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdist.base.errors import JobError
-from hpcdist.data.mnist import download_by_torchvision
-from hpcdist.data.splits import SplitSizes
+from hpcdist.data.splits import SplitSizes, data_root, wrong_root
 from hpcdist.job.spec import Data
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from hpcdist.data.arrays import DataSet
 
 _FOLDER = "cifar-10-batches-py"
-_CLASS = "CIFAR10"
 _NUM_CLASSES = 10
 MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
@@ -47,39 +42,19 @@ _LAYOUT = (
 
 def check(data: Data) -> SplitSizes:
     """The sizes of the two parts; JobError where a file is missing or not the published one."""
-    root = _root(data)
+    folder = data_root(data, _LAYOUT) / _FOLDER
     for name, md5 in MD5.items():
-        path = root / _FOLDER / name
+        path = folder / name
         try:
             status = path.stat()
             actual = _md5(path, status.st_size, status.st_mtime_ns)
         except OSError as error:
-            raise _error(data, f"{path} cannot be read: {error.strerror or error}") from None
+            wrong = f"{path} cannot be read: {error.strerror or error}"
+            raise wrong_root(data, wrong, _LAYOUT) from None
         if actual != md5:
-            raise _error(
-                data, f"{path} is damaged, or another file: its MD5 is {actual}, must be {md5}"
-            )
+            wrong = f"{path} is damaged, or another file: its MD5 is {actual}, must be {md5}"
+            raise wrong_root(data, wrong, _LAYOUT)
     return _SIZES
-
-
-def is_complete(data: Data) -> bool:
-    return all((_root(data) / _FOLDER / name).is_file() for name in MD5)
-
-
-def load(data: Data) -> DataSet:
-    """Return the whole data set, through torchvision's class."""
-    from hpcdist.data.arrays import make_data_set
-
-    root = _root(data)
-    return make_data_set(
-        _load_part(root, train=True), _load_part(root, train=False), num_classes=_NUM_CLASSES
-    )
-
-
-def download(data: Data) -> None:
-    """Download what is missing; JobError where that fails."""
-    if not is_complete(data):
-        download_by_torchvision(_CLASS, _root(data))
 
 
 @functools.lru_cache(maxsize=len(MD5))  # a sweep asks for every point
@@ -91,20 +66,18 @@ def _md5(path: Path, _size: int, _changed_ns: int) -> str:
     return digest.hexdigest()
 
 
-def _root(data: Data) -> Path:
-    if data.root is None:
-        raise JobError("data.root is not set, and cifar10 is not bundled", hint=_LAYOUT)
-    return Path(data.root).expanduser()
+def is_complete(data: Data) -> bool:
+    return all((data_root(data, _LAYOUT) / _FOLDER / name).is_file() for name in MD5)
 
 
-def _error(data: Data, wrong: str) -> JobError:
-    return JobError(f"data.root is {data.root!r}: {wrong}", hint=_LAYOUT)
-
-
-def _load_part(root: Path, *, train: bool) -> tuple[Tensor, Tensor]:
-    """Return images [samples, height, width, channels], and labels."""
+def load(data: Data) -> DataSet:
+    """Return the whole data set, through torchvision's class."""
     import torch
     from torchvision import datasets
 
-    part = datasets.CIFAR10(root, train=train)
-    return torch.from_numpy(part.data), torch.tensor(part.targets)
+    from hpcdist.data.arrays import make_data_set
+
+    root = data_root(data, _LAYOUT)
+    parts = (datasets.CIFAR10(root, train=is_train) for is_train in (True, False))
+    train, test = ((torch.from_numpy(part.data), torch.tensor(part.targets)) for part in parts)
+    return make_data_set(train, test, num_classes=_NUM_CLASSES)

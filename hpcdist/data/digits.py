@@ -26,10 +26,14 @@ _NUM_CLASSES = 10
 _TEST_SHARE = 0.2
 _SPLIT_SEED = 1797  # fixed: accuracies of all runs are about the same test images
 
+_Rows = list[list[int]]
+"""A row per image: 64 pixels from 0 to 16, then the digit."""
+
 
 def check(_data: Data) -> SplitSizes:
     """Return the sizes of the two parts; JobError where scikit-learn is not installed."""
-    return _sizes(_path())
+    train, test = _read_parts(_path())
+    return SplitSizes(train=len(train), test=len(test))
 
 
 def load(_data: Data) -> DataSet:
@@ -37,25 +41,9 @@ def load(_data: Data) -> DataSet:
 
     from hpcdist.data.arrays import make_data_set
 
-    rows = _read_rows(_path())
-    train, test = _split_rows(tuple(row[-1] for row in rows))
-    table = torch.tensor(rows, dtype=torch.uint8)
-    images, labels = table[:, :-1].reshape(-1, _SIDE, _SIDE), table[:, -1]
-    return make_data_set(
-        (images[train], labels[train]), (images[test], labels[test]), num_classes=_NUM_CLASSES
-    )
-
-
-@functools.cache  # a sweep asks for every point
-def _sizes(path: Path) -> SplitSizes:
-    train, test = _split_rows(tuple(row[-1] for row in _read_rows(path)))
-    return SplitSizes(train=len(train), test=len(test))
-
-
-def _read_rows(path: Path) -> list[list[int]]:
-    """One row per image: 64 pixels from 0 to 16, then the digit."""
-    with gzip.open(path, "rt") as file:
-        return [[int(value) for value in line.split(",")] for line in file]
+    tables = [torch.tensor(rows, dtype=torch.uint8) for rows in _read_parts(_path())]
+    train, test = ((table[:, :-1].reshape(-1, _SIDE, _SIDE), table[:, -1]) for table in tables)
+    return make_data_set(train, test, num_classes=_NUM_CLASSES)
 
 
 def _path() -> Path:
@@ -69,14 +57,16 @@ def _path() -> Path:
     return path
 
 
-@functools.cache
-def _split_rows(labels: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Rows of the training and of the test images: of each digit the same share, drawn by lot."""
+@functools.cache  # a sweep asks for every point
+def _read_parts(path: Path) -> tuple[_Rows, _Rows]:
+    """The training and the test images: of each digit the same share, drawn by lot."""
+    with gzip.open(path, "rt") as file:
+        everything = [[int(value) for value in line.split(",")] for line in file]
     drawing = random.Random(_SPLIT_SEED)
-    train: list[int] = []
-    test: list[int] = []
+    train: _Rows = []
+    test: _Rows = []
     for digit in range(_NUM_CLASSES):
-        rows = [row for row, label in enumerate(labels) if label == digit]
+        rows = [row for row in everything if row[-1] == digit]
         drawing.shuffle(rows)
         num_test = round(len(rows) * _TEST_SHARE)
         test += rows[:num_test]

@@ -59,34 +59,23 @@ class Standardization:
 class BufferedNormalizer:
     """Normalises on the CPU into memory that is used again: new memory costs more than the work.
 
-    What it gives is valid until it has given as many batches as it has buffers.
+    What it gives is valid until the next but one is asked for.
     """
 
-    def __init__(
-        self,
-        normalization: Normalization,
-        memory_format: torch.memory_format,
-        num_buffers: int = 2,
-    ) -> None:
+    def __init__(self, normalization: Normalization, memory_format: torch.memory_format) -> None:
         self._into = normalization.into
         self._memory_format = memory_format
-        self._buffers: list[Tensor | None] = [None] * num_buffers
-        self._turn = 0
+        self._buffers = [torch.empty(0), torch.empty(0)]
 
     def __call__(self, images: Tensor) -> Tensor:
         """float32 of uint8 images on the CPU."""
-        out = self._buffer(images)
-        with one_thread():
-            for number in range(len(images)):  # one at a time, so that it stays in the CPU's cache
-                self._into(out[number], images[number])
-        return out
-
-    def _buffer(self, images: Tensor) -> Tensor:
-        self._turn = (self._turn + 1) % len(self._buffers)
-        buffer = self._buffers[self._turn]
-        if buffer is None or len(buffer) < len(images):
+        buffer = self._buffers.pop(0)
+        if len(buffer) < len(images):
             buffer = torch.empty(images.shape, memory_format=self._memory_format)
-            self._buffers[self._turn] = buffer
+        self._buffers.append(buffer)
+        with one_thread():
+            for out, image in zip(buffer, images, strict=False):  # one at a time, so that it
+                self._into(out, image)  # stays in the CPU's cache
         return buffer[: len(images)]
 
 

@@ -86,16 +86,11 @@ class EpochPlan:
 
     def steps(self, position: int = 0) -> Iterator[tuple[int, list[Share]]]:
         """Each optimizer step from `position` on: the position after it, and this rank's shares."""
+        global_batch = self.batch_size * self.world_size
         for begin in range(position, self.num_samples, self.samples_per_step):
             end = min(begin + self.samples_per_step, self.num_samples)
-            global_batch = self.batch_size * self.world_size
-            yield (
-                end,
-                [
-                    self._share(first, min(first + global_batch, end))
-                    for first in range(begin, end, global_batch)
-                ],
-            )
+            firsts = range(begin, end, global_batch)
+            yield end, [self._share(first, min(first + global_batch, end)) for first in firsts]
 
     def _share(self, first: int, last: int) -> Share:
         length = last - first

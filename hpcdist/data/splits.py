@@ -6,9 +6,12 @@ Known before anything is loaded: imports no torch.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from hpcdist.base.errors import JobError
+from hpcdist.job.spec import Data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,41 +87,55 @@ def split_classes(root: Path, classes: Sequence[ImageClass]) -> ImageParts:
     where every class has one image, the test images are drawn from all of them.
     """
     lots = random.Random(_SEED)
-    test = {path for image_class in classes for path in _drawn(image_class.paths, lots)}
+    test = {
+        path
+        for image_class in classes
+        if len(image_class.paths) > 1
+        for path in _draw(image_class.paths, lots)
+    }
     if not test:
-        everything = [path for image_class in classes for path in image_class.paths]
-        test = set(lots.sample(everything, max(1, round(len(everything) * TEST_SHARE))))
-    chosen = [
-        (image_class, [path in test for path in image_class.paths]) for image_class in classes
-    ]
+        test = set(_draw([path for image_class in classes for path in image_class.paths], lots))
+    paths = [image_class.paths for image_class in classes]
+    names = [image_class.name for image_class in classes]
     return ImageParts(
-        train=make_files(
-            root, classes, (_where(image_class, marks, False) for image_class, marks in chosen)
-        ),
-        test=make_files(
-            root, classes, (_where(image_class, marks, True) for image_class, marks in chosen)
-        ),
+        train=make_files(root, names, [[p for p in some if p not in test] for some in paths]),
+        test=make_files(root, names, [[p for p in some if p in test] for some in paths]),
     )
 
 
-def make_files(
-    root: Path, classes: Sequence[ImageClass], paths: Iterable[Sequence[str]]
-) -> ImageFiles:
-    """A part of a data set from the paths that it has of each class; classes are in order."""
-    of_class = list(paths)
-    return ImageFiles(
-        root=root,
-        paths=tuple(path for some in of_class for path in some),
-        labels=tuple(label for label, some in enumerate(of_class) for _ in some),
-        classes=tuple(image_class.name for image_class in classes),
-    )
-
-
-def _drawn(paths: Sequence[str], lots: random.Random) -> list[str]:
-    if len(paths) == 1:
-        return []
+def _draw(paths: Sequence[str], lots: random.Random) -> list[str]:
     return lots.sample(paths, max(1, round(len(paths) * TEST_SHARE)))
 
 
-def _where(image_class: ImageClass, marks: Sequence[bool], wanted: bool) -> list[str]:  # noqa: FBT001
-    return [path for path, mark in zip(image_class.paths, marks, strict=True) if mark is wanted]
+def make_files(root: Path, classes: Sequence[str], paths: Sequence[Sequence[str]]) -> ImageFiles:
+    """A part of a data set from the paths that it has of each class; classes are in order."""
+    return ImageFiles(
+        root=root,
+        paths=tuple(path for some in paths for path in some),
+        labels=tuple(label for label, some in enumerate(paths) for _ in some),
+        classes=tuple(classes),
+    )
+
+
+def data_root(data: Data, layout: str) -> Path:
+    """Return data.root as a path; JobError, whose hint is `layout`, where it is not set."""
+    if data.root is None:
+        raise JobError(f"data.root is not set, and {data.name} is not bundled", hint=layout)
+    return Path(data.root).expanduser()
+
+
+def existing_root(data: Data, layout: str) -> Path:
+    """Return the folder data.root; JobError where it is none."""
+    root = data_root(data, layout)
+    try:
+        root.stat()
+    except OSError as error:
+        raise wrong_root(data, f"{root} is not a folder: {error.strerror}", layout) from None
+    if not root.is_dir():
+        raise wrong_root(data, f"{root} is not a folder", layout)
+    return root
+
+
+def wrong_root(data: Data, wrong: str, layout: str) -> JobError:
+    """Return the error for a data.root that does not hold what it must."""
+    return JobError(f"data.root is {data.root!r}: {wrong}", hint=layout)

@@ -22,16 +22,14 @@ import hashlib
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.images import made_faces
 from hpcdist.data.images.folders import (
     check_enough,
-    existing_root,
     folders_in,
     has_images,
     list_classes,
@@ -43,6 +41,7 @@ from hpcdist.data.splits import (
     ImageFiles,
     ImageParts,
     SplitSizes,
+    existing_root,
     make_files,
     split_classes,
 )
@@ -62,15 +61,6 @@ LAYOUT = (
     "sklearn.datasets.fetch_lfw_people() fetches it to ~/scikit_learn_data/lfw_home; without "
     "data.root, photographs are made"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """The folder that holds the people's folders."""
-
-    root: Path
-    top: Path
-    """The folder that data.root names, or was unpacked to; root is in it, or is it."""
 
 
 def check(data: Data) -> SplitSizes | None:
@@ -94,11 +84,9 @@ def is_complete(data: Data) -> bool:
 def prepare(data: Data) -> None:
     """Make the stand-in, or unpack the archive, unless that was done before."""
     made = _made_folder(data)
-    if made is None:
-        return
-    if data.root is None:
+    if made is not None and data.root is None:
         make_once(made, lambda folder: made_faces.make_faces(folder, _STAND_IN))
-    else:
+    elif made is not None and data.root is not None:
         archive = Path(data.root).expanduser()
         make_once(made, lambda folder: unpack(archive, folder))
 
@@ -115,10 +103,9 @@ def unmade(data: Data) -> str | None:
 
 def remarks(data: Data) -> list[str]:
     """Return notes for the user on files that are there, and have been checked."""
-    if data.root is None or data.split != "auto" or not is_complete(data):
+    if data.root is None or not is_complete(data):
         return []
-    place = _find_people(_made_folder(data) or existing_root(data, LAYOUT))
-    files = find_split_files(_between(place))
+    _, files = _find_people(data)
     if files is None or names_in_both(files):
         return []
     names = " and ".join(dict.fromkeys((files.train.name, files.test.name)))
@@ -130,15 +117,10 @@ def images(data: Data) -> ImageParts:
     prepare(data)
     if data.root is None:
         return _STAND_IN.parts(stand_in_folder())
-    place = _find_people(_made_folder(data) or existing_root(data, LAYOUT))
-    classes = list_classes(place.root)
-    check_enough(classes, place.root, LAYOUT)
-    files = None
-    if data.split == "auto":
-        files = find_split_files(_between(place))
-    if files is None:
-        return split_classes(place.root, classes)
-    return split_by_files(place.root, classes, files)
+    root, files = _find_people(data)
+    classes = list_classes(root)
+    check_enough(classes, root, LAYOUT)
+    return split_classes(root, classes) if files is None else split_by_files(root, classes, files)
 
 
 def stand_in_folder() -> Path:
@@ -168,9 +150,12 @@ def _made_folder(data: Data) -> Path | None:
     return cache_folder() / f"faces-{digest}"
 
 
-def _find_people(top: Path) -> _Place:
-    """Return the folder with a folder per person: `top`, or one below it, such as LFW's own."""
-    root = top
+def _find_people(data: Data) -> tuple[Path, SplitFiles | None]:
+    """Return the folder with a folder per person: data.root, what was unpacked of it, or a folder
+    below, such as LFW's own; and the files there or above that split the images, if the job wants
+    them."""
+    root = _made_folder(data) or existing_root(data, LAYOUT)
+    places = [root]
     while True:
         below = folders_in(root)
         variants = [name for name in below if name in VARIANTS]
@@ -181,30 +166,18 @@ def _find_people(top: Path) -> _Place:
             )
         if variants:
             root /= variants[0]
-        elif len(below) == 1 and not _holds_people(root, below):
+        elif len(below) == 1 and not has_images(root / below[0]):
             root /= below[0]
         else:
-            return _Place(root=root, top=top)
-
-
-def _holds_people(folder: Path, names: list[str]) -> bool:
-    return any(has_images(folder / name) for name in names)
-
-
-def _between(place: _Place) -> list[Path]:
-    """Return the folders from the people's up to the top."""
-    folders = [place.root]
-    while folders[-1] != place.top:
-        folders.append(folders[-1].parent)
-    return folders
+            return root, find_split_files(places) if data.split == "auto" else None
+        places.insert(0, root)
 
 
 _TEN_SETS = "pairs.txt"
 _HINT = "set data.split to stratified, which needs no such file"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitFiles:
+class SplitFiles(NamedTuple):
     """The files that say which images are for training, and which for testing."""
 
     train: Path
@@ -212,8 +185,7 @@ class SplitFiles:
     """The same file, where one says both."""
 
 
-@dataclass(frozen=True)
-class _Line:
+class _Line(NamedTuple):
     path: Path
     number: int
     fields: list[str]
@@ -223,45 +195,56 @@ class _Line:
         return JobError(f"{self.path}:{self.number}: {text!r} {why}", hint=_HINT)
 
 
-def find_split_files(folders: Iterable[Path]) -> SplitFiles | None:
+def find_split_files(folders: Sequence[Path]) -> SplitFiles | None:
     """Return the first of them that are in one of the folders; None where there are none."""
-    places = list(folders)
-    for kind in ("people", "pairs"):
-        for place in places:
-            train, test = place / f"{kind}DevTrain.txt", place / f"{kind}DevTest.txt"
-            if train.is_file() and test.is_file():
-                return SplitFiles(train=train, test=test)
-    ten = next((place / _TEN_SETS for place in places if (place / _TEN_SETS).is_file()), None)
-    return None if ten is None else SplitFiles(train=ten, test=ten)
+    names = [(f"{kind}DevTrain.txt", f"{kind}DevTest.txt") for kind in ("people", "pairs")]
+    for train, test in (*names, (_TEN_SETS, _TEN_SETS)):
+        for folder in folders:
+            if (folder / train).is_file() and (folder / test).is_file():
+                return SplitFiles(folder / train, folder / test)
+    return None
 
 
 def split_by_files(root: Path, classes: Sequence[ImageClass], files: SplitFiles) -> ImageParts:
     """The parts as the files say; JobError where they are damaged, or name what is not there."""
-    train, test = _both_parts(files)
     images = {
         image_class.name: {PurePath(path).stem: path for path in image_class.paths}
         for image_class in classes
     }
-    return ImageParts(
-        train=_part(root, classes, train, images), test=_part(root, classes, test, images)
-    )
+
+    def part(lines: list[_Line]) -> ImageFiles:
+        chosen = {path for line in lines for path in _named(line, images)}
+        paths = [[path for path in some.paths if path in chosen] for some in classes]
+        return make_files(root, [image_class.name for image_class in classes], paths)
+
+    train, test = _both_parts(files)
+    return ImageParts(train=part(train), test=part(test))
 
 
 def names_in_both(files: SplitFiles) -> bool:
     """Return whether anybody is named for training and for testing; JobError for damaged files."""
-    train, test = _both_parts(files)
-    return not _people(train).isdisjoint(_people(test))
+    # Lines of four fields have name, number, name, number; all others begin with their one name.
+    train, test = (
+        {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
+        for lines in _both_parts(files)
+    )
+    return not train.isdisjoint(test)
 
 
 def _both_parts(files: SplitFiles) -> tuple[list[_Line], list[_Line]]:
-    if files.train == files.test:
-        return _cut(_lines(files.train))
-    return _lines(files.train)[1:], _lines(files.test)[1:]
-
-
-def _people(lines: Iterable[_Line]) -> set[str]:
-    """Return the people whom lines name; one of four fields: name, number, name, number."""
-    return {name for line in lines for name in line.fields[:: 2 if len(line.fields) == 4 else 4]}
+    """Return the lines for training and for testing."""
+    header, *lines = _lines(files.train)
+    if files.train != files.test:
+        return lines, _lines(files.test)[1:]
+    # Each of the sets has as many pairs of one person as of two.
+    numbers = [int(field) for field in header.fields if field.isdecimal()]
+    if len(header.fields) != 2 or len(numbers) != 2 or 2 * numbers[0] * numbers[1] != len(lines):
+        raise header.wrong(
+            f"must be the number of sets, and of pairs of either kind in each; {len(lines):,} "
+            "pairs follow"
+        )
+    last = 2 * numbers[1]
+    return lines[:-last], lines[-last:]
 
 
 def _lines(path: Path) -> list[_Line]:
@@ -276,61 +259,28 @@ def _lines(path: Path) -> list[_Line]:
     return lines
 
 
-def _cut(lines: list[_Line]) -> tuple[list[_Line], list[_Line]]:
-    """pairs.txt: all sets but the last, and the last; in each are as many pairs of one person as of
-    two."""
-    header, *pairs = lines
-    numbers = [int(field) for field in header.fields if field.isdecimal()]
-    if len(header.fields) != 2 or len(numbers) != 2 or 2 * numbers[0] * numbers[1] != len(pairs):
-        raise header.wrong(
-            f"must be the number of sets, and of pairs of either kind in each; {len(pairs):,} "
-            "pairs follow"
-        )
-    last = 2 * numbers[1]
-    return pairs[:-last], pairs[-last:]
-
-
-def _part(
-    root: Path,
-    classes: Sequence[ImageClass],
-    lines: Iterable[_Line],
-    images: dict[str, dict[str, str]],
-) -> ImageFiles:
-    chosen = {path for line in lines for path in _named(line, images)}
-    return make_files(
-        root,
-        classes,
-        ([path for path in image_class.paths if path in chosen] for image_class in classes),
-    )
-
-
 def _named(line: _Line, images: dict[str, dict[str, str]]) -> Iterator[str]:
     """Yield the images that a line names."""
+    numbered: list[tuple[str, str | None]]
     match line.fields:
         case [name, _how_many]:
-            yield from _of_person(line, name, images).values()
+            numbered = [(name, None)]
         case [name, first, second]:
-            yield _image(line, name, first, images)
-            yield _image(line, name, second, images)
+            numbered = [(name, first), (name, second)]
         case [name, first, other, second]:
-            yield _image(line, name, first, images)
-            yield _image(line, other, second, images)
+            numbered = [(name, first), (other, second)]
         case _:
             raise line.wrong("names neither a person nor a pair of images")
-
-
-def _of_person(line: _Line, name: str, images: dict[str, dict[str, str]]) -> dict[str, str]:
-    if name not in images:
-        raise line.wrong(f"names {name}, of whom there are no images")
-    return images[name]
-
-
-def _image(line: _Line, name: str, number: str, images: dict[str, dict[str, str]]) -> str:
-    stem = f"{name}_{number.zfill(4)}"
-    path = _of_person(line, name, images).get(stem)
-    if path is None:
-        raise line.wrong(f"names {stem}, which is not there")
-    return path
+    for name, number in numbered:
+        if name not in images:
+            raise line.wrong(f"names {name}, of whom there are no images")
+        if number is None:
+            yield from images[name].values()
+            continue
+        stem = f"{name}_{number.zfill(4)}"
+        if stem not in images[name]:
+            raise line.wrong(f"names {stem}, which is not there")
+        yield images[name][stem]
 
 
 _MOST_BYTES = 8 * 10**9
@@ -357,14 +307,23 @@ def unpack(archive: Path, folder: Path) -> None:
     try:
         with _open(archive) as stream, tarfile.open(fileobj=stream, mode="r|*") as members:
             for member in members:
-                if not member.isfile():
+                content = members.extractfile(member) if member.isfile() else None
+                if content is None:
                     continue
                 num_bytes += member.size
                 num_files += 1
                 if num_bytes > _MOST_BYTES or num_files > _MOST_FILES:
                     raise _refused(archive, "unpacks to more than 8 GB or a million files")
-                _write(members, member, _place(archive, member, folder))
-            _read_to_end(stream)
+                relative = PurePosixPath(member.name)
+                if relative.is_absolute() or ".." in relative.parts:
+                    wrong = f"has a file {member.name!r}, which is not below its folder"
+                    raise _refused(archive, wrong)
+                path = folder / relative
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with content, path.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+            while stream.read(_PIECE_BYTES):  # to its end, where what was cut off or damaged raises
+                pass
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _refused(archive, f"cannot be unpacked: {error}") from None
 
@@ -374,27 +333,6 @@ def _open(archive: Path) -> BinaryIO:
     with archive.open("rb") as file:
         is_gzip = file.read(len(_GZIP)) == _GZIP
     return cast("BinaryIO", gzip.open(archive, "rb")) if is_gzip else archive.open("rb")
-
-
-def _read_to_end(stream: BinaryIO) -> None:
-    """EOFError where the file ends before what was packed does, or zlib's where it is damaged."""
-    while stream.read(_PIECE_BYTES):
-        pass
-
-
-def _place(archive: Path, member: tarfile.TarInfo, folder: Path) -> Path:
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise _refused(archive, f"has a file {member.name!r}, which is not below its folder")
-    return folder.joinpath(*path.parts)
-
-
-def _write(members: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    content = members.extractfile(member)
-    assert content is not None  # as it is a plain file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with content, path.open("wb") as file:
-        shutil.copyfileobj(content, file)
 
 
 def _refused(archive: Path, why: str) -> JobError:

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.splits import ImageClass, ImageParts, SplitSizes, make_files, split_classes
+from hpcdist.data.splits import (
+    ImageClass,
+    ImageParts,
+    SplitSizes,
+    existing_root,
+    make_files,
+    split_classes,
+)
 from hpcdist.job.spec import Data
 
 _TRAIN = "train"
@@ -42,20 +49,6 @@ def images(data: Data) -> ImageParts:
     return split_classes(root, classes)
 
 
-def existing_root(data: Data, layout: str) -> Path:
-    """Return the folder data.root; JobError where it is none."""
-    if data.root is None:
-        raise JobError(f"data.root is not set, and {data.name} is not bundled", hint=layout)
-    root = Path(data.root).expanduser()
-    try:
-        root.stat()
-    except OSError as error:
-        raise JobError(f"data.root is {data.root!r}: {error.strerror}", hint=layout) from None
-    if not root.is_dir():
-        raise JobError(f"data.root is {data.root!r}: {root} is not a folder", hint=layout)
-    return root
-
-
 def check_enough(classes: list[ImageClass], folder: Path, layout: str) -> None:
     """Raise JobError for a folder with less than two images, saying what is there instead."""
     number = sum(len(image_class.paths) for image_class in classes)
@@ -71,19 +64,16 @@ def check_enough(classes: list[ImageClass], folder: Path, layout: str) -> None:
 
 
 def _both_parts(root: Path, test: str) -> ImageParts:
-    parts = {name: list_classes(root, name) for name in (_TRAIN, test)}
-    for name, classes in parts.items():
+    paths: list[dict[str, tuple[str, ...]]] = []
+    for folder in (_TRAIN, test):
+        classes = list_classes(root, folder)
         if not classes:
-            check_enough(classes, root / name, _LAYOUT)
-    paths = {
-        name: {image_class.name: image_class.paths for image_class in classes}
-        for name, classes in parts.items()
-    }
-    names = sorted(set(paths[_TRAIN]) | set(paths[test]))
-    both = [ImageClass(name=name, paths=()) for name in names]
+            check_enough(classes, root / folder, _LAYOUT)
+        paths.append({image_class.name: image_class.paths for image_class in classes})
+    names = sorted(set().union(*paths))
+    in_train, in_test = ([of_class.get(name, ()) for name in names] for of_class in paths)
     return ImageParts(
-        train=make_files(root, both, (paths[_TRAIN].get(name, ()) for name in names)),
-        test=make_files(root, both, (paths[test].get(name, ()) for name in names)),
+        train=make_files(root, names, in_train), test=make_files(root, names, in_test)
     )
 
 
@@ -98,20 +88,18 @@ def list_classes(root: Path, folder: str = "") -> list[ImageClass]:
 
     JobError where a folder cannot be read.
     """
-    top = root / folder
-    ancestors = (_identity(top),)
+    ancestors = (_identity(root / folder),)
     classes = []
-    for entry in sorted(_entries(top), key=lambda entry: entry.name):
-        if is_folder(entry):
-            paths = _paths_below(Path(entry.path), os.path.join(folder, entry.name), ancestors)
-            if paths:
-                classes.append(ImageClass(name=entry.name, paths=tuple(paths)))
+    for name in folders_in(root / folder):
+        paths = _paths_below(root, os.path.join(folder, name), ancestors)
+        if paths:
+            classes.append(ImageClass(name=name, paths=tuple(paths)))
     return classes
 
 
 def folders_in(folder: Path) -> list[str]:
     """Return names of the folders in a folder, sorted; JobError where it cannot be read."""
-    return sorted(entry.name for entry in _entries(folder) if is_folder(entry))
+    return sorted(entry.name for entry in _entries(folder) if _is_folder(entry))
 
 
 def has_images(folder: Path) -> bool:
@@ -119,7 +107,7 @@ def has_images(folder: Path) -> bool:
     return any(_is_image(entry) for entry in _entries(folder))
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     """Return whether it is a folder, or a link that leads to one."""
     try:
         return entry.is_dir()
@@ -127,22 +115,21 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _paths_below(folder: Path, relative: str, ancestors: tuple[_Identity, ...]) -> list[str]:
+def _paths_below(root: Path, relative: str, ancestors: tuple[_Identity, ...]) -> list[str]:
     """Sorted by folder, then by name."""
     folders: list[tuple[str, list[str]]] = []
-    waiting = [(folder, relative, ancestors)]
+    waiting = [(relative, ancestors)]
     while waiting:
-        folder, relative, above = waiting.pop()
-        identity = _identity(folder)
+        relative, above = waiting.pop()
+        identity = _identity(root / relative)
         if identity in above:  # a link back to where we came from
             continue
         names = []
-        for entry in _entries(folder):
+        for entry in _entries(root / relative):
             if _is_image(entry):
                 names.append(entry.name)
-            elif is_folder(entry):
-                path = os.path.join(relative, entry.name)
-                waiting.append((Path(entry.path), path, (*above, identity)))
+            elif _is_folder(entry):
+                waiting.append((os.path.join(relative, entry.name), (*above, identity)))
         folders.append((relative, sorted(names)))
     return [os.path.join(relative, name) for relative, names in sorted(folders) for name in names]
 

@@ -16,8 +16,6 @@ from hpcdist.base.files import PRIVATE_FOLDER, user_cache
 
 _STALE_S = 86_400.0
 _ASIDE = "aside"
-
-
 CACHE_VARIABLE = "HPCDIST_CACHE"
 """Set by the user, where the home folder is small or not there on the compute nodes."""
 
@@ -46,12 +44,12 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
         with _one_at_a_time(path.parent):
             if not path.is_dir():
                 _remove_stale(path)
-                _make(path, make)
+                make_whole(path, make)
     except OSError as error:
-        raise JobError(
-            f"{path} cannot be made: {error.strerror or error}",
-            hint=f"set {CACHE_VARIABLE} to a folder that you may write, or data.root to your data",
-        ) from None
+        if not path.is_dir():  # else another one was faster
+            hint = f"set {CACHE_VARIABLE} to a folder that you may write, or data.root to your data"
+            reason = error.strerror or error
+            raise JobError(f"{path} cannot be made: {reason}", hint=hint) from None
     return path
 
 
@@ -67,14 +65,6 @@ def make_whole(path: Path, make: Callable[[Path], None]) -> None:
         aside.rename(path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _make(path: Path, make: Callable[[Path], None]) -> None:
-    try:
-        make_whole(path, make)
-    except OSError:
-        if not path.is_dir():  # else another one was faster
-            raise
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 LATE_S = 2e-3
 """Reads that take so long on average are worth threads."""
@@ -26,18 +27,19 @@ _Read = tuple[float, bytes | OSError]
 class Reader:
     """Reads files for one process."""
 
-    def __init__(self, reads: int | None) -> None:
+    def __init__(self, reads: int | None, at_once: int | None = None) -> None:
         """So many at once; None: chosen by how late the first answers come."""
-        self._begin(reads, reads or 1)
-
-    def _begin(self, wanted: int | None, at_once: int) -> None:
-        self._wanted = wanted
-        self.at_once = at_once
+        self._wanted = reads
+        self.at_once = at_once or reads or 1
         """Files that are read at once now."""
         self._last_s: deque[float] = deque(maxlen=_LAST)
         self._threads: ThreadPoolExecutor | None = None
         self._ahead: dict[str, Future[_Read]] = {}
         self._pid = 0  # whose threads they are
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a worker that is started, not forked: it makes threads of its own."""
+        return Reader, (self._wanted, self.at_once)
 
     def read_all(
         self, paths: Sequence[str], ahead: Sequence[str] = ()
@@ -57,29 +59,19 @@ class Reader:
     def _read_at_once(
         self, paths: Sequence[str], ahead: Sequence[str]
     ) -> Iterator[bytes | OSError]:
-        submit = self._own_threads().submit
+        # A forked worker lacks the threads of the rank, which may have read before, and would wait
+        # for them for ever.
+        if self._threads is None or self._pid != os.getpid():
+            self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
+            self._pid = os.getpid()
+            self._ahead = {}
+        submit = self._threads.submit
         begun = [self._ahead.get(path) or submit(_timed_read, path) for path in paths]
         self._ahead = {path: submit(_timed_read, path) for path in ahead}
         for reading in begun:
             time_s, content = reading.result()
             self._note(time_s)
             yield content
-
-    def _own_threads(self) -> ThreadPoolExecutor:
-        """Return the threads of this process: a forked worker lacks the rank's, which may have
-        read before, and would wait for them for ever."""
-        if self._threads is None or self._pid != os.getpid():
-            self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="read")
-            self._pid = os.getpid()
-            self._ahead = {}
-        return self._threads
-
-    def __getstate__(self) -> tuple[int | None, int]:
-        """For a worker that is started, not forked: it makes threads of its own."""
-        return self._wanted, self.at_once
-
-    def __setstate__(self, state: tuple[int | None, int]) -> None:
-        self._begin(*state)
 
     def _note(self, time_s: float) -> None:
         """Change over, where the number is not given."""
@@ -93,13 +85,9 @@ class Reader:
             self.at_once = min(_MOST, int(mean_s / _WORK_S) + 1)
         elif self.at_once > 1 and max(self._last_s) < _EARLY_S:
             self.at_once = 1
-            self._end_threads()
-
-    def _end_threads(self) -> None:
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)  # what has begun ends, and is used
-            self._threads = None
-            self._ahead = {}
+            if self._threads is not None:
+                self._threads.shutdown(wait=False)  # what has begun ends, and is used
+                self._threads, self._ahead = None, {}
 
 
 def read_file(path: str) -> bytes:
