@@ -130,7 +130,7 @@ def existing_root(data: Data, layout: str) -> Path:
     try:
         root.stat()
     except OSError as error:
-        raise wrong_root(data, f"{root} is not a folder: {error.strerror}", layout) from None
+        raise wrong_root(data, str(error.strerror), layout) from None
     if not root.is_dir():
         raise wrong_root(data, f"{root} is not a folder", layout)
     return root

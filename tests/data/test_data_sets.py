@@ -69,7 +69,7 @@ def test_a_missing_root_is_said_with_the_layout_that_is_wanted(tmp_path):
     with pytest.raises(JobError, match=r"data\.root is not set, and mnist is not bundled") as none:
         check_data(Data(name="mnist"))
     assert "<root>/MNIST/raw/" in none.value.hint
-    with pytest.raises(JobError, match="nowhere is not a folder: No such file") as missing:
+    with pytest.raises(JobError, match="nowhere': No such file") as missing:
         check_data(Data(name="mnist", root=str(tmp_path / "nowhere")))
     assert missing.value.message.startswith("data.root is ")
     with pytest.raises(JobError, match="train-images-idx3-ubyte is missing"):

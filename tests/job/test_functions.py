@@ -40,14 +40,17 @@ def fail(rank):
 def leave(code):
     sys.exit(code)
 
+def unsendable():
+    return Unsendable()
+"""
+SPAWNING = """
+import multiprocessing, sys, torch
+import beside
+
 def spawn():
-    import multiprocessing, torch
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         of_worker = pool.apply_async(beside.packages).get(50)
     return sorted(vars(sys.modules["__main__"])), of_worker
-
-def unsendable():
-    return Unsendable()
 """
 BESIDE = """
 class OwnError(Exception):
@@ -69,13 +72,14 @@ def module(tmp_path, monkeypatch):
     """A module of the user's beside another, as if python had been started in its folder."""
     (tmp_path / "their_work.py").write_text(MODULE)
     (tmp_path / "beside.py").write_text(BESIDE)
+    (tmp_path / "spawning.py").write_text(SPAWNING)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
     import their_work
 
     yield their_work
-    for name in ("their_work", "beside"):
+    for name in ("their_work", "beside", "spawning"):
         sys.modules.pop(name, None)
 
 
@@ -104,7 +108,9 @@ def test_a_function_is_called_in_every_rank_and_its_results_come_back(module):
 
 
 def test_a_functions_main_module_is_empty_and_its_spawned_workers_run_none(module):
-    run = hpcdist.submit(module.spawn, scheduler="local")
+    import spawning
+
+    run = hpcdist.submit(spawning.spawn, scheduler="local")
     names, of_worker = run.result(timeout_s=60)
     assert of_worker == []
     assert {name.strip("_") for name in names} <= {

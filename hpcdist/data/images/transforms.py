@@ -144,9 +144,13 @@ def kept_random_state() -> Iterator[None]:
 def check_transform(spec: Spec) -> None:
     """Raise JobError for transforms that do not exist, or are given wrong arguments.
 
-    A list is made as a trial in a process of its own: to import torchvision takes seconds.
+    A list is made as a trial; where torchvision is not imported yet, in a process of its own, since
+    that takes seconds, and memory that a submission does not need.
     """
     if isinstance(spec, str) and spec in PRESETS:
+        return
+    if "torchvision" in sys.modules:
+        try_transform(spec)
         return
     steps_of(spec)
     done = subprocess.run(

@@ -143,12 +143,12 @@ def test_names_that_begin_with_a_dot_are_left_out(write_classes, folder_at):
     assert len(all_paths(parts)) == 2
 
 
-def test_a_hundred_thousand_files_are_listed_without_looking_into_one(tmp_path, folder_at):
+def test_many_files_are_listed_without_looking_into_one(tmp_path, folder_at):
     for label in range(100):
         (tmp_path / f"class {label}").mkdir()
-        for number in range(1_000):
+        for number in range(100):
             os.mknod(tmp_path / f"class {label}" / f"{number}.jpg")
-    assert check_data(folder_at(tmp_path)).train == 80_000
+    assert check_data(folder_at(tmp_path)).train == 8_000
 
 
 BAD_FOLDERS = {

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from pictures import write_files
 from PIL import Image
 
 from hpcdist.data.catalog import find_images, load_data
@@ -14,8 +15,10 @@ from hpcdist.job.spec import Data
 SEED, NUMBER = 3, 5
 
 
-def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit():
-    data = Data(name="faces", transform="heavy", size=40)
+def test_photographs_are_the_first_batch_of_the_first_epoch_bit_for_bit(tmp_path):
+    for name in ("a", "b"):
+        write_files(tmp_path / name, 5)
+    data = Data(name="image_folder", root=str(tmp_path), transform="heavy", size=40)
     shown = load_preview(data, seed=SEED, number=NUMBER)
     parts = find_images(data)
     samples = ImageSamples(parts.train, data, SEED)
@@ -51,11 +54,7 @@ def test_a_file_that_is_no_image_is_shown_as_such(tmp_path):
     for name in ("a", "b"):
         (tmp_path / "x").mkdir(exist_ok=True)
         (tmp_path / f"x/{name}.jpg").write_text("none")
-    (tmp_path / "y").mkdir()
-    source = find_images(Data(name="faces"))
-    content = (source.train.root / source.train.paths[0]).read_bytes()
-    for name in ("a", "b"):
-        (tmp_path / f"y/{name}.jpg").write_bytes(content)
+    write_files(tmp_path / "y", 2)
     shown = load_preview(Data(name="image_folder", root=str(tmp_path)), seed=0, number=9)
     assert {(sample.label, sample.after is None) for sample in shown} == {("x", True), ("y", False)}
     (bad,) = [sample for sample in shown if sample.problem]

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -56,7 +58,8 @@ def test_a_wrong_transform_is_refused_with_what_is_near(spec, message, hint):
     assert hint in caught.value.hint
 
 
-def test_a_trial_in_a_process_of_its_own_says_what_is_wrong_with_a_list():
+def test_a_trial_in_a_process_of_its_own_says_what_is_wrong_with_a_list(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torchvision")
     with pytest.raises(JobError, match="has 'RandomAfine', which is no preset") as caught:
         check_transform(["light", "RandomAfine"])
     assert "RandomAffine" in caught.value.hint
