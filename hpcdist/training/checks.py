@@ -1,15 +1,23 @@
-"""Checks and downloads that are done once, where a training is submitted, for both trainers.
+"""Checks of a training, for both trainers: its settings, its model and data, and its hosts.
 
 Imports no torch.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import socket
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
 from hpcdist.base.errors import JobError
 from hpcdist.data.catalog import check_data, download_data, find_data_set
 from hpcdist.data.images.device_transforms import check_device_transform
 from hpcdist.data.images.transforms import check_transform, is_unchanged
-from hpcdist.job.spec import TrainingJob
+from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.training.checkpoint.files import resume_candidates
 from hpcdist.training.model.checks import check_model_args, check_model_name, is_torchvision
 
@@ -59,4 +67,170 @@ def _check_sizes(job: TrainingJob) -> None:
             f"rank{'' if num_ranks == 1 else 's'} {global_batch:,} samples per step, but "
             f"{job.data.name} trains on {sizes.train:,}",
             hint=", or ".join(ways),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A setting that some strategies have no use for."""
+
+    key: str
+    allowed: tuple[object, ...]
+    """Its values that all strategies can have."""
+    strategies: frozenset[str]
+    """Strategies that cannot have others."""
+    reason: str
+
+
+_ALL_BUT_DDP = frozenset({"single", "data_parallel", "fsdp"})
+_EXCLUDED = (
+    _Pair(key="static_graph", allowed=(False,), strategies=_ALL_BUT_DDP, reason="only ddp has it"),
+    _Pair(
+        key="gradient_as_bucket_view",
+        allowed=(True,),
+        strategies=_ALL_BUT_DDP,
+        reason="only ddp has buckets",
+    ),
+    _Pair(
+        key="activation_checkpointing",
+        allowed=(False,),
+        strategies=frozenset({"data_parallel"}),
+        reason="its copies of the model on other GPUs would compute with the weights of the first",
+    ),
+    _Pair(
+        key="compile",
+        allowed=(False,),
+        strategies=frozenset({"data_parallel"}),
+        reason="torch cannot compile a model that is copied in every step",
+    ),
+    _Pair(
+        key="channels_last",
+        allowed=("auto", False),
+        strategies=frozenset({"fsdp"}),
+        reason="FSDP2 cuts up weights in the usual memory format only",
+    ),
+)
+
+
+def strategy_of(job: TrainingJob, world_size: int | None = None) -> str:
+    """Return the job's strategy, by the torch loop's name; `world_size`: None for the job's own."""
+    if isinstance(job, LightningJob) and job.strategy == "auto":
+        num_ranks = world_size or job.resources.nodes * job.resources.gpus
+        return "ddp" if num_ranks > 1 else "single"
+    assert isinstance(job, TrainJob | LightningJob)
+    return job.strategy
+
+
+def check_settings(job: TrainingJob) -> None:
+    """Raise JobError for the first two settings that do not go together."""
+    strategy = strategy_of(job)
+    nodes, gpus = job.resources.nodes, job.resources.gpus
+    if strategy == "single" and nodes * gpus > 1:
+        raise JobError(
+            f"strategy is single, but resources ask for {nodes * gpus} ranks: "
+            f"{nodes} nodes x {gpus} gpus",
+            hint="set strategy to ddp or fsdp, or ask for 1 node and 1 gpu",
+        )
+    if strategy == "data_parallel" and nodes > 1:
+        raise JobError(
+            f"strategy is data_parallel, but resources.nodes is {nodes}: it is one process, which "
+            "drives the GPUs of one node",
+            hint="set strategy to ddp or fsdp, or resources.nodes to 1",
+        )
+    for pair in _EXCLUDED:
+        value = getattr(job.train, pair.key)
+        if value not in pair.allowed and strategy in pair.strategies:
+            raise JobError(
+                f"train.{pair.key} is {str(value).lower()}, which strategy {strategy} cannot "
+                f"have: {pair.reason}",
+                hint=f"leave train.{pair.key} out, or set strategy to ddp",
+            )
+    if job.train.activation_checkpointing and _is_without_blocks(job.model.name):
+        raise JobError(
+            f"train.activation_checkpointing is true, but {job.model.name} has no blocks of "
+            "several layers that could be computed again",
+            hint="leave it out, or take a smaller train.batch_size with train.accumulate",
+        )
+    if job.train.activation_checkpointing and job.train.compile:
+        raise JobError(
+            "train.activation_checkpointing and train.compile are both set: torch.compile chooses "
+            "by itself what it computes again",
+            hint="leave one of them out",
+        )
+    check_kind_of_device(job, job.launch.device)
+
+
+_WITHOUT_BLOCKS = ("fashion_cnn", "mlp", "alexnet")
+
+
+def can_recompute(job: TrainingJob) -> bool:
+    """Return whether train.activation_checkpointing is possible, by the model's name."""
+    return strategy_of(job) != "data_parallel" and not _is_without_blocks(job.model.name)
+
+
+def _is_without_blocks(name: str) -> bool:
+    return name in _WITHOUT_BLOCKS or name.startswith("vgg")
+
+
+def check_kind_of_device(job: TrainingJob, device: str) -> None:
+    """Raise JobError for what a kind of device cannot do: cpu, cuda, or auto, which is not known
+    yet."""
+    mode = job.train.compile
+    if job.train.precision == "tf32" and device == "cpu":
+        raise JobError(
+            "train.precision is tf32, which only GPUs have, and the ranks run on CPUs",
+            hint="use fp32 or bf16-mixed",
+        )
+    if mode == "reduce-overhead" and device == "cpu":
+        raise JobError(
+            "train.compile is reduce-overhead, which means CUDA graphs, and the ranks run on CPUs",
+            hint="set train.compile to true, or leave it out",
+        )
+    # CUDA graphs use the same memory in each step.
+    has_graphs = mode == "reduce-overhead" or (mode == "max-autotune" and device == "cuda")
+    if has_graphs and strategy_of(job) == "fsdp":
+        raise JobError(
+            f"train.compile is {mode}, which strategy fsdp cannot have: its parameters are "
+            "gathered into other memory in each step, and CUDA graphs want the same",
+            hint="set train.compile to true, or strategy to ddp",
+        )
+    if has_graphs and job.train.accumulate > 1:  # github.com/pytorch/pytorch/issues/169545
+        raise JobError(
+            f"train.compile is {mode}, but train.accumulate is {job.train.accumulate}: CUDA graphs "
+            "put the gradients of each batch where those of the one before are",
+            hint="set train.compile to true, or train.accumulate to 1",
+        )
+
+
+_COMPILERS = {
+    "cpu": ("C++", "CXX", ("g++",)),  # torch/_inductor/config.py: cpp.cxx
+    # Triton compiles what starts its kernels: triton/runtime/build.py
+    "cuda": ("C", "CC", ("gcc", "clang")),
+}
+"""Kind of device -> language, variable that names its compiler, compilers tried without it."""
+
+
+def require_compiler(device: str) -> None:
+    """Raise JobError where this host lacks what torch.compile needs for a device (cpu, cuda).
+
+    Kernels are compiled where they run, at the first step, and torch would fail in its own words.
+    """
+    language, variable, commands = _COMPILERS[device]
+    host = socket.gethostname()
+    named = os.environ.get(variable)
+    wanted = (shlex.split(named) or [named])[:1] if named else list(commands)
+    if not any(shutil.which(name) for name in wanted):
+        whose = f" (variable {variable})" if named else ""
+        raise JobError(
+            f"train.compile is set, but host {host} has no {language} compiler: "
+            f"{' or '.join(wanted)}{whose}",
+            hint="load one (a line in the cluster profile's setup), or leave train.compile out",
+        )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise JobError(
+            f"train.compile is set, but host {host} has no headers of its Python: {header} is "
+            "not there, and what torch compiles includes it",
+            hint="install them (package python3-dev or python3-devel), use a Python of conda or "
+            "uv, which has them, or leave train.compile out",
         )

@@ -7,59 +7,16 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.job.spec import TrainingJob
 from hpcdist.runs.events import EventWriter
-from hpcdist.training.rules import can_recompute, strategy_of
+from hpcdist.training.checks import can_recompute, strategy_of
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelStates:
-    """Bytes that this rank holds as long as it trains."""
-
-    parameter_bytes: int
-    """Buffers, such as running means, included."""
-    gradient_bytes: int
-    optimizer_bytes: int
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor that is cut up over the ranks, any other as it is."""
-    to_local = getattr(tensor, "to_local", None)  # of DTensor, whose import costs time
-    return tensor if to_local is None else to_local()
-
-
-def measure_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> ModelStates:
-    """Measure what the model needs; gradients and optimizer state are there after a first step."""
-    from torch import Tensor
-
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    moments = [
-        value
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    ]
-    return ModelStates(
-        parameter_bytes=_bytes([*model.parameters(), *model.buffers()]),
-        gradient_bytes=_bytes(gradients),
-        optimizer_bytes=_bytes(moments),
-    )
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return most memory so far: of tensors on a GPU, of the whole process (RSS) on CPUs."""
-    if device.type == "cuda":
-        import torch
-
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    from torch import nn
 
 
 class MemoryLog:
@@ -68,12 +25,17 @@ class MemoryLog:
     def __init__(self, events: EventWriter, device: torch.device) -> None:
         self._events = events
         self._device = device
-        self._states: ModelStates | None = None
+        self._states: dict[str, int] | None = None
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int) -> None:
         """An optimizer step is done, and its gradients are still there; only the first counts."""
         if self._states is None:
-            self._states = measure_states(model, optimizer)
+            moments = [value for state in optimizer.state.values() for value in state.values()]
+            self._states = {
+                "parameter_bytes": _bytes([*model.parameters(), *model.buffers()]),
+                "gradient_bytes": _bytes([parameter.grad for parameter in model.parameters()]),
+                "optimizer_bytes": _bytes(moments),
+            }
             self._write("first_step", step)
 
     def end(self, *, step: int) -> None:
@@ -82,18 +44,22 @@ class MemoryLog:
             self._write("end", step)
 
     def _write(self, when: str, step: int) -> None:
-        assert self._states is not None
+        if self._device.type == "cuda":  # of tensors; on CPUs of the whole process (RSS)
+            import torch
+
+            peak_bytes = torch.cuda.max_memory_allocated(self._device)
+        else:
+            peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         self._events.write(
-            "memory",
-            when=when,
-            step=step,
-            **asdict(self._states),
-            peak_bytes=peak_bytes(self._device),
+            "memory", when=when, step=step, **(self._states or {}), peak_bytes=peak_bytes
         )
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(local(tensor).nbytes for tensor in tensors)
+def _bytes(values: Iterable[Any]) -> int:
+    """Return the size of the tensors among the values: of each, what this rank holds."""
+    # Those that are cut up over the ranks are DTensors, whose import costs time.
+    own = (value.to_local() if hasattr(value, "to_local") else value for value in values)
+    return sum(tensor.nbytes for tensor in own if hasattr(tensor, "nbytes"))
 
 
 _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
@@ -101,9 +67,13 @@ _MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding(ModelStates):
-    """Model states of one rank, measured or expected."""
+class Holding:
+    """Model states: bytes that one rank holds as long as it trains, measured or expected."""
 
+    parameter_bytes: int
+    """Buffers, such as running means, included."""
+    gradient_bytes: int
+    optimizer_bytes: int
     is_measured: bool = True
     """Else computed from the number of parameters, since no step was done."""
 
@@ -134,14 +104,12 @@ def advise(
     `used_bytes` is all that its tensors held; None: not known.
     """
     rest_bytes = None if used_bytes is None else max(0, used_bytes - holding.total_bytes)
-    options = sorted(
-        _options(job, world_size, holding, rest_bytes), key=lambda option: -option.gain
-    )
+    options = sorted(_options(job, world_size, holding, rest_bytes), key=lambda option: -option[0])
     kind = "" if holding.is_measured else _LATER
     held = f"model states are {_listed(holding, kind)}"
     if rest_bytes is not None:
         held += f", and what grows with the batch was {_gb(rest_bytes)}"
-    return f"{held}; what would help: {'; '.join(option.text for option in options)}"
+    return f"{held}; what would help: {'; '.join(text for _, text in options)}"
 
 
 def advise_on_model(
@@ -153,35 +121,29 @@ def advise_on_model(
     """
     holding = expected_holding(job, num_parameters, world_size)
     model = f"the model has {num_parameters:,} parameters"
+    states = f"states are {_listed(holding, _LATER)}"
     if not is_built:
-        return _advise_on_building(job, model, num_parameters, holding)
-    options = [] if strategy_of(job) == "fsdp" else [_fsdp(holding, world_size).text]
+        whole_bytes = num_parameters * _BYTES_WHEN_BUILT
+        ranks = job.ranks_per_node
+        node = f", {_gb(whole_bytes * ranks)} on a node with {ranks} ranks" if ranks > 1 else ""
+        options = ["a smaller model (model.args)", f"hosts with more memory{node and ' per rank'}"]
+        if ranks > 1:
+            options.append(f"fewer ranks on a node: {_gb(whole_bytes)} with resources.gpus=1")
+        return (
+            f"{model}: each rank makes it whole in its host's memory, {_gb(whole_bytes)}{node}; "
+            f"its {states}; what would help: {'; '.join(options)}; {_NOT_THE_BATCH}"
+        )
+    options = [] if strategy_of(job) == "fsdp" else [_fsdp(holding, world_size)[1]]
     if job.train.precision != "bf16-true":
         half = holding.total_bytes / 2
         options.append(f"train.precision=bf16-true, with model states of {_gb(half)} per rank")
     if strategy_of(job) == "fsdp":
         options.append("more ranks: model states shrink in proportion")
     options.append("a smaller model (model.args)")
-    return (
-        f"{model}, whose states are {_listed(holding, _LATER)}; what would help: "
-        f"{'; '.join(options)}; not a smaller batch: there was none yet"
-    )
+    return f"{model}, whose {states}; what would help: {'; '.join(options)}; {_NOT_THE_BATCH}"
 
 
-def _advise_on_building(job: TrainingJob, model: str, num_parameters: int, holding: Holding) -> str:
-    whole_bytes = num_parameters * _BYTES_WHEN_BUILT
-    ranks = job.ranks_per_node
-    node = f", {_gb(whole_bytes * ranks)} on a node with {ranks} ranks" if ranks > 1 else ""
-    options = ["a smaller model (model.args)", f"hosts with more memory{node and ' per rank'}"]
-    if ranks > 1:
-        options.append(f"fewer ranks on a node: {_gb(whole_bytes)} with resources.gpus=1")
-    return (
-        f"{model}: each rank makes it whole in its host's memory, {_gb(whole_bytes)}{node}; its "
-        f"states are {_listed(holding, _LATER)}; what would help: "
-        f"{'; '.join(options)}; not a smaller batch: there was none yet"
-    )
-
-
+_NOT_THE_BATCH = "not a smaller batch: there was none yet"
 _LATER = ", once a step is done"
 _BYTES_WHEN_BUILT = 4
 """Per parameter: models are made in fp32, whatever the precision."""
@@ -194,61 +156,44 @@ def _listed(holding: Holding, when: str = "") -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Option:
-    text: str
-    gain: float
-    """Bytes, for the order; those of unknown sizes are counted by their share of the states."""
-
-
 def _options(
     job: TrainingJob, world_size: int, holding: Holding, rest_bytes: int | None
-) -> Iterator[_Option]:
+) -> Iterator[tuple[float, str]]:
+    """Yield what would help, and by how many bytes, for the order.
+
+    Those of unknown sizes are counted by their share of the states.
+    """
     train = job.train
     # Where it is not known, what grows with the batch is what was too much.
     guess = rest_bytes if rest_bytes is not None else holding.total_bytes + 1
+    saved = None if rest_bytes is None else _gb(rest_bytes * 0.5)
     if train.batch_size > 1:
-        smaller = train.batch_size // 2
-        yield _Option(
-            text=f"train.batch_size={smaller} with train.accumulate={train.accumulate * 2} (in "
-            f"place of {train.batch_size} and {train.accumulate}), which trains the same"
-            + _saves(rest_bytes, 0.5),
-            gain=guess * 0.5,
+        text = (
+            f"train.batch_size={train.batch_size // 2} with train.accumulate="
+            f"{train.accumulate * 2} (in place of {train.batch_size} and {train.accumulate}), "
+            "which trains the same"
         )
+        yield guess * 0.5, text + (f" and saves about {saved}" if saved else "")
     if train.precision in {"fp32", "tf32"}:
-        yield _Option(
-            text="train.precision=bf16-mixed" + _saves(rest_bytes, 0.5, most=True),
-            gain=guess * 0.45,
-        )
+        text = "train.precision=bf16-mixed"
+        yield guess * 0.45, text + (f" and saves up to {saved}" if saved else "")
     if not train.activation_checkpointing and can_recompute(job):
-        yield _Option(
-            text="train.activation_checkpointing=true, for about a third more time",
-            gain=guess * 0.4,
-        )
-    yield _more_ranks(holding) if strategy_of(job) == "fsdp" else _fsdp(holding, world_size)
+        yield guess * 0.4, "train.activation_checkpointing=true, for about a third more time"
+    if strategy_of(job) != "fsdp":
+        yield _fsdp(holding, world_size)
+        return
+    text = (
+        "more ranks: model states shrink in proportion, but a step has more samples, unless "
+        "train.batch_size or train.accumulate does so too"
+    )
+    yield holding.total_bytes / 2, text
 
 
-def _fsdp(holding: Holding, world_size: int) -> _Option:
+def _fsdp(holding: Holding, world_size: int) -> tuple[float, str]:
     ranks = max(world_size, 2)
     left = holding.total_bytes / ranks
-    return _Option(
-        text=f"strategy=fsdp on {ranks} ranks, with model states of {_gb(left)} per rank",
-        gain=holding.total_bytes - left,
-    )
-
-
-def _more_ranks(holding: Holding) -> _Option:
-    return _Option(
-        text="more ranks: model states shrink in proportion, but a step has more samples, unless "
-        "train.batch_size or train.accumulate does so too",
-        gain=holding.total_bytes / 2,
-    )
-
-
-def _saves(rest_bytes: int | None, share: float, *, most: bool = False) -> str:
-    if rest_bytes is None:
-        return ""
-    return f" and saves {'up to' if most else 'about'} {_gb(rest_bytes * share)}"
+    text = f"strategy=fsdp on {ranks} ranks, with model states of {_gb(left)} per rank"
+    return holding.total_bytes - left, text
 
 
 def _gb(num_bytes: float) -> str:

@@ -39,8 +39,14 @@ class Precision:
 
     def begin(self, device: torch.device) -> None:
         """Set what torch keeps per process; HpcdistError where the device cannot do it."""
-        if self.name in _NEEDS_AMPERE and device.type == "cuda":
-            _require_ampere(self.name, device)
+        if self.name == "tf32" and device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability(device)
+            if major < _AMPERE:
+                raise HpcdistError(
+                    f"train.precision is tf32, which {torch.cuda.get_device_name(device)} cannot "
+                    f"do: its compute capability is {major}.{minor}, must be {_AMPERE}.0 or more",
+                    hint="use fp32 or fp16-mixed",
+                )
         torch.set_float32_matmul_precision(self.matmul)
 
     def note(self, device: torch.device) -> str | None:
@@ -62,10 +68,6 @@ class Precision:
             return nullcontext()
         return torch.autocast(device.type, dtype=self.autocast)
 
-    def make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        """Scales gradients where the precision needs it, and else does nothing."""
-        return torch.amp.GradScaler(device.type, enabled=self.scales_gradients)
-
 
 PRECISIONS = {
     precision.name: precision
@@ -78,8 +80,6 @@ PRECISIONS = {
     )
 }
 """train.precision -> what it means."""
-
-_NEEDS_AMPERE = {"tf32"}
 
 
 class Autocasting(nn.Module):
@@ -100,20 +100,6 @@ class Autocasting(nn.Module):
         return logits
 
 
-def _require_ampere(name: str, device: torch.device) -> None:
-    major, minor = torch.cuda.get_device_capability(device)
-    if major < _AMPERE:
-        raise HpcdistError(
-            f"train.precision is {name}, which {torch.cuda.get_device_name(device)} cannot do: its "
-            f"compute capability is {major}.{minor}, must be {_AMPERE}.0 or more",
-            hint="use fp32 or fp16-mixed",
-        )
-
-
-_STAIR = 0.1  # of the schedule called step
-_NUM_STAIRS = 3
-
-
 def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     """Return the optimizer that the job names, in its fused form.
 
@@ -123,48 +109,21 @@ def build_optimizer(model: nn.Module, train: Train) -> torch.optim.Optimizer:
     kernels.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return _OPTIMIZERS[train.optimizer](parameters, train)
+    if train.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=train.lr,
+            momentum=train.momentum,
+            weight_decay=train.weight_decay,
+            # torch 2.15 has no fused form of it for parameters that are cut up (DTensor).
+            fused=not any(hasattr(parameter, "device_mesh") for parameter in parameters),
+        )
+    adam = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
+    return adam(parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True)
 
 
-_Builder = Callable[[list[nn.Parameter], Train], torch.optim.Optimizer]
-_OPTIMIZERS: dict[str, _Builder] = {
-    "adamw": lambda parameters, train: torch.optim.AdamW(
-        parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True
-    ),
-    "adam": lambda parameters, train: torch.optim.Adam(
-        parameters, lr=train.lr, weight_decay=train.weight_decay, fused=True
-    ),
-    "sgd": lambda parameters, train: torch.optim.SGD(
-        parameters,
-        lr=train.lr,
-        momentum=train.momentum,
-        weight_decay=train.weight_decay,
-        # torch 2.15 has no fused form of it for parameters that are cut up (DTensor).
-        fused=not any(hasattr(parameter, "device_mesh") for parameter in parameters),
-    ),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The learning rate as a function of how much of the run is done.
-
-    Progress is counted in samples, so that it means the same for any number of ranks. There is
-    nothing to save: the optimizer's state holds the rate, the position decides how it goes on.
-    """
-
-    train: Train
-
-    def rate(self, *, step: int, epochs_done: float) -> float:
-        """Learning rate of the step after `step` steps, `epochs_done` epochs into the run."""
-        progress = epochs_done / self.train.epochs
-        if self.train.max_steps is not None:  # whichever ends the run first
-            progress = max(progress, step / self.train.max_steps)
-        warmup = self.train.warmup_steps
-        rising = min(1.0, (step + 1) / (warmup + 1))
-        return self.train.lr * rising * _SHAPES[self.train.schedule](min(progress, 1.0))
-
-
+_STAIR = 0.1  # of the schedule called step
+_NUM_STAIRS = 3
 _SHAPES: dict[str, Callable[[float], float]] = {
     "constant": lambda _progress: 1.0,
     "cosine": lambda progress: 0.5 * (1.0 + math.cos(math.pi * progress)),
@@ -172,17 +131,17 @@ _SHAPES: dict[str, Callable[[float], float]] = {
 }
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Give all parameters this learning rate from the next step on."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
+def learning_rate(train: Train, *, step: int, epochs_done: float) -> float:
+    """Return the rate of the step after `step` steps, `epochs_done` epochs into the run.
 
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Take over the moments of a checkpoint; settings such as the weight decay stay the job's."""
-    settings = get_settings(optimizer)
-    optimizer.load_state_dict(state)
-    restore_settings(optimizer, settings)
+    Progress is counted in samples, so that it means the same for any number of ranks. There is
+    nothing to save: the optimizer's state holds the rate, the position decides how it goes on.
+    """
+    progress = epochs_done / train.epochs
+    if train.max_steps is not None:  # whichever ends the run first
+        progress = max(progress, step / train.max_steps)
+    rising = min(1.0, (step + 1) / (train.warmup_steps + 1))
+    return train.lr * rising * _SHAPES[train.schedule](min(progress, 1.0))
 
 
 def get_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -194,5 +153,6 @@ def get_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def restore_settings(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
+    """Set again what `get_settings` returned, after a checkpoint's were loaded."""
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)

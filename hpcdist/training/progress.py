@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from hpcdist.data.arrays import DataSet
-from hpcdist.data.images.device_transforms import device_note, transform_on
+from hpcdist.data.images.device_transforms import transform_on
 from hpcdist.data.images.samples import BadFile
 from hpcdist.data.order import EpochPlan
 from hpcdist.job.spec import TrainingJob
@@ -164,23 +163,19 @@ class Progress:
         if message is not None and self.context.rank == 0:
             self.context.note(message)
 
-    def write_setup(self, data: DataSet, *, parameters: int, setup_time_s: float) -> None:
+    def write_setup(self, *, parameters: int, test_samples: int, setup_time_s: float) -> None:
         """Record that the training is ready for its first step."""
         self.context.events.write(
             "setup",
             setup_time_s=setup_time_s,
             parameters=parameters,
             num_threads=torch.get_num_threads(),
-            train_samples=len(data.train),
-            test_samples=len(data.test),
+            train_samples=self.plan.num_samples,
+            test_samples=test_samples,
             transform_on=transform_on(self.job.data, self.context.device),
             steps_per_epoch=self.plan.num_steps(),
             total_steps=self.total_steps,
         )
-
-    def note_device_transform(self) -> None:
-        """Note where images are transformed, unless that is as usual."""
-        self.note(device_note(self.job.data, self.context.device))
 
     def write_resume(
         self, checkpoint: str, before: dict[str, object], now: dict[str, object]

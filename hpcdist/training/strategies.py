@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn.parallel import DataParallel as TorchDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcdist.job.spec import Train
+from hpcdist.rank.context import RankContext
 from hpcdist.training.model.building import find_blocks
 from hpcdist.training.optimization import PRECISIONS, Autocasting
 
@@ -34,16 +34,6 @@ _LEAST_BLOCK = 1 << 16
 memory is worth."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The devices of a rank's model, and the job's settings of the training."""
-
-    device: torch.device
-    num_gpus: int
-    """GPUs that the rank drives, from `device` on."""
-    train: Train
-
-
 class Single:
     """One rank, the model as it is."""
 
@@ -55,8 +45,8 @@ class Single:
     """Each rank holds a part of the model: then all must call it equally often, and each
     writes its part of a checkpoint."""
 
-    def wrap(self, model: nn.Module, place: Place) -> nn.Module:  # noqa: ARG002
-        """Return the module whose call runs the model in training."""
+    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:  # noqa: ARG002
+        """Return the module whose call runs the model in training, on the rank's devices."""
         return model
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -66,33 +56,30 @@ class Single:
     def align_buffers(self, wrapped: nn.Module) -> None:
         """Make buffers, such as batch norm's running means, the same on all ranks."""
 
-    def note(self, place: Place) -> str | None:  # noqa: ARG002
-        """Return a note for the user on the strategy on these devices; None: there is none."""
+    def note(self, context: RankContext) -> str | None:  # noqa: ARG002
+        """Return a note for the user on the strategy on the rank's devices; None: there is none."""
         return None
 
 
 class DataParallel(Single):
     """One rank for several GPUs: each step copies the model to all, and cuts the batch up."""
 
-    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
-        if place.num_gpus < _SEVERAL:
+    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:
+        if context.num_gpus <= 1:
             return model
-        first = place.device.index or 0
-        inner = Autocasting(model, PRECISIONS[place.train.precision])
-        return TorchDataParallel(inner, device_ids=list(range(first, first + place.num_gpus)))
+        first = torch.device(context.device).index or 0
+        inner = Autocasting(model, PRECISIONS[train.precision])
+        return TorchDataParallel(inner, device_ids=list(range(first, first + context.num_gpus)))
 
-    def note(self, place: Place) -> str | None:
-        if place.num_gpus >= _SEVERAL:
+    def note(self, context: RankContext) -> str | None:
+        if context.num_gpus > 1:
             return None
-        gpus = "one GPU" if place.num_gpus else "no GPU"
+        gpus = "one GPU" if context.num_gpus else "no GPU"
         return (
             f"strategy data_parallel has {gpus} here: the training computes what it would on "
             "several GPUs, whose batches are added up in one step, but nothing is copied or "
             "computed in parallel, so times say nothing about data_parallel"
         )
-
-
-_SEVERAL = 2
 
 
 class Ddp(Single):
@@ -101,13 +88,13 @@ class Ddp(Single):
     uses_group = True
     tells_last_gradient = True
 
-    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
+    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:
         return DistributedDataParallel(
             model,
-            device_ids=[place.device] if place.device.type == "cuda" else None,
+            device_ids=[context.device] if context.device.startswith("cuda") else None,
             # By default gradients live in the buckets: no copy in, none out.
-            gradient_as_bucket_view=place.train.gradient_as_bucket_view,
-            static_graph=place.train.static_graph,
+            gradient_as_bucket_view=train.gradient_as_bucket_view,
+            static_graph=train.static_graph,
             # Broadcasting buffers in each forward pass only serves evaluation: see align_buffers.
             **NO_BUFFER_SYNC,
         )
@@ -133,10 +120,11 @@ class Fsdp(Ddp):
     tells_last_gradient = False
     is_sharded = True
 
-    def wrap(self, model: nn.Module, place: Place) -> nn.Module:
+    def wrap(self, model: nn.Module, context: RankContext, train: Train) -> nn.Module:  # noqa: ARG002
         from torch.distributed.device_mesh import init_device_mesh
 
-        cut_up(model, init_device_mesh(place.device.type, (dist.get_world_size(),)))
+        kind = torch.device(context.device).type
+        cut_up(model, init_device_mesh(kind, (dist.get_world_size(),)))
         return model
 
     def without_sync(self, wrapped: nn.Module) -> AbstractContextManager[None]:

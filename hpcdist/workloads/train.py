@@ -13,9 +13,15 @@ from hpcdist.job.imports import Preload
 from hpcdist.job.spec import LightningJob, TrainingJob, TrainJob
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
-from hpcdist.training.checks import check_training, prepare_data, training_modules
+from hpcdist.training.checks import (
+    check_kind_of_device,
+    check_settings,
+    check_training,
+    prepare_data,
+    require_compiler,
+    training_modules,
+)
 from hpcdist.training.group import process_group
-from hpcdist.training.rules import check_kind_of_device, check_settings, require_compiler
 
 TrainingJobT = TypeVar("TrainingJobT", bound=TrainingJob)
 

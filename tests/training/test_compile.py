@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hpcdist.base.errors import JobError
-from hpcdist.training import rules
+from hpcdist.training import checks
 from hpcdist.workloads import load_workload
 
 COMPILING_LIMIT_S = 300
@@ -84,6 +84,6 @@ def test_a_python_without_headers_is_told_with_the_path(make_job, tmp_path, monk
     compiler.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(rules.sysconfig, "get_path", lambda _name: str(tmp_path))
+    monkeypatch.setattr(checks.sysconfig, "get_path", lambda _name: str(tmp_path))
     with pytest.raises(JobError, match=f"no headers of its Python: {tmp_path}/Python.h"):
         load_workload(make_job(train={"compile": True})).check_host("cpu")

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from hpcdist.data.arrays import Samples
 from hpcdist.data.batches import make_batches
-from hpcdist.training.evaluation import Scoring, evaluate
+from hpcdist.training.evaluation import Scoring
 
 LIMIT_S = 100
 CPU = torch.device("cpu")
@@ -40,9 +40,8 @@ def _score(test, world_size, folder):
         dist.init_process_group(
             "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size
         )
-        score = evaluate(
+        score = Scoring(test, CPU, make_batches).evaluate(
             lambda images: images.flatten(1),
-            Scoring(test, CPU, make_batches),
             rank=rank,
             world_size=world_size,
             after_batch=lambda: None,

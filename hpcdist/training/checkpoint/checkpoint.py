@@ -17,6 +17,8 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.training.checkpoint import files as checkpoint_files
 
 FORMAT = 1
+LIGHTNING_KEY = "hpcdist"
+"""Under it a checkpoint of Lightning's holds what Lightning does not know of."""
 
 _SHORT_WRITE = "unexpected pos"  # torch's writer, where less was written than it gave
 
@@ -37,8 +39,8 @@ class Position:
     """Samples of the epoch in progress that are used, over all ranks."""
 
 
-def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -> int:
-    """Write a checkpoint; returns its size in bytes.
+def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -> None:
+    """Write a checkpoint.
 
     It is written aside, brought to the disk, and renamed: whoever is killed at whatever moment
     leaves the checkpoints that were there. Raises StaleAttemptError, and leaves nothing, where
@@ -48,14 +50,12 @@ def save(path: Path, state: dict[str, Any], *, is_current: Callable[[], bool]) -
     try:
         with telling_of_no_room(path):
             write(aside, state)
-        num_bytes = aside.stat().st_size
         require_current(path, is_current)
         os.replace(aside, path)
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-    return num_bytes
 
 
 @contextlib.contextmanager
@@ -93,26 +93,29 @@ def write(path: Path, state: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path, *, by_lightning: bool = False) -> dict[str, Any]:
     """Read a checkpoint into CPU memory; only plain values and tensors are unpickled.
 
     Of one in parts, that is all but the weights and the optimizer's state: see `sharded.read`.
-    HpcdistError where it is none of ours.
+    HpcdistError where it is none of ours, or was not saved by the same trainer.
     """
     file = path / checkpoint_files.TRAINING if checkpoint_files.is_in_parts(path) else path
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
         raise foreign(path, str(error).partition("\n")[0]) from None
-    if isinstance(state, dict) and "pytorch-lightning_version" in state:
+    keys = state if isinstance(state, dict) else {}
+    if by_lightning and LIGHTNING_KEY not in keys:
+        raise foreign(path, "no job with workload lightning saved it")
+    if not by_lightning and "pytorch-lightning_version" in keys:
         raise foreign(path, "Lightning saved it, and the job lightning goes on from it")
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    if not by_lightning and keys.get("format") != FORMAT:
         raise foreign(path, f"it does not say that its format is {FORMAT}")
     return cast("dict[str, Any]", state)
 
 
 def newest_intact(candidates: list[Path], damaged: Callable[[Path], None]) -> Path | None:
-    """The first candidate that is whole; `damaged` is called for each one that is passed over."""
+    """Return the first candidate that is whole; `damaged` is called for each one before it."""
     for path in candidates:
         if checkpoint_files.is_intact(path):
             return path

@@ -26,13 +26,13 @@ COMPLETE = "complete.json"
 _NAME = re.compile(r"step-(\d{8,})\.(?:pt|ckpt|dcp)")
 _ASIDE = ".step-*.*.*"
 _DAMAGED = ".damaged"
+WHOLE = ".pt"
 IN_PARTS = ".dcp"
 _CHUNK_BYTES = 1 << 22
 
 
-def file_name(step: int, suffix: str = ".pt") -> str:
-    """Name of the checkpoint after so many steps: Lightning's end in .ckpt, those in parts in
-    .dcp."""
+def file_name(step: int, suffix: str = WHOLE) -> str:
+    """Return the name of the checkpoint after so many steps."""
     return f"step-{step:08d}{suffix}"
 
 
@@ -42,7 +42,7 @@ def is_in_parts(path: Path) -> bool:
 
 
 def step_of(path: Path) -> int:
-    """Step of a checkpoint that `list_checkpoints` found."""
+    """Return the step of a checkpoint that `list_checkpoints` found."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])
@@ -61,33 +61,30 @@ def is_intact(path: Path) -> bool:
 
     torch reads files without looking at their checksums, so a flipped bit would go unnoticed.
     """
-    if is_in_parts(path):
-        return _all_parts_are_intact(path)
     try:
+        if is_in_parts(path):
+            parts = json.loads((path / COMPLETE).read_bytes())["parts"]
+            return all(describe(path / name) == expected for name, expected in parts.items())
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError):
         return False
-
-
-def _all_parts_are_intact(path: Path) -> bool:
-    try:
-        parts = json.loads((path / COMPLETE).read_bytes())["parts"]
-        return all(
-            (path / name).stat().st_size == size and checksum(path / name) == expected
-            for name, (size, expected) in parts.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):  # of a list of parts
         return False
 
 
-def checksum(path: Path) -> int:
-    """CRC-32 of a file, as zip files have it."""
+def num_bytes(path: Path) -> int:
+    """Return the size of a checkpoint."""
+    return sum(part.stat().st_size for part in (path.iterdir() if path.is_dir() else [path]))
+
+
+def describe(part: Path) -> list[int]:
+    """Return the size of a file and its CRC-32, as zip files have it."""
     crc = 0
-    with path.open("rb") as file:
+    with part.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = zlib.crc32(chunk, crc)
-    return crc
+    return [part.stat().st_size, crc]
 
 
 def set_aside_damaged(path: Path) -> None:
@@ -116,7 +113,7 @@ def _remove(path: Path) -> None:
 
 
 def resume_candidates(resume: str) -> list[Path]:
-    """The checkpoints that checkpoint.resume can mean, newest first; JobError if there is none."""
+    """Return what checkpoint.resume can mean, newest first; JobError if there is none."""
     path = Path(resume).expanduser()
     if path.is_file() or (path.is_dir() and is_in_parts(path)):
         return [path]

@@ -5,14 +5,12 @@ Also what makes two trainings the same, so that one can go on from the checkpoin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.data.images.device_transforms import is_on_device
@@ -20,36 +18,6 @@ from hpcdist.job.spec import TrainingJob, job_to_dict
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
 from hpcdist.training.checkpoint import files as checkpoint_files
-from hpcdist.training.checkpoint.checkpoint import Position
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A checkpoint in memory, and where it was."""
-
-    path: Path
-    state: dict[str, Any]
-    """Without `model` and `optimizer` where the checkpoint is in parts."""
-
-    def weights(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return the weights and the optimizer's state; of a checkpoint in parts, what is needed
-        here is read now."""
-        if not checkpoint_files.is_in_parts(self.path):
-            return self.state
-        from hpcdist.training.checkpoint import sharded
-
-        return sharded.read(self.path, model, optimizer)
-
-    @property
-    def position(self) -> Position:
-        """The position of its training."""
-        return Position(**self.state["position"])
-
-
-def load_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Loaded | None:
-    """Return the checkpoint that this attempt goes on from, in memory; None: from the start."""
-    path = find_start(context, job, has_group=has_group)
-    return None if path is None else Loaded(path=path, state=checkpoint.load(path))
 
 
 def find_start(context: RankContext, job: TrainingJob, *, has_group: bool) -> Path | None:
@@ -95,16 +63,15 @@ def _pass_over(context: RankContext, path: Path, *, own: bool) -> None:
 
 
 _NO_MATTER = {
-    "data": {
-        *("root", "workers", "download", "bad_files", "reads", "cache", "handover"),
-        *("pin_memory", "prefetch_factor", "persistent_workers", "multiprocessing_context"),
-        "device_transform",  # what comes of it counts
-    },
-    "train": {"evaluate_every_epochs", "num_threads", "gradient_as_bucket_view"},
+    *("data.root", "data.workers", "data.download", "data.bad_files", "data.reads", "data.cache"),
+    *("data.handover", "data.pin_memory", "data.prefetch_factor", "data.persistent_workers"),
+    "data.multiprocessing_context",
+    "data.device_transform",  # what comes of it counts
+    *("train.evaluate_every_epochs", "train.num_threads", "train.gradient_as_bucket_view"),
 }
 """Keys that change nothing about the weights; threads are taken from what is in effect."""
 
-_RUN_LENGTH = {"epochs", "max_steps"}
+_RUN_LENGTH = {"train.epochs", "train.max_steps"}
 """Matter only where the learning rate depends on how much of the run is done."""
 
 _NEEDED = ("model", "data.name", "data.train_samples", "train.optimizer")
@@ -116,9 +83,9 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for section in ("model", "data", "train"):
         values = msgspec.to_builtins(getattr(job, section))
-        for key, value in values.items():
-            if not _is_left_out(job, section, key):
-                flat[f"{section}.{key}"] = value
+        flat |= {f"{section}.{key}": value for key, value in values.items()}
+    left_out = _NO_MATTER | (_RUN_LENGTH if job.train.schedule == "constant" else set())
+    flat = {key: value for key, value in flat.items() if key not in left_out}
     if job.data.decoder == "pil":  # its pixels are those of exact
         flat["data.decoder"] = "exact"
     if is_on_device(job.data, context.device):
@@ -126,7 +93,8 @@ def describe_training(job: TrainingJob, context: RankContext) -> dict[str, Any]:
     flat["strategy"] = job_to_dict(job)["strategy"]
     flat["world_size"] = context.world_size
     flat["num_threads"] = torch.get_num_threads()
-    flat["device"] = _device_name(context)
+    is_gpu = context.device.startswith("cuda")
+    flat["device"] = torch.cuda.get_device_name() if is_gpu else context.device
     flat["torch"] = str(torch.__version__)
     return flat
 
@@ -142,22 +110,10 @@ def describe_differences(before: dict[str, Any], now: dict[str, Any]) -> list[st
 
 
 def require_same_training(before: dict[str, Any], now: dict[str, Any], checkpoint: str) -> None:
-    """HpcdistError where the checkpoint is of another model, data set or optimizer."""
+    """Raise HpcdistError where the checkpoint is of another model, data set or optimizer."""
     wrong = [phrase for phrase in describe_differences(before, now) if phrase.startswith(_NEEDED)]
     if wrong:
         raise HpcdistError(
             f"{checkpoint} belongs to another training: {'; '.join(wrong)}",
             hint="set checkpoint.resume to a checkpoint of this job, or leave it out",
         )
-
-
-def _is_left_out(job: TrainingJob, section: str, key: str) -> bool:
-    if section == "train" and key in _RUN_LENGTH:
-        return job.train.schedule == "constant"
-    return key in _NO_MATTER.get(section, ())
-
-
-def _device_name(context: RankContext) -> str:
-    if context.device.startswith("cuda"):
-        return torch.cuda.get_device_name()
-    return context.device

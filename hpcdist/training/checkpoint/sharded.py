@@ -28,7 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_parts
 
 from hpcdist.base import files
 from hpcdist.training.checkpoint import checkpoint
-from hpcdist.training.checkpoint.files import COMPLETE, TRAINING, checksum
+from hpcdist.training.checkpoint.files import COMPLETE, TRAINING, describe
 from hpcdist.training.checkpoint.state import empty_like, unflatten
 
 _METADATA = ".metadata"
@@ -48,25 +48,32 @@ def save(
     state: dict[str, Any],
     *,
     is_current: Callable[[], bool],
-) -> int:
-    """Write a checkpoint, with all ranks; returns its size in bytes, on rank 0 alone.
+) -> None:
+    """Write a checkpoint, with all ranks.
 
     `tensors` are this rank's; `state` is rank 0's. Raises as `checkpoint.save` does, and leaves the
     checkpoints that were there.
     """
-    aside = _make_aside(path)
+    rank = dist.get_rank()
+    named = [path.with_name(f".{path.name}.{secrets.token_hex(4)}").name]
+    if rank == 0:
+        (path.parent / named[0]).mkdir(mode=files.PRIVATE_FOLDER)
+    dist.broadcast_object_list(named, src=0)
+    aside = path.parent / named[0]
     try:
         with checkpoint.telling_of_no_room(path):
             write_parts(tensors, storage_writer=FileSystemWriter(aside, sync_files=True))
-        own = _describe_own(aside)
+        # Each rank looks at what it wrote; the list of tensors is rank 0's.
+        own = [*aside.glob(f"__{rank}_*"), *([aside / _METADATA] if rank == 0 else [])]
         described: list[Any] = [None] * dist.get_world_size()
-        dist.gather_object(own, described if dist.get_rank() == 0 else None, dst=0)
-        if dist.get_rank() != 0:
-            return 0
-        parts = {name: entry for rank in described for name, entry in rank.items()}
-        return _complete(path, aside, state, parts, is_current)
+        dist.gather_object(
+            {part.name: describe(part) for part in own}, described if rank == 0 else None, dst=0
+        )
+        if rank == 0:
+            parts = {name: entry for entries in described for name, entry in entries.items()}
+            _complete(path, aside, state, parts, is_current)
     except BaseException:
-        if dist.get_rank() == 0:
+        if rank == 0:
             shutil.rmtree(aside, ignore_errors=True)
         raise
 
@@ -118,35 +125,16 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{_METADATA} asks for {module}.{name}")
 
 
-def _make_aside(path: Path) -> Path:
-    """Return a folder to write into, made by rank 0."""
-    named = [path.with_name(f".{path.name}.{secrets.token_hex(4)}").name]
-    if dist.get_rank() == 0:
-        (path.parent / named[0]).mkdir(mode=files.PRIVATE_FOLDER)
-    dist.broadcast_object_list(named, src=0)
-    return path.parent / named[0]
-
-
-def _describe_own(aside: Path) -> dict[str, list[int]]:
-    """Size and checksum of each file that this rank wrote; the list of tensors is rank 0's."""
-    rank = dist.get_rank()
-    own = sorted(aside.glob(f"__{rank}_*")) + ([aside / _METADATA] if rank == 0 else [])
-    return {part.name: _describe(part) for part in own}
-
-
-def _describe(part: Path) -> list[int]:
-    return [part.stat().st_size, checksum(part)]
-
-
 def _complete(
     path: Path,
     aside: Path,
     state: dict[str, Any],
     parts: dict[str, list[int]],
     is_current: Callable[[], bool],
-) -> int:
+) -> None:
+    """Add the state and the list of all files, and give the folder its name."""
     checkpoint.write(aside / TRAINING, state)
-    parts[TRAINING] = _describe(aside / TRAINING)
+    parts[TRAINING] = describe(aside / TRAINING)
     marker = json.dumps({"world_size": dist.get_world_size(), "parts": parts}).encode()
     with (aside / COMPLETE).open("wb") as file:
         file.write(marker)
@@ -159,4 +147,3 @@ def _complete(
     aside.rename(path)
     checkpoint.sync_folder(path.parent)
     shutil.rmtree(aside.with_name(f"{aside.name}.before"), ignore_errors=True)
-    return sum(size for size, _ in parts.values()) + len(marker)

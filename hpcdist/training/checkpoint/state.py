@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcdist.data.order import derive_seed
-from hpcdist.training.optimization import restore_optimizer
+from hpcdist.training.optimization import get_settings, restore_settings
 
 _MODEL = "model."
 _OPTIMIZER = "optimizer."
@@ -22,10 +22,13 @@ _OPTIMIZER = "optimizer."
 
 def take_over(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Go on with the weights (`model`) and moments (`optimizer`) of a state; whole tensors are cut
-    up where the model's are: then all ranks must call this."""
+    up where the model's are: then all ranks must call this. Settings of the optimizer, such as the
+    weight decay, stay the job's."""
     model.load_state_dict(weights_like(model, state["model"]))
     moments = moments_like(optimizer, state["optimizer"]["state"])
-    restore_optimizer(optimizer, {**state["optimizer"], "state": moments})
+    settings = get_settings(optimizer)
+    optimizer.load_state_dict({**state["optimizer"], "state": moments})
+    restore_settings(optimizer, settings)
 
 
 def weights_like(model: nn.Module, weights: dict[str, Any]) -> dict[str, Any]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 from pytorch_lightning.strategies import ModelParallelStrategy
 
-from hpcdist.base.errors import HpcdistError
 from hpcdist.rank.context import RankContext
 from hpcdist.training.checkpoint import checkpoint
-from hpcdist.training.checkpoint.checkpoint import Position
+from hpcdist.training.checkpoint.checkpoint import LIGHTNING_KEY, Position
 from hpcdist.training.checkpoint.state import moments_like, weights_like
 from hpcdist.training.progress import Progress
 from hpcdist.training.strategies import unsynchronized
 
-KEY = "hpcdist"
-"""Under it a checkpoint holds what Lightning does not know of: position, rng, identity."""
 SUFFIX = ".ckpt"
 
 
@@ -43,7 +40,7 @@ class CheckpointFiles(CheckpointIO):
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         """Return the checkpoint that was read before, or the one of this path."""
-        return load(Path(path)) if self._loaded is None else self._loaded
+        return self._loaded or checkpoint.load(Path(path), by_lightning=True)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         Path(path).unlink(missing_ok=True)
@@ -52,42 +49,21 @@ class CheckpointFiles(CheckpointIO):
 _save = checkpoint.save  # Lightning calls its own argument `checkpoint`
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into CPU memory; HpcdistError where no Lightning job saved it."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - torch raises whatever a foreign file makes it
-        raise _foreign(path, str(error).partition("\n")[0]) from None
-    if not isinstance(state, dict) or KEY not in state:
-        raise _foreign(path, "it says nothing of where its training was")
-    return cast("dict[str, Any]", state)
-
-
 def go_on_from(state: dict[str, Any], progress: Progress) -> None:
     """Take over the position, and make Lightning's own counts of batches agree with it.
 
     They differ where the number of ranks or the batch size does. Then the epoch goes on at the
     last boundary between steps of the new size: a few samples are seen twice.
     """
-    position = Position(**state[KEY]["position"])
+    position = Position(**state[LIGHTNING_KEY]["position"])
     plan = progress.plan
-    if not 0 < position.samples < plan.num_samples:
-        progress.position = position
-        return
-    steps = position.samples // plan.samples_per_step
-    progress.position = Position(
-        step=position.step, epoch=position.epoch, samples=steps * plan.samples_per_step
-    )
-    done = steps * plan.accumulate
-    counts = state["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-    counts.update(ready=done, started=done, processed=done, completed=done - 1)
-
-
-def _foreign(path: Path, reason: str) -> HpcdistError:
-    return HpcdistError(
-        f"{path} is not a checkpoint that a Lightning job of hpcdist saved: {reason}",
-        hint="name one of a job with workload lightning with checkpoint.resume",
-    )
+    if 0 < position.samples < plan.num_samples:
+        steps = position.samples // plan.samples_per_step
+        position = replace(position, samples=steps * plan.samples_per_step)
+        done = steps * plan.accumulate
+        counts = state["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+        counts.update(ready=done, started=done, processed=done, completed=done - 1)
+    progress.position = position
 
 
 class ShardedStrategy(ModelParallelStrategy):

@@ -18,8 +18,8 @@ from hpcdist.data.arrays import DataSet
 from hpcdist.job.spec import TrainingJob
 from hpcdist.runs.events import EventWriter
 from hpcdist.training.checkpoint.state import seed_weights
+from hpcdist.training.checks import require_compiler
 from hpcdist.training.model.models import build_model, count_parameters
-from hpcdist.training.rules import require_compiler
 
 
 def build_noted(job: TrainingJob, data: DataSet, events: EventWriter) -> nn.Module:
