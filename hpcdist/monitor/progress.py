@@ -7,7 +7,8 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,16 @@ import msgspec
 
 from hpcdist.base.text import show_age
 from hpcdist.machine.process import state_letter
-from hpcdist.monitor.tail import EventTail, TailedFile
-from hpcdist.runs.events import decode_event
+from hpcdist.monitor.tail import EventTail
 from hpcdist.runs.run import Run, place_of_events
 
 _WINDOWS = 5  # the rate is taken over so many windows: steady, yet quick to show a change
+_QUIET_S = 60.0
+_QUIET_WINDOWS = 3
+_SLOW = 1.5
+_SHOWN_RANKS = 3
+_STOPPED = ("T", "t")
+"""As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,150 +39,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     total_steps: int | None = None
     loss: float | None = None
     samples_per_s: float | None = None
-    """Over all ranks, as rank 0's own rate times the world size."""
+    """Over all ranks; from rank 0 alone, its own rate times the world size."""
     remaining_s: float | None = None
-
-
-class _Window(NamedTuple):
-    """A window of steps of one rank."""
-
-    wall_s: float
-    steps: int
-    samples: int
-    own_s: float
-    """Without the wait for other ranks."""
-
-
-class RankEvents:
-    """The state of one rank by its events so far; they may be given from any place on."""
-
-    def __init__(self) -> None:
-        self.world_size: int | None = None
-        self.end_status: str | None = None
-        """Of its closing event: done, stopped, failed or killed."""
-        self.host: str | None = None
-        self.pid: int | None = None
-        self._total_steps: int | None = None
-        self._last: dict[str, Any] = {}
-        self._windows: deque[_Window] = deque(maxlen=_WINDOWS)
-
-    def take(self, event: Mapping[str, Any]) -> None:
-        """Take the next event in."""
-        match event.get("event"):
-            case "start":
-                self.world_size = round(_number(event, "world_size")) or 1
-                self.host, self.pid = event.get("host"), round(_number(event, "pid")) or None
-            case "setup":
-                self._total_steps = round(_number(event, "total_steps")) or None
-            case "resume":
-                self._last = {"epoch": event.get("epoch"), "step": event.get("step")}
-            case "steps" if isinstance(event.get("step"), int):
-                self._last = dict(event)
-                self._windows.append(_window(event))
-            case "end":
-                self.end_status = event.get("status") or "done"
-
-    def progress(self, attempt: int, *, samples_per_s: float | None) -> Progress:
-        """Return the progress of the run, going by this rank."""
-        return Progress(
-            attempt=attempt,
-            epoch=self._last.get("epoch"),
-            step=self._last.get("step"),
-            total_steps=self._total_steps,
-            loss=self._last.get("loss"),
-            samples_per_s=samples_per_s,
-            remaining_s=self._remaining_s(),
-        )
-
-    def samples_per_s(self) -> float | None:
-        """Return the speed of this rank alone, over its newest windows."""
-        wall_s = sum(window.wall_s for window in self._windows)
-        samples = sum(window.samples for window in self._windows)
-        return samples / wall_s if wall_s > 0 else None
-
-    def own_time_s(self) -> float | None:
-        """Return the seconds per step without the wait for other ranks, over the newest windows."""
-        steps = sum(window.steps for window in self._windows)
-        return sum(window.own_s for window in self._windows) / steps if steps else None
-
-    def window_s(self) -> float:
-        """Return the length of the newest window: the next event is due after as long."""
-        return self._windows[-1].wall_s if self._windows else 0.0
-
-    def _remaining_s(self) -> float | None:
-        wall_s = sum(window.wall_s for window in self._windows)
-        steps = sum(window.steps for window in self._windows)
-        step: int | None = self._last.get("step")
-        if not steps or step is None or self._total_steps is None:
-            return None
-        return max(0, self._total_steps - step) * wall_s / steps
-
-
-class LiveProgress:
-    """Reads rank 0's events as they come; a restart begins with the new attempt's file."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._path: Path | None = None
-        self._start(0)
-
-    def read(self) -> Progress | None:
-        """Return the newest figures; None before rank 0 wrote its first event."""
-        self._follow_newest_attempt()
-        if self._file is None:
-            return None
-        for line in self._file.lines():
-            self._events.take(decode_event(line) or {})
-        own = self._events.samples_per_s()
-        whole = None if own is None else own * (self._events.world_size or 1)
-        return self._events.progress(self._attempt, samples_per_s=whole)
-
-    def _start(self, attempt: int, path: Path | None = None) -> None:
-        self._attempt = attempt
-        self._path = path
-        self._file = TailedFile(path) if path is not None else None
-        self._events = RankEvents()
-
-    def _follow_newest_attempt(self) -> None:
-        try:
-            attempt = self._run.newest_attempt()
-        except OSError:
-            return
-        path = self._run.event_file(0, max(attempt, 0))
-        if path != self._path and path.exists():
-            self._start(attempt, path)
-
-
-def _window(event: Mapping[str, Any]) -> _Window:
-    stepping_s = _number(event, "step_time_s", "sum")
-    return _Window(
-        wall_s=_number(event, "wall_s"),
-        steps=round(_number(event, "steps")),
-        samples=round(_number(event, "samples")),
-        own_s=stepping_s - _waited_s(event),
-    )
-
-
-def _waited_s(event: Mapping[str, Any]) -> float:
-    """Return the wait for other ranks; in the events of schema 1 a phase has more figures than its
-    sum."""
-    phase = ("phases_s", "exposed_communication")
-    return _number(event, *phase) or _number(event, *phase, "sum")
-
-
-def _number(event: Any, *keys: str) -> float:
-    """Return a number within an event; 0 where there is none, as in what another version wrote."""
-    for key in keys:
-        event = event.get(key) if isinstance(event, Mapping) else None
-    return event if isinstance(event, int | float) else 0
-
-
-_QUIET_S = 60.0
-_QUIET_WINDOWS = 3
-_SLOW = 1.5
-_SHOWN_RANKS = 3
-_STOPPED = ("T", "t")
-"""As /proc gives the state of a process: stopped by a signal, or by a debugger."""
 
 
 class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,126 +56,206 @@ class RanksSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What a user should know, a sentence each."""
 
 
+class _Window(NamedTuple):
+    """A window of steps of one rank."""
+
+    wall_s: float
+    steps: int
+    samples: int
+    own_s: float
+    """Without the wait for other ranks."""
+
+
+class _Rank:
+    """One rank of one attempt by its events, which are read as they come."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail = EventTail(path)
+        self._last: dict[str, Any] = {}
+        self._total_steps: int | None = None
+        self._windows: deque[_Window] = deque(maxlen=_WINDOWS)
+        self.world_size: int | None = None
+        """None before its first event."""
+        self.end_status: str | None = None
+        """Of its closing event: done, stopped, failed or killed."""
+        self.host: str | None = None
+        self.pid: int | None = None
+        self.heard_s = -math.inf
+        """When it last recorded something, by the monotonic clock."""
+
+    def read(self, stat: os.stat_result) -> None:
+        """Take in what is new in its file, whose status was just asked for."""
+        if (
+            self.heard_s == -math.inf
+        ):  # the clocks of this machine and of the file system may differ
+            self.heard_s = time.monotonic() - max(0.0, time.time() - stat.st_mtime)
+        has_begun = self.world_size is not None
+        for event in self._tail.events(stat.st_size):
+            self._take(event)
+            if has_begun:
+                self.heard_s = time.monotonic()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "start":
+                self.world_size = round(_number(event, "world_size")) or 1
+                self.host, self.pid = event.get("host"), round(_number(event, "pid")) or None
+            case "setup":
+                self._total_steps = round(_number(event, "total_steps")) or None
+            case "resume":
+                self._last = {"epoch": event.get("epoch"), "step": event.get("step")}
+            case "steps" if isinstance(event.get("step"), int):
+                self._last = dict(event)
+                waited_s = ("phases_s", "exposed_communication")  # has more than a sum in schema 1
+                window = _Window(
+                    wall_s=_number(event, "wall_s"),
+                    steps=round(_number(event, "steps")),
+                    samples=round(_number(event, "samples")),
+                    own_s=_number(event, "step_time_s", "sum")
+                    - (_number(event, *waited_s) or _number(event, *waited_s, "sum")),
+                )
+                self._windows.append(window)
+            case "end":
+                self.end_status = event.get("status") or "done"
+
+    def progress(self, attempt: int, *, samples_per_s: float | None) -> Progress:
+        """Return the progress of the run, going by this rank."""
+        step, remaining_s = self._last.get("step"), None
+        if (steps := self._sum("steps")) and step is not None and self._total_steps is not None:
+            remaining_s = max(0, self._total_steps - step) * self._sum("wall_s") / steps
+        return Progress(
+            attempt=attempt,
+            epoch=self._last.get("epoch"),
+            step=step,
+            total_steps=self._total_steps,
+            loss=self._last.get("loss"),
+            samples_per_s=samples_per_s,
+            remaining_s=remaining_s,
+        )
+
+    def samples_per_s(self) -> float | None:
+        """Return the speed of this rank alone, over its newest windows."""
+        wall_s = self._sum("wall_s")
+        return self._sum("samples") / wall_s if wall_s > 0 else None
+
+    def own_time_s(self) -> float | None:
+        """Return the seconds per step without the wait for other ranks, over the newest windows."""
+        steps = self._sum("steps")
+        return self._sum("own_s") / steps if steps else None
+
+    def window_s(self) -> float:
+        """Return the length of the newest window: the next event is due after as long."""
+        return self._windows[-1].wall_s if self._windows else 0.0
+
+    def _sum(self, figure: str) -> float:
+        return sum((getattr(window, figure) for window in self._windows), start=0.0)
+
+
+def _number(event: Any, *keys: str) -> float:
+    """Return a number within an event; 0 where there is none, as in what another version wrote."""
+    for key in keys:
+        event = event.get(key) if isinstance(event, Mapping) else None
+    return event if isinstance(event, int | float) else 0
+
+
+class LiveProgress:
+    """Reads rank 0's events as they come; a restart begins with the new attempt's file."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._path: Path | None = None
+
+    def read(self) -> Progress | None:
+        """Return the newest figures; None before rank 0 wrote its first event."""
+        with suppress(OSError):
+            attempt = max(0, self._run.newest_attempt())
+            path = self._run.event_file(0, attempt)
+            stat = path.stat()
+            if path != self._path:
+                self._path, self._attempt, self._rank = path, attempt, _Rank(path)
+            self._rank.read(stat)
+        if self._path is None:
+            return None
+        own = self._rank.samples_per_s()
+        whole = None if own is None else own * (self._rank.world_size or 1)
+        return self._rank.progress(self._attempt, samples_per_s=whole)
+
+
 class RunningRun:
     """Reads what a run's ranks record, each time only what is new; a restart begins anew."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._begin(0)
+        self._attempt = 0
+        self._ranks: dict[int, _Rank] = {}
 
     def look(self) -> RanksSeen | None:
         """Return the newest figures; None before a rank wrote its first event."""
-        self._begin_newest_attempt()
-        for rank, file in self._files():
-            self._take(rank, file)
-        begun = {rank: events for rank, events in sorted(self._ranks.items()) if events.world_size}
+        with suppress(OSError):
+            self._read()
+        begun = {number: rank for number, rank in sorted(self._ranks.items()) if rank.world_size}
         if not begun:
             return None
         lowest = next(iter(begun.values()))
-        alive = [rank for rank, events in begun.items() if events.end_status is None]
+        world_size = lowest.world_size or 1
+        # Those that have no window yet are taken to be as fast as the others.
+        rates = [rate for rank in begun.values() if (rate := rank.samples_per_s()) is not None]
+        rate = sum(rates) / len(rates) * world_size if rates else None
+        alive = {number: rank for number, rank in begun.items() if rank.end_status is None}
+        quiet_s = time.monotonic() - max(rank.heard_s for rank in self._ranks.values())
         return RanksSeen(
-            progress=lowest.progress(self._attempt, samples_per_s=_samples_per_s(begun)),
+            progress=lowest.progress(self._attempt, samples_per_s=rate),
             num_alive=len(alive),
-            world_size=lowest.world_size or 1,
-            quiet_s=self._quiet_s(),
-            troubles=[
-                *_failed(begun),
-                *_stopped({rank: begun[rank] for rank in alive}),
-                *self._quiet(begun, alive),
-                *_slow(begun),
-            ],
+            world_size=world_size,
+            quiet_s=quiet_s,
+            troubles=[*_failed(begun), *_stopped(alive), *_quiet(begun, quiet_s), *_slow(begun)],
         )
 
-    def _begin(self, attempt: int) -> None:
-        self._attempt = attempt
-        self._tails: dict[int, EventTail] = {}
-        self._ranks: dict[int, RankEvents] = {}
-        self._heard_s: dict[int, float] = {}
-        """By rank, when it last recorded something: monotonic clock."""
-
-    def _begin_newest_attempt(self) -> None:
-        try:
-            attempt = max(0, self._run.newest_attempt())
-        except OSError:
-            return
+    def _read(self) -> None:
+        attempt = max(0, self._run.newest_attempt())
         if attempt != self._attempt:
-            self._begin(attempt)
-
-    def _files(self) -> Iterator[tuple[int, os.DirEntry[str]]]:
-        """(rank, file) of the attempt."""
-        try:
-            with os.scandir(self._run.events_folder) as entries:
-                for entry in entries:
-                    place = place_of_events(entry.name)
-                    if place is not None and place[1] == self._attempt:
-                        yield place[0], entry
-        except OSError:
-            return
-
-    def _take(self, rank: int, file: os.DirEntry[str]) -> None:
-        try:
-            stat = file.stat()
-        except OSError:
-            return
-        if rank not in self._tails:
-            self._tails[rank] = EventTail(self._run.event_file(rank, self._attempt))
-            self._ranks[rank] = RankEvents()
-            # The clocks of this machine and of the file system may differ.
-            self._hear(rank, age_s=max(0.0, time.time() - stat.st_mtime))
-        is_first = self._ranks[rank].world_size is None
-        for event in self._tails[rank].events(stat.st_size):
-            self._ranks[rank].take(event)
-            if not is_first:
-                self._hear(rank, age_s=0.0)
-
-    def _hear(self, rank: int, *, age_s: float) -> None:
-        self._heard_s[rank] = max(self._heard_s.get(rank, -math.inf), time.monotonic() - age_s)
-
-    def _quiet_s(self) -> float:
-        """Return the seconds since any rank recorded something."""
-        return time.monotonic() - max(self._heard_s.values(), default=time.monotonic())
-
-    def _quiet(self, ranks: Mapping[int, RankEvents], alive: list[int]) -> list[str]:
-        quiet_s = self._quiet_s()
-        window_s = max(events.window_s() for events in ranks.values())
-        limit_s = max(_QUIET_S, _QUIET_WINDOWS * window_s)
-        if alive and quiet_s >= limit_s:
-            return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
-        now_s = time.monotonic()
-        since_s = {rank: now_s - self._heard_s[rank] for rank in alive}
-        quiet = [rank for rank in alive if since_s[rank] >= limit_s]
-        if not quiet:
-            return []
-        least_s = min(since_s[rank] for rank in quiet)
-        verb = "has" if len(quiet) == 1 else "have"
-        return [
-            f"{_named(quiet)} {verb} recorded nothing for {show_age(least_s)}, while others have"
-        ]
+            self._attempt, self._ranks = attempt, {}
+        with os.scandir(self._run.events_folder) as entries:
+            for entry in entries:
+                place = place_of_events(entry.name)
+                if place is None or place[1] != attempt:
+                    continue
+                with suppress(OSError):
+                    stat = entry.stat()
+                    if place[0] not in self._ranks:
+                        self._ranks[place[0]] = _Rank(self._run.event_file(*place))
+                    self._ranks[place[0]].read(stat)
 
 
-def _samples_per_s(ranks: Mapping[int, RankEvents]) -> float | None:
-    """Return the speed of all ranks; those that have no window yet are taken to be as fast as the
-    others."""
-    world_size = next(iter(ranks.values())).world_size or 1
-    rates = [rate for events in ranks.values() if (rate := events.samples_per_s()) is not None]
-    return sum(rates) / len(rates) * world_size if rates else None
+_Ranks = Mapping[int, _Rank]
 
 
-def _failed(ranks: Mapping[int, RankEvents]) -> list[str]:
-    ended = [(rank, events.end_status) for rank, events in ranks.items()]
-    failed = [f"{rank} ({status})" for rank, status in ended if status in {"failed", "killed"}]
-    if not failed:
+def _quiet(ranks: _Ranks, quiet_s: float) -> list[str]:
+    """Tell of ranks that have recorded nothing for long, for each by its number."""
+    alive = [number for number, rank in ranks.items() if rank.end_status is None]
+    limit_s = max(_QUIET_S, _QUIET_WINDOWS * max(rank.window_s() for rank in ranks.values()))
+    if alive and quiet_s >= limit_s:
+        return [f"its ranks have recorded nothing for {show_age(quiet_s)}"]
+    now_s = time.monotonic()
+    since_s = {number: now_s - ranks[number].heard_s for number in alive}
+    quiet = {number: age_s for number, age_s in since_s.items() if age_s >= limit_s}
+    if not quiet:
         return []
-    return [f"ended before the others: {_named(failed)}"]
+    verb, age = "has" if len(quiet) == 1 else "have", show_age(min(quiet.values()))
+    return [f"{_named(quiet)} {verb} recorded nothing for {age}, while others have"]
 
 
-def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
-    """Ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
+def _failed(ranks: _Ranks) -> list[str]:
+    ended = [(number, rank.end_status) for number, rank in ranks.items()]
+    failed = [f"{number} ({status})" for number, status in ended if status in {"failed", "killed"}]
+    return [f"ended before the others: {_named(failed)}"] if failed else []
+
+
+def _stopped(alive: _Ranks) -> list[str]:
+    """Tell of ranks on this machine whose processes are stopped, as by SIGSTOP or a debugger."""
     here = socket.gethostname()
-    pids = {
-        rank: events.pid for rank, events in alive.items() if events.pid and events.host == here
-    }
-    stopped = {rank: pid for rank, pid in pids.items() if state_letter(pid) in _STOPPED}
+    pids = {number: rank.pid for number, rank in alive.items() if rank.pid and rank.host == here}
+    stopped = {number: pid for number, pid in pids.items() if state_letter(pid) in _STOPPED}
     if not stopped:
         return []
     verb, them = ("is", "it") if len(stopped) == 1 else ("are", "them")
@@ -319,21 +263,20 @@ def _stopped(alive: Mapping[int, RankEvents]) -> list[str]:
     return [f"{_named(stopped)} {verb} stopped: kill -CONT {some} on {here} lets {them} go on"]
 
 
+def _slow(ranks: _Ranks) -> list[str]:
+    """Name the slowest rank, where the others wait for it long."""
+    times = {number: time_s for number, rank in ranks.items() if (time_s := rank.own_time_s())}
+    if len(times) < 2:
+        return []
+    slowest = max(times, key=times.__getitem__)
+    ratio = times[slowest] / sorted(times.values())[(len(times) - 1) // 2]
+    if ratio < _SLOW:
+        return []
+    return [f"rank {slowest} is slow: its own part of a step takes {ratio:.1f} times as long"]
+
+
 def _named(ranks: Collection[object]) -> str:
     """`rank 3`, `ranks 1, 2, 3 and 4 more`."""
     listed = ", ".join(map(str, islice(ranks, _SHOWN_RANKS)))
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"
-
-
-def _slow(ranks: Mapping[int, RankEvents]) -> list[str]:
-    """Name the slowest rank, where the others wait for it long."""
-    times = {rank: time_s for rank, events in ranks.items() if (time_s := events.own_time_s())}
-    if len(times) < 2:
-        return []
-    slowest = max(times, key=times.__getitem__)
-    middle_s = sorted(times.values())[(len(times) - 1) // 2]
-    ratio = times[slowest] / middle_s
-    if ratio < _SLOW:
-        return []
-    return [f"rank {slowest} is slow: its own part of a step takes {ratio:.1f} times as long"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, SchedulerError
-from hpcdist.cluster.schedulers import SCHEDULERS
+from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers import load_scheduler
@@ -60,7 +60,7 @@ def run_accounting(
     by_scheduler: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         name = run.read_scheduler()
-        if name in SCHEDULERS:
+        if name in SCHEDULERS and name != LOCAL:  # which keeps no books, and is dear to import
             by_scheduler[name].append(run)
     accounting: dict[str, Accounting] = {}
     for name, theirs in by_scheduler.items():

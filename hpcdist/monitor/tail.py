@@ -1,4 +1,4 @@
-"""Reading files while others write them: whole lines, as they come."""
+"""Reading files while others write them: whole lines, and events, as they come."""
 
 from __future__ import annotations
 
@@ -17,28 +17,7 @@ OVERDUE_S = 10.0
 flood a file, and a prompt not be held back."""
 
 _LOG_CHUNK_BYTES = 1 << 18
-_LONGEST_LINE_BYTES = 1 << 16  # longer ones are cut, so that memory stays bounded
 _HELD_ROWS = 32
-
-
-class TailedFile:
-    """The lines of one growing file; a line that is not finished yet waits for its end."""
-
-    def __init__(self, path: Path) -> None:
-        self._growth = _Growth(path)
-        self._rest = b""
-
-    def lines(self, *, finish: bool = False) -> Iterator[bytes]:
-        """The lines that were finished since the last call; with `finish`, the open one too."""
-        for chunk in self._growth.chunks():
-            *whole, self._rest = (self._rest + chunk).split(b"\n")
-            yield from whole
-            if len(self._rest) > _LONGEST_LINE_BYTES:
-                yield self._rest
-                self._rest = b""
-        if finish and self._rest:
-            yield self._rest
-            self._rest = b""
 
 
 class TailedLog:
@@ -156,6 +135,7 @@ class _Growth:
 _HEAD_BYTES = 1 << 12  # the first events: start, model, setup, resume
 _TAIL_BYTES = 1 << 13  # some five windows of steps
 _CHUNK_BYTES = 1 << 20
+_LONGEST_LINE_BYTES = 1 << 20  # longer ones are cut, so that memory stays bounded
 
 
 class EventTail:
@@ -199,6 +179,7 @@ class EventTail:
             return
         self._offset += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._rest = self._rest[-_LONGEST_LINE_BYTES:]
         for line in lines:
             if (event := decode_event(line)) is not None:
                 yield event

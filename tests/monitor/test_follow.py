@@ -11,7 +11,7 @@ from hpcdist.monitor.follow import end_sentence, follow
 from hpcdist.monitor.progress import LiveProgress
 from hpcdist.monitor.screen import Screen
 from hpcdist.monitor.states import run_states
-from hpcdist.monitor.tail import OVERDUE_S, LogTail, TailedFile, whole_log
+from hpcdist.monitor.tail import OVERDUE_S, LogTail, whole_log
 from hpcdist.runs.events import EventWriter
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
@@ -33,27 +33,6 @@ def make_run(tmp_path, *, nodes=1, gpus=1, **spec):
 
 
 # Lines.
-
-
-def test_a_line_is_given_once_it_is_whole(tmp_path):
-    path = tmp_path / "a.log"
-    tailed = TailedFile(path)
-    assert list(tailed.lines()) == []
-    with path.open("wb", buffering=0) as file:
-        file.write(b"one\ntw")
-        assert list(tailed.lines()) == [b"one"]
-        file.write(b"o\n\nthr")
-        assert list(tailed.lines()) == [b"two", b""]
-        assert list(tailed.lines(finish=True)) == [b"thr"]
-        assert list(tailed.lines(finish=True)) == []
-
-
-def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path):
-    path = tmp_path / "a.log"
-    path.write_bytes(b"x" * 3_000_000)
-    pieces = list(TailedFile(path).lines(finish=True))
-    assert sum(map(len, pieces)) == 3_000_000
-    assert max(map(len, pieces)) < 1_000_000
 
 
 def test_logs_of_restarted_ranks_are_found_as_they_appear(run):

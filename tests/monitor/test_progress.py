@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import tracemalloc
 
 import pytest
 
@@ -182,6 +183,22 @@ def test_an_event_is_given_once_and_half_a_line_waits_for_its_end(file):
         appended.write(b'"step":2}\nnonsense\n')
     writer.write("steps", step=3)
     assert steps(tail, path) == [2, 3]
+
+
+def test_a_line_without_an_end_does_not_fill_the_memory(file):
+    path, writer = file
+    tail = EventTail(path)
+    path.write_bytes(b"x" * 3_000_000)
+    tracemalloc.start()
+    for size in range(0, 30_000_000, 3_000_000):
+        os.truncate(path, size + 3_000_000)
+        assert steps(tail, path) == []
+    assert tracemalloc.get_traced_memory()[0] < 2_500_000
+    tracemalloc.stop()
+    with path.open("ab") as appended:
+        appended.write(b"\n")
+    writer.write("steps", step=3)
+    assert steps(tail, path) == [3]
 
 
 def test_of_a_long_file_only_the_beginning_and_the_end_are_read(file):
