@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from hpcdist.monitor.screen import clock
 from hpcdist.monitor.states import OPEN_STATES, run_conditions
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import State, Verdict
-from hpcdist.schedulers.base import Condition
 
 _INTERVAL_S = 5.0
 _RECENT_S = 20.0
@@ -53,7 +52,9 @@ class Board:
         unanswered: list[str] = []
         conditions = run_conditions(runs, warn=unanswered.append)
         if folder is not None:
-            runs = _of_interest(runs, conditions)
+            ended = [run.id for run in runs if conditions[run.id].state not in OPEN_STATES]
+            forgotten = set(ended[:-_SHOWN_ENDED])
+            runs = [run for run in runs if run.id not in forgotten]
         self._runs = {run.id: run for run in runs}
         self._ends = EndWatch(runs, interval_s=_INTERVAL_S, conditions=conditions)
         self._ends.unanswered = unanswered
@@ -93,34 +94,22 @@ class Board:
         if verdict is not None:
             self._running.pop(run.id, None)
             ranks = self._last_seen.get(run.id)
-            return RunView(run=run.id, state=verdict.state, ranks=ranks, details=_why(verdict))
+            details = [] if verdict.state == "done" else [verdict.message]
+            return RunView(run=run.id, state=verdict.state, ranks=ranks, details=details)
         if run.id not in self._running:
             self._running[run.id] = RunningRun(run)
         ranks = self._running[run.id].look()
         if ranks is not None:
             self._last_seen[run.id] = ranks
-        return open_view(run, self._ends.conditions[run.id], ranks)
-
-
-def open_view(run: Run, condition: Condition, ranks: RanksSeen | None) -> RunView:
-    """Return the view of a run without a verdict."""
-    state = condition.state
-    if state == "pending" and ranks is not None and ranks.num_alive and ranks.quiet_s < _RECENT_S:
-        condition = Condition(state="running")  # it began after the scheduler was asked
-    waiting = waiting_sentence(condition) if state == "pending" else condition.reason
-    troubles = ranks.troubles if ranks is not None and condition.state == "running" else []
-    details = [waiting] if waiting else []
-    return RunView(run=run.id, state=condition.state, ranks=ranks, details=[*details, *troubles])
-
-
-def _of_interest(runs: Sequence[Run], conditions: Mapping[str, Condition]) -> list[Run]:
-    ended = [run.id for run in runs if conditions[run.id].state not in OPEN_STATES]
-    forgotten = set(ended[:-_SHOWN_ENDED])
-    return [run for run in runs if run.id not in forgotten]
-
-
-def _why(verdict: Verdict) -> list[str]:
-    return [] if verdict.state == "done" else [verdict.message]
+        condition = self._ends.conditions[run.id]
+        state, why = condition.state, waiting_sentence(condition) or condition.reason
+        is_at_work = ranks is not None and ranks.num_alive and ranks.quiet_s < _RECENT_S
+        if state == "pending" and is_at_work:
+            state, why = "running", None  # it began after the scheduler was asked
+        troubles = ranks.troubles if ranks is not None and state == "running" else []
+        return RunView(
+            run=run.id, state=state, ranks=ranks, details=[*([why] if why else []), *troubles]
+        )
 
 
 def _names(folder: Path | None) -> set[str]:
@@ -171,32 +160,35 @@ def make_frame(
     Of more runs than fit into `height` lines the last ones are counted. Where `width` is too
     little, the epoch goes, names lose their middle, and what is said is broken into lines.
     """
-    head: list[Line] = [[Part(_counts(views), "bold"), Part(f"  {shown(title)}", "dim")]]
+    counts = Counter(view.state for view in views)
+    said = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_place))
+    head: list[Line] = [[Part(said or "no runs", "bold"), Part(f"  {shown(title)}", "dim")]]
     head += [[Part(f"note: {shown(note)}", "yellow")] for note in notes]
     if not views:
         return head
     ordered = sorted(views, key=lambda view: _place(view.state))
     header, *rows = _fitted([_HEADER, *(_cells(view) for view in ordered)], width)
     widths = _widths([header, *rows])
-    head += [[Part("")], _row(header, widths, "dim")]
-    blocks = [_block(view, cells, widths, width) for view, cells in zip(ordered, rows, strict=True)]
-    return [*head, *_fitting(blocks, None if height is None else height - len(head))]
+    head += [[Part("")], _row(header, widths, "dim", state_style="dim")]
+    lines: list[Line] = []
+    for number, (view, cells) in enumerate(zip(ordered, rows, strict=True)):
+        style = _STYLES.get(view.state, _OTHER_STYLE)
+        details = [line for detail in view.details for line in _broken(shown(detail), width)]
+        block = [
+            _row(cells, widths, "", state_style=style),
+            *([Part(f"{_INDENT}{line}", "dim")] for line in details),
+        ]
+        left = len(ordered) - number
+        # A run is shown with all its details, and a line is kept for those left out.
+        if height is not None and len(head) + len(lines) + len(block) + (left > 1) > height:
+            return [*head, *lines, [Part(f"... and {left} more", "dim")]]
+        lines += block
+    return [*head, *lines]
 
 
 def plain(lines: Iterable[Line]) -> str:
     """Return the frame without styles."""
     return "".join("".join(part.text for part in line).rstrip() + "\n" for line in lines)
-
-
-def _block(
-    view: RunView, cells: Sequence[str], widths: Sequence[int], width: int | None
-) -> list[Line]:
-    style = _STYLES.get(view.state, _OTHER_STYLE)
-    details = [line for detail in view.details for line in _broken(shown(detail), width)]
-    return [
-        _row(cells, widths, "", state_style=style),
-        *([Part(f"{_INDENT}{line}", "dim")] for line in details),
-    ]
 
 
 def _broken(text: str, width: int | None) -> list[str]:
@@ -213,50 +205,41 @@ def _fitted(rows: Sequence[Sequence[str]], width: int | None) -> list[Sequence[s
     rows = [[*row[:_EPOCH], *row[_EPOCH + 1 :]] for row in rows]
     longest = max(len(row[0]) for row in rows)
     most = max(_LEAST_NAME, longest - max(0, _total(rows) - width))
-    return [[_without_middle(row[0], most), *row[1:]] for row in rows]
 
+    def shortened(name: str) -> str:  # runs of one job differ in the end of their names
+        whole = len(name) <= most
+        return name if whole else f"{name[: most - _KEPT_END - 1]}…{name[-_KEPT_END:]}"
 
-def _without_middle(name: str, most: int) -> str:
-    """Runs of one job differ in the end of their names."""
-    if len(name) <= most:
-        return name
-    return f"{name[: most - _KEPT_END - 1]}…{name[-_KEPT_END:]}"
-
-
-def _total(rows: Sequence[Sequence[str]]) -> int:
-    widths = _widths(rows)
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
+    return [[shortened(row[0]), *row[1:]] for row in rows]
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
+def _total(rows: Sequence[Sequence[str]]) -> int:
+    return len(_GAP.join(width * " " for width in _widths(rows)))
+
+
 def _cells(view: RunView) -> tuple[str, ...]:
     name = shown(view.run)
     if view.ranks is None:
         return (name, view.state, "", "", "", "", "")
-    is_running = view.state == "running"
-    progress = view.ranks.progress
-    step = "" if progress.step is None else str(progress.step)
-    if step and progress.total_steps:
-        step += f"/{progress.total_steps}"
-    rate = "" if progress.samples_per_s is None else f"{progress.samples_per_s:,.0f}"
-    left = "" if progress.remaining_s is None else clock(progress.remaining_s)
+    ranks, progress, is_running = view.ranks, view.ranks.progress, view.state == "running"
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    left_s = progress.remaining_s if is_running else None
     return (
         name,
         view.state,
-        step,
+        "" if progress.step is None else f"{progress.step}{total}",
         "" if progress.epoch is None else str(progress.epoch + 1),
-        rate,
-        f"{view.ranks.num_alive}/{view.ranks.world_size}" if is_running else "",
-        left if is_running else "",
+        "" if progress.samples_per_s is None else f"{progress.samples_per_s:,.0f}",
+        f"{ranks.num_alive}/{ranks.world_size}" if is_running else "",
+        "" if left_s is None else clock(left_s),
     )
 
 
-def _row(
-    cells: Sequence[str], widths: Sequence[int], style: str, *, state_style: str | None = None
-) -> Line:
+def _row(cells: Sequence[str], widths: Sequence[int], style: str, *, state_style: str) -> Line:
     texts = [
         cell.ljust(width) if column < _NUM_TEXTS else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
@@ -264,29 +247,9 @@ def _row(
     name, state, *numbers = texts
     return [
         Part(f"{name}{_GAP}", style),
-        Part(state, style if state_style is None else state_style),
+        Part(state, state_style),
         Part("".join(f"{_GAP}{number}" for number in numbers), style),
     ]
-
-
-def _fitting(blocks: Sequence[list[Line]], height: int | None) -> list[Line]:
-    """Return as many runs as there is room for, with all their details."""
-    lines = [line for block in blocks for line in block]
-    if height is None or len(lines) <= height:
-        return lines
-    fitting: list[Line] = []
-    for number, block in enumerate(blocks):
-        if len(fitting) + len(block) >= height:  # a line is kept for those left out
-            left = len(blocks) - number
-            return [*fitting, [Part(f"... and {left} more", "dim")]]
-        fitting += block
-    return fitting
-
-
-def _counts(views: Sequence[RunView]) -> str:
-    counts = Counter(view.state for view in views)
-    order = sorted(counts, key=_place)
-    return ", ".join(f"{counts[state]} {state}" for state in order) or "no runs"
 
 
 def _place(state: str) -> tuple[int, str]:
