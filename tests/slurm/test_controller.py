@@ -31,16 +31,6 @@ def impatient(user):
         yield
 
 
-@pytest.fixture
-def staying(user):
-    """A run that goes on until the file `go` is there."""
-    go = user.folder / "go"
-    run = user.submit(user.write("stay.py", STAY), "--", go)
-    user.wait_for_line(run, "up")
-    yield run
-    go.touch()
-
-
 def cluster_name(cluster):
     return parse_cluster(cluster.run("scontrol", "show", "config").stdout)
 
@@ -48,20 +38,6 @@ def cluster_name(cluster):
 def state(user, run, **options):
     (status,) = json.loads(user("status", run.id, "--json", **options).stdout)
     return status["state"]
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_submission_while_the_controller_is_down_leaves_nothing(user):
-    script = user.write("stay.py", STAY)
-    user.cluster.stop_controller()
-    try:
-        done = user("submit", script)
-    finally:
-        user.cluster.start_controller()
-    assert done.returncode == 3
-    assert "error: sbatch" in done.stderr
-    assert not [path for path in (user.folder / "runs").iterdir() if path.name[0] != "."]
-    assert user.cluster.queue() == []
 
 
 def unanswered(user, *arguments):
@@ -137,44 +113,43 @@ def test_what_slurm_has_not_after_a_time_out_was_not_submitted(user, sbatch_time
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_outlives_a_restart_of_the_controller_which_is_told(user, staying):
-    user.cluster.stop_controller()
-    try:
-        done = user("status", staying.id)
-        assert done.returncode == 0
-        assert f"{staying.id}: unknown" in done.stdout
-        assert "note: the state of 1 run is not known" in done.stderr
-        assert user("cancel", staying.id).returncode == 3
-    finally:
-        user.cluster.start_controller()
-    assert not staying.cancel_file.exists()
-    user.cluster.wait_for(lambda: state(user, staying) == "running")
-    (user.folder / "go").touch()
-    user.done(staying)
-
-
-def test_waiting_goes_on_over_a_restart_of_the_controller(user):
-    go = user.folder / "go"
-    waiting = user.start("submit", user.write("stay.py", STAY), "--wait", "--", go)
+def test_a_run_and_who_waits_for_it_outlive_a_restart_of_the_controller_and_lost_accounting(user):
+    go, script = user.folder / "go", user.write("stay.py", STAY)
+    waiting = user.start("submit", script, "--wait", "--", go)
     user.cluster.wait_for(lambda: list(user.folder.glob("runs/*/logs/rank-00000.log")))
+    (run,) = user.runs()
     user.cluster.stop_controller()
     try:
+        refused, described, not_cancelled = [
+            user.start(*words)
+            for words in (("submit", script), ("status", run.id), ("cancel", run.id))
+        ]
+        _, said = refused.communicate(timeout=60)
+        shown, notes = described.communicate(timeout=60)
+        not_cancelled.communicate(timeout=60)
         assert waiting.poll() is None
     finally:
         user.cluster.start_controller()
-    go.touch()
-    assert waiting.wait(60) == 0
-    waiting.communicate()
-    user.cluster.wait_until_idle()
+    assert refused.returncode == 3
+    assert "error: sbatch" in said
+    left = [path.name for path in (user.folder / "runs").iterdir() if path.name[0] != "."]
+    assert left == [run.id]
+    assert described.returncode == 0
+    assert f"{run.id}: unknown" in shown
+    assert "note: the state of 1 run is not known" in notes
+    assert not_cancelled.returncode == 3
+    assert not run.cancel_file.exists()
+    user.cluster.wait_for(lambda: state(user, run) == "running")
+    assert [job.id for job in user.cluster.queue()] == [job_id(run)]
 
-
-def test_without_accounting_the_run_directory_and_squeue_are_enough(user, staying):
     with user.cluster.failing("sacct"):
-        assert state(user, staying) == "running"
-        (user.folder / "go").touch()
-        user.done(staying)
-        assert state(user, staying) == "done"
-        done = user("summary", staying.id)
+        assert state(user, run) == "running"
+        go.touch()
+        waiting.communicate(timeout=60)
+        assert waiting.returncode == 0
+        user.done(run)
+        assert state(user, run) == "done"
+        done = user("summary", run.id)
         assert done.returncode == 0, done.stderr
 
 
@@ -194,39 +169,31 @@ for job in ask_accounting(ids, since_s={run.read_submission().submitted_s}):
     )
 
 
-def test_an_id_that_another_job_has_now_is_not_taken_for_the_run(user, staying):
-    submission = json.loads(staying.submission_file.read_text())
-    staying.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
-    assert state(user, staying) == "lost"
-    staying.submission_file.write_text(json.dumps(submission))
-    assert state(user, staying) == "running"
-
-
-def test_a_run_of_another_cluster_is_unknown_here_and_not_lost(user, staying):
-    submission = json.loads(staying.submission_file.read_text())
+def test_a_run_is_known_by_its_cluster_and_by_id_and_name_of_its_job_or_by_the_name_alone(user):
+    run = user.submit(user.write("stay.py", STAY), "--", user.folder / "go")
+    user.wait_for_line(run, "up")
+    submission = json.loads(run.submission_file.read_text())
     assert submission["cluster"] == cluster_name(user.cluster)
+
+    run.submission_file.write_text(json.dumps(submission | {"job_name": "of-before"}))
+    assert state(user, run) == "lost"
+
     elsewhere = submission | {"cluster": "other", "job_id": "999999"}
-    staying.submission_file.write_text(json.dumps(elsewhere))
-    try:
-        (status,) = json.loads(user("status", staying.id, "--json").stdout)
-        refused = user("cancel", staying.id)
-    finally:
-        staying.submission_file.write_text(json.dumps(submission))
+    run.submission_file.write_text(json.dumps(elsewhere))
+    (status,) = json.loads(user("status", run.id, "--json").stdout)
     assert status["state"] == "unknown"
     assert status["reason"].startswith("it was submitted to cluster other, and this is cluster")
+    refused = user("cancel", run.id)
     assert refused.returncode == 3
-    assert f"run {staying.id} cannot be cancelled here" in refused.stderr
-    assert not staying.cancel_file.exists()
-    assert staying.read_verdict() is None
-    assert state(user, staying) == "running"
+    assert f"run {run.id} cannot be cancelled here" in refused.stderr
+    assert not run.cancel_file.exists()
+    assert run.read_verdict() is None
 
-
-def test_a_submission_that_was_killed_before_it_knew_the_id_is_found_by_its_name(user, staying):
-    staying.submission_file.unlink()
-    assert state(user, staying) == "running"
-    assert user("cancel", staying.id).returncode == 0
+    run.submission_file.unlink()  # as of a submission that was killed before it knew the id
+    assert state(user, run) == "running"
+    assert user("cancel", run.id).returncode == 0
     assert user.cluster.queue() == []
-    assert staying.read_verdict().state == "cancelled"
+    assert run.read_verdict().state == "cancelled"
 
 
 def test_where_sbatch_is_missing_it_is_said(user):

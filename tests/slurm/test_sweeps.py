@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from cluster_user import User, job_id, log
 
-from hpcdist.runs.run import Run
 from hpcdist.runs.sweep import Sweep
 
 CPU = ("--set", "launch.device=cpu")
@@ -86,32 +85,12 @@ def ended(user, sweep):
     return runs
 
 
-def test_one_array_per_shape_and_each_point_a_run(user, sbatch_calls):
-    options = ("--sweep", "nodes=1,2 args=[a],[b]", "--repeat", "2", "--summary-after")
+def test_one_array_per_shape_as_rendered_and_each_point_a_run(user, sbatch_calls):
+    options = ("--sweep", "nodes=2,1 args=[a],[b]", "--repeat", "2", "--max-parallel", "8")
+    options = (*options, "--summary-after")
+    rendered = user("render", "says.py", *CPU, *options).stdout
     sweep = submit_sweep(user, *options, env=sbatch_calls())
     assert len(sbatch_calls.made()) == 3  # two shapes, and the summary
-    runs = ended(user, sweep)
-    assert [run.read_verdict().state for run in runs] == ["done"] * 8
-    arrays = [job.job_id for job in sweep.read().jobs]
-    assert [log(run).strip() for run in runs] == [
-        f"says {word} {nodes} {array}"
-        for nodes, array in zip((1, 2), arrays, strict=True)
-        for word in "aabb"
-    ]
-    places = [run.read_sweep_place() for run in runs]
-    assert [(place.index, place.repeat) for place in places] == [
-        (index, index % 2) for index in range(8)
-    ]
-    user.cluster.wait_for((sweep.path / "summary.json").exists)
-    assert len(json.loads((sweep.path / "summary.json").read_text())) == 8
-    assert runs[7].id in (sweep.path / "summary.txt").read_text()
-    user.cluster.wait_for_end(sweep.read().summary_job_id)
-
-
-def test_what_is_rendered_is_what_is_submitted(user):
-    options = ("--sweep", "nodes=1,2 args=[a],[b]", "--max-parallel", "1", "--summary-after")
-    rendered = user("render", "says.py", *CPU, *options).stdout
-    sweep = submit_sweep(user, *options)
     scripts = [path.read_text() for path in sorted(sweep.path.glob("array-*/script.sh"))]
     scripts.append((sweep.path / "summary-job" / "script.sh").read_text())
     expected = "".join(
@@ -120,24 +99,43 @@ def test_what_is_rendered_is_what_is_submitted(user):
     for job in sweep.read().jobs:
         rendered = rendered.replace(f"JOBID-of-{job.name.replace(sweep.id, 'RUN')}", job.job_id)
     assert rendered == expected
-    ended(user, sweep)
+
+    runs = ended(user, sweep)
+    assert [run.read_verdict().state for run in runs] == ["done"] * 8
+    arrays = [job.job_id for job in sweep.read().jobs]
+    assert [log(run).strip() for run in runs] == [
+        f"says {word} {nodes} {array}"
+        for nodes, array in zip((2, 1), arrays, strict=True)
+        for word in "aabb"
+    ]
+    places = [run.read_sweep_place() for run in runs]
+    assert [(place.index, place.repeat) for place in places] == [
+        (index, index % 2) for index in range(8)
+    ]
+    listed = [run["run"] for run in json.loads(user("runs", "--json").stdout)]
+    assert listed == [f"{sweep.id}-{index:03d}" for index in range(8)]
+    created = [run.read_spec().created_s for run in runs]
+    assert all(before < after for before, after in pairwise(created))
+    user.cluster.wait_for((sweep.path / "summary.json").exists)
+    assert len(json.loads((sweep.path / "summary.json").read_text())) == 8
+    assert runs[7].id in (sweep.path / "summary.txt").read_text()
     user.cluster.wait_for_end(sweep.read().summary_job_id)
 
 
 def test_arrays_are_split_at_the_sites_limit(user, sbatch_calls):
-    with user.cluster.settings(MaxArraySize=3):
-        sweep = submit_sweep(user, "--sweep", "args=[a]", "--repeat", "7", env=sbatch_calls())
+    with user.cluster.settings(MaxArraySize=2):
+        sweep = submit_sweep(user, "--sweep", "args=[a]", "--repeat", "5", env=sbatch_calls())
         assert len(sbatch_calls.made()) == 3
-        assert [len(job.runs) for job in sweep.read().jobs] == [3, 3, 1]
+        assert [len(job.runs) for job in sweep.read().jobs] == [2, 2, 1]
         runs = ended(user, sweep)
-    assert [run.read_verdict().state for run in runs] == ["done"] * 7
+    assert [run.read_verdict().state for run in runs] == ["done"] * 5
 
 
 def test_max_parallel_holds_over_all_shapes(user):
     user.write("says.py", COUNTS)
     (user.folder / "now").mkdir()
-    # Without a limit, six of the eight would fit the cluster at once.
-    options = ("--sweep", "nodes=1,2 record.window_s=1,2", "--repeat", "2")
+    # Without a limit, all four would fit the cluster at once.
+    options = ("--sweep", "nodes=1,2", "--repeat", "2")
     sweep = submit_sweep(user, *options, "--max-parallel", "2")
     counts = [int(log(run).split()[-1]) for run in ended(user, sweep)]
     assert max(counts) <= 2
@@ -275,12 +273,3 @@ def test_a_sweep_whose_submission_was_killed_is_found_by_its_jobs(user):
     assert [run["state"] for run in described] == ["running", "running"]
     user("cancel", sweep.id)
     assert not user.cluster.queue()
-
-
-def test_runs_are_listed_in_the_order_of_their_points(user):
-    sweep = submit_sweep(user, "--sweep", "nodes=2,1 args=[a],[b]")
-    ended(user, sweep)
-    listed = [run["run"] for run in json.loads(user("runs", "--json").stdout)]
-    assert listed == [f"{sweep.id}-{index:03d}" for index in range(4)]
-    created = [Run(user.folder / "runs" / name).read_spec().created_s for name in listed]
-    assert all(before < after for before, after in pairwise(created))
