@@ -114,7 +114,9 @@ def test_a_rank_that_ended_or_has_just_come_has_no_cpu_figure(rank):
     assert ranks.sample([2**22 + 1], 1.0) == {}
 
 
-def test_memory_grows_by_what_a_rank_takes_and_a_forked_worker_shares_it(rank):
+def test_memory_grows_by_what_a_rank_takes_and_a_forked_worker_shares_it(rank, monkeypatch):
+    # However long it takes to count on CPUs that others use: otherwise there may be no figure yet.
+    monkeypatch.setattr("hpcdist.agent.sampler._FIRST_COST_S", 60.0)
     pid, tell = rank
     ranks = RankProcesses()
     begin = ranks.sample([pid], 0.0)["memory_bytes"]
