@@ -10,7 +10,7 @@ many images, many have one or two.
 
 from __future__ import annotations
 
-import io
+import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -44,12 +44,8 @@ class Plan:
         """The number of images of each person: one, and more by Zipf's law, in mixed order."""
         weights = [1 / (rank + 1) for rank in range(self.people)]
         total, spread = sum(weights), self.images - self.people
-        counts, passed, given = [], 0.0, 0
-        for weight in weights:
-            passed += weight
-            until = round(spread * passed / total)
-            counts.append(1 + until - given)
-            given = until
+        until = [round(spread * passed / total) for passed in itertools.accumulate(weights)]
+        counts = [1 + end - begin for begin, end in itertools.pairwise([0, *until])]
         random.Random(self.seed).shuffle(counts)
         return counts
 
@@ -75,26 +71,6 @@ def make_faces(folder: Path, plan: Plan) -> None:
 
     JobError where scikit-learn, which has the photographs, is not installed.
     """
-    photographs = _open_photographs()
-    classes = plan.classes()
-    for image_class in classes:
-        (folder / image_class.name).mkdir()
-
-    def make(job: tuple[str, int, int]) -> None:
-        path, person, number = job
-        (folder / path).write_bytes(_picture(photographs, plan.seed, person, number))
-
-    with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
-        jobs = (
-            (path, person, number)
-            for person, image_class in enumerate(classes)
-            for number, path in enumerate(image_class.paths)
-        )
-        for _ in threads.map(make, jobs):
-            pass
-
-
-def _open_photographs() -> list[Image]:
     from PIL import Image
 
     package = find_spec("sklearn")
@@ -103,15 +79,23 @@ def _open_photographs() -> list[Image]:
             "scikit-learn, which has the photographs that faces are made from, is not installed",
             hint="pip install scikit-learn, or name your own images with data.root",
         )
-    folder = Path(package.origin).parent / "datasets" / "images"
-    photographs = [Image.open(folder / name).convert("RGB") for name in _PHOTOGRAPHS]
-    for photograph in photographs:
-        photograph.load()
-    return photographs
+    beside = Path(package.origin).parent / "datasets" / "images"
+    photographs = [Image.open(beside / name).convert("RGB") for name in _PHOTOGRAPHS]
+    with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
+        futures = []
+        for person, image_class in enumerate(plan.classes()):
+            (folder / image_class.name).mkdir()
+            for number, path in enumerate(image_class.paths):
+                chosen = folder / path, photographs, plan.seed, person, number
+                futures.append(threads.submit(_write_picture, *chosen))
+        for future in futures:
+            future.result()
 
 
-def _picture(photographs: list[Image], seed: int, person: int, number: int) -> bytes:
-    """One JPEG file: a crop of the person's place, in the person's colours."""
+def _write_picture(
+    path: Path, photographs: list[Image], seed: int, person: int, number: int
+) -> None:
+    """Write one JPEG file: a crop of the person's place, in the person's colours."""
     from PIL import Image, ImageEnhance
 
     lots = random.Random(f"{seed}/{person}")
@@ -136,6 +120,4 @@ def _picture(photographs: list[Image], seed: int, person: int, number: int) -> b
     crop = Image.merge("RGB", [channels[band] for band in bands])
     crop = ImageEnhance.Color(crop).enhance(colour)
     crop = ImageEnhance.Brightness(crop).enhance(lots.uniform(0.7, 1.2))
-    file = io.BytesIO()
-    crop.save(file, "JPEG", quality=_QUALITY)
-    return file.getvalue()
+    crop.save(path, "JPEG", quality=_QUALITY)

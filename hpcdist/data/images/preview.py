@@ -63,8 +63,8 @@ def _first(num_samples: int, seed: int, number: int) -> list[int]:
     """Return the samples that the first epoch begins with."""
     from hpcdist.data.order import epoch_order
 
-    order = epoch_order(num_samples, seed=seed, epoch=0)[:num_samples]
-    indices: list[int] = order[:number].tolist()
+    order = epoch_order(num_samples, seed=seed, epoch=0)
+    indices: list[int] = order[: min(number, num_samples)].tolist()
     return indices
 
 
@@ -121,76 +121,41 @@ _LINE = 18
 _BACKGROUND, _INK, _FAINT = "#ffffff", "#202020", "#d8d8d8"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """The places of a picture's parts, in pixels."""
-
-    tile: tuple[int, int]
-    """Width and height of one image."""
-    per_sample: int
-    """2: before and after; 1: where they are the same."""
-    columns: int
-    rows: int
-
-    @property
-    def cell(self) -> tuple[int, int]:
-        width, height = self.tile
-        inner = (self.per_sample - 1) * _INNER_GAP
-        return width * self.per_sample + inner + _GAP, height + _LINE + _GAP
-
-    @property
-    def size(self) -> tuple[int, int]:
-        width, height = self.cell
-        return self.columns * width + _GAP, self.rows * height + _LINE + 2 * _GAP
-
-    def corner(self, number: int) -> tuple[int, int]:
-        """Return the upper left corner of a sample's cell."""
-        width, height = self.cell
-        row, column = divmod(number, self.columns)
-        return _GAP + column * width, _LINE + 2 * _GAP + row * height
-
-
 def draw_grid(samples: Sequence[Shown], *, title: str, both: bool) -> Image:
     """The samples beneath a title; `both`: before on the left and after on the right of each."""
     from PIL import Image, ImageDraw
 
-    layout = _lay_out(samples, per_sample=2 if both else 1)
-    font = _font()
-    page = Image.new("RGB", layout.size, _BACKGROUND)
-    pen = ImageDraw.Draw(page)
-    pen.text((_GAP, _GAP), _fitted(pen, title, layout.size[0] - 2 * _GAP, font), _INK, font)
+    width, height = _tile_size(samples)
+    per_sample = 2 if both else 1
+    # Near to what makes the page square, with the last row as full as can be.
+    even = math.sqrt(len(samples) * (height + _LINE) / (width * per_sample))
+    choices = {max(1, min(math.floor(even) + step, len(samples))) for step in (-1, 0, 1, 2)}
+    columns = min(choices, key=lambda number: (-len(samples) % number, abs(number - even)))
+    cell_width = width * per_sample + (per_sample - 1) * _INNER_GAP + _GAP
+    cell_height = height + _LINE + _GAP
+    rows = math.ceil(len(samples) / columns)
+    size = columns * cell_width + _GAP, rows * cell_height + _LINE + 2 * _GAP
+    page = Image.new("RGB", size, _BACKGROUND)
+    pen, font = ImageDraw.Draw(page), _font()
+    pen.text((_GAP, _GAP), _fitted(pen, title, size[0] - 2 * _GAP, font), _INK, font)
     for number, sample in enumerate(samples):
-        left, top = layout.corner(number)
-        pictures = (sample.before, sample.after) if both else (sample.after,)
-        for place, pixels in enumerate(pictures):
-            corner = (left + place * (layout.tile[0] + _INNER_GAP), top)
+        row, column = divmod(number, columns)
+        left, top = _GAP + column * cell_width, _LINE + 2 * _GAP + row * cell_height
+        for place, pixels in enumerate((sample.before, sample.after)[-per_sample:]):
+            corner = (left + place * (width + _INNER_GAP), top)
             if pixels is None:
-                _cross(pen, corner, layout.tile)
+                _cross(pen, corner, (width, height))
             else:
-                page.paste(_tile(pixels, layout.tile), corner)
-        text = _fitted(pen, sample.label, layout.cell[0] - _GAP, font)
-        pen.text((left, top + layout.tile[1] + 2), text, _INK, font)
+                page.paste(_tile(pixels, (width, height)), corner)
+        text = _fitted(pen, sample.label, cell_width - _GAP, font)
+        pen.text((left, top + height + 2), text, _INK, font)
     return page
 
 
-def _lay_out(samples: Sequence[Shown], *, per_sample: int) -> _Layout:
+def _tile_size(samples: Sequence[Shown]) -> tuple[int, int]:
+    """Return the width and height at which images are shown: small ones whole times larger."""
     pixels = next((sample.after for sample in samples if sample.after is not None), None)
     height, width = (_LEAST_SIDE, _LEAST_SIDE) if pixels is None else pixels.shape[:2]
-    tile = _scaled(width, height)
-    even = math.sqrt(len(samples) * (tile[1] + _LINE) / (tile[0] * per_sample))
-    columns = _columns(len(samples), even)
-    rows = math.ceil(len(samples) / columns)
-    return _Layout(tile=tile, per_sample=per_sample, columns=columns, rows=rows)
-
-
-def _columns(number: int, even: float) -> int:
-    """Near to what makes the page square, with the last row as full as can be."""
-    choices = {max(1, min(math.floor(even) + step, number)) for step in (-1, 0, 1, 2)}
-    return min(choices, key=lambda columns: (-number % columns, abs(columns - even)))
-
-
-def _scaled(width: int, height: int) -> tuple[int, int]:
-    """Return the size at which images are shown: small ones whole times larger."""
     longest = max(width, height)
     if longest < _LEAST_SIDE:
         times = math.ceil(_LEAST_SIDE / longest)
