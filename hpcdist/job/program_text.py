@@ -169,7 +169,8 @@ class _File:
         """Names that are bound once, and keep their values."""
 
 
-_Function: TypeAlias = "tuple[ast.FunctionDef | ast.AsyncFunctionDef, _File]"
+_Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_Function: TypeAlias = tuple[_Definition, _File]
 
 
 class _Environment:
@@ -315,11 +316,10 @@ class _Reader:
 
     def _statement(self, node: ast.stmt) -> None:
         self._line = node.lineno
-        follow = _STATEMENTS.get(type(node))
-        if follow is not None:
-            follow(self, node)
+        if isinstance(node, ast.AugAssign) and self._is_environ(node.target):
+            self._update([node.value])
         else:
-            self._parts(node)
+            _STATEMENTS.get(type(node), _Reader._parts)(self, node)
         if not self._in_function:
             self._run_waiting()
 
@@ -352,19 +352,6 @@ class _Reader:
             elif self._is_certain and self._file.bound[target.id] == 1:
                 self._file.values[target.id] = value
 
-    def run_aug_assign(self, node: ast.AugAssign) -> None:
-        if self._is_environ(node.target):
-            self._update([node.value])
-        else:
-            self._parts(node)
-
-    def run_delete(self, node: ast.Delete) -> None:
-        for target in node.targets:
-            if isinstance(target, ast.Subscript) and self._is_environ(target.value):
-                self._set(self._value(target.slice), None)
-            else:
-                self._look(target)
-
     def run_if(self, node: ast.If) -> None:
         test = self._value(node.test)
         self._look(node.test)
@@ -384,7 +371,7 @@ class _Reader:
             self._block([*node.body, *node.orelse])
         self._block(node.finalbody)
 
-    def run_function_def(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    def run_function_def(self, node: _Definition) -> None:
         self._register(node, (node.name,))
 
     def run_class_def(self, node: ast.ClassDef) -> None:
@@ -403,8 +390,10 @@ class _Reader:
             self._import(alias.name)
 
     def run_import_from(self, node: ast.ImportFrom) -> None:
-        base = _absolute(node, self._file.package)
-        if not base:
+        relative = "." * node.level + (node.module or "")
+        try:
+            base = importlib.util.resolve_name(relative, self._file.package)
+        except ImportError:  # it is outside of the packages
             return
         module = self._import(base)
         for alias in node.names:
@@ -416,9 +405,7 @@ class _Reader:
 
     # Functions.
 
-    def _register(
-        self, node: ast.FunctionDef | ast.AsyncFunctionDef, names: tuple[str, ...]
-    ) -> None:
+    def _register(self, node: _Definition, names: tuple[str, ...]) -> None:
         """A function is defined, which the mention of any of the names may call."""
         for part in (*node.decorator_list, *node.args.defaults, *node.args.kw_defaults):
             if part is not None:
@@ -493,7 +480,13 @@ class _Reader:
 
     def _enter(self, name: str) -> None:
         """Follow an own module where it is imported for the first time."""
-        path = self._find(name)
+        place = name.replace(".", "/")
+        files = (
+            folder / end
+            for folder in self._folders
+            for end in (f"{place}/__init__.py", f"{place}.py")
+        )
+        path = next((path for path in files if path.is_file()), None)
         if path is None or len(self._modules) > _MOST_FILES:
             return
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -524,15 +517,6 @@ class _Reader:
                     return True
         return False
 
-    def _find(self, name: str) -> Path | None:
-        """The file of a module; None: there is none, or only a folder."""
-        place = name.replace(".", "/")
-        for folder in self._folders:
-            for path in (folder / place / "__init__.py", folder / f"{place}.py"):
-                if path.is_file():
-                    return path
-        return None
-
     # Expressions.
 
     def _look(self, node: ast.AST, *, is_whole: bool = False) -> None:
@@ -549,7 +533,8 @@ class _Reader:
         elif isinstance(node, ast.Subscript) and self._is_environ(node.value):
             self._look(node.slice)
             if not isinstance(node.ctx, ast.Load):
-                self._set(self._value(node.slice), UNKNOWN)
+                removed = None if isinstance(node.ctx, ast.Del) else UNKNOWN
+                self._set(self._value(node.slice), removed)
         else:
             self._mention(getattr(node, "attr", getattr(node, "id", "")))
             copies = isinstance(node, ast.Compare | ast.Dict | ast.BinOp)
@@ -567,10 +552,7 @@ class _Reader:
         if is_of_environ:
             self._call_of_environ(name, node)
         else:
-            is_method = isinstance(function, ast.Attribute) and name in {"eval", "exec"}
-            follow = None if is_method else _CALLED.get(name)
-            if follow is not None:
-                follow(self, node)
+            self._follow_call(name, node)
             self._look(function)
         is_read = isinstance(function, ast.Name) and name in _ONLY_READ
         self._look_at(node.args, but_environ=is_of_environ or is_read)
@@ -578,19 +560,28 @@ class _Reader:
             is_copied = keyword.arg in {None, "env"}  # of a new process, as subprocess calls it
             self._look_at([keyword.value], but_environ=is_copied)
 
-    def run_anything(self, _node: ast.Call) -> None:
-        self._set(UNKNOWN, UNKNOWN)
-
-    def put_variable(self, node: ast.Call) -> None:
-        self._set(self._value(node.args[0]) if node.args else UNKNOWN, UNKNOWN)
-
-    def change_folder(self, _node: ast.Call) -> None:
-        self._has_moved = True
-
-    def look_in_folder(self, node: ast.Call) -> None:
-        folder = self._value(node.args[-1]) if node.args else UNKNOWN
-        if isinstance(folder, str) and ast.unparse(node.func).startswith("sys.path."):
-            self._folders.append(Path(folder))
+    def _follow_call(self, name: str, node: ast.Call) -> None:
+        """Do what the call of a function of this name does, wherever it comes from."""
+        first = self._value(node.args[0]) if node.args else UNKNOWN
+        match name:
+            case "exec" | "eval" if isinstance(node.func, ast.Attribute):
+                pass
+            case "exec" | "eval" | "run_path" | "run_module":
+                self._set(UNKNOWN, UNKNOWN)
+            case "putenv" | "unsetenv":
+                self._set(first, UNKNOWN)
+            case "import_module" | "__import__" if isinstance(first, str) and first[:1] != ".":
+                self._import(first)
+            case "import_module" | "__import__":  # an own one perhaps, which may set any variable
+                self._set(UNKNOWN, UNKNOWN)
+            case "append" | "insert" if node.args:
+                folder = self._value(node.args[-1])
+                if isinstance(folder, str) and ast.unparse(node.func).startswith("sys.path."):
+                    self._folders.append(Path(folder))
+            case "chdir":
+                self._has_moved = True
+            case "load_dotenv":
+                self._load_dotenv(node)
 
     def _call_of_environ(self, method: str, node: ast.Call) -> None:
         values = [self._value(part) for part in node.args]
@@ -616,14 +607,7 @@ class _Reader:
             for key, value in zip(part.keys, part.values, strict=True):
                 self._set(UNKNOWN if key is None else self._value(key), self._value(value))
 
-    def import_by_name(self, node: ast.Call) -> None:
-        name = self._value(node.args[0]) if node.args else UNKNOWN
-        if isinstance(name, str) and not name.startswith("."):
-            self._import(name)
-        else:  # an own one perhaps, which may set any variable
-            self._set(UNKNOWN, UNKNOWN)
-
-    def load_dotenv(self, node: ast.Call) -> None:
+    def _load_dotenv(self, node: ast.Call) -> None:
         """Look for a file as python-dotenv does: from the folder of the calling file upwards."""
         if node.args or node.keywords:
             self._set(UNKNOWN, UNKNOWN)
@@ -661,32 +645,30 @@ class _Reader:
 
     def _value(self, node: ast.expr) -> Any:
         """Return the value of an expression, or UNKNOWN; what it sets is not followed."""
-        if isinstance(node, ast.Constant):
-            return node.value
-        evaluate = _VALUES.get(type(node))
-        return UNKNOWN if evaluate is None else evaluate(self, node)
+        value = UNKNOWN
+        match node:
+            case ast.Constant():
+                value = node.value
+            case ast.Name() if node.id in self._file.values:
+                value = self._file.values[node.id]
+            case ast.Name() | ast.Attribute():
+                value = _CONSTANTS.get(ast.unparse(node), UNKNOWN)
+            case ast.JoinedStr():
+                parts = [self._value(part) for part in node.values]
+                value = UNKNOWN if UNKNOWN in parts else "".join(map(str, parts))
+            case ast.FormattedValue(conversion=-1, format_spec=None):
+                value = self._value(node.value)
+            case ast.BinOp():
+                value = _combined(type(node.op), self._value(node.left), self._value(node.right))
+            case ast.Subscript() if self._is_environ(node.value):
+                value = self._environment.expect(self._value(node.slice))
+            case ast.Compare():
+                value = self._value_of_comparison(node)
+            case ast.Call():
+                value = self._value_of_call(node)
+        return value
 
-    def value_of_name(self, node: ast.Name | ast.Attribute) -> Any:
-        if isinstance(node, ast.Name) and node.id in self._file.values:
-            return self._file.values[node.id]
-        return _CONSTANTS.get(ast.unparse(node), UNKNOWN)
-
-    def value_of_text(self, node: ast.JoinedStr) -> Any:
-        parts = [self._value(part) for part in node.values]
-        return UNKNOWN if UNKNOWN in parts else "".join(map(str, parts))
-
-    def value_in_text(self, node: ast.FormattedValue) -> Any:
-        is_plain = node.conversion == -1 and node.format_spec is None
-        return self._value(node.value) if is_plain else UNKNOWN
-
-    def value_of_operation(self, node: ast.BinOp) -> Any:
-        return _combined(type(node.op), self._value(node.left), self._value(node.right))
-
-    def value_of_item(self, node: ast.Subscript) -> Any:
-        is_variable = self._is_environ(node.value)
-        return self._environment.expect(self._value(node.slice)) if is_variable else UNKNOWN
-
-    def value_of_comparison(self, node: ast.Compare) -> Any:
+    def _value_of_comparison(self, node: ast.Compare) -> Any:
         kind, left, right = type(node.ops[0]), self._value(node.left), node.comparators[0]
         if not self._is_environ(right):
             is_one = len(node.ops) == 1
@@ -695,7 +677,7 @@ class _Reader:
         is_known = value is not UNKNOWN and kind in {ast.In, ast.NotIn}
         return (value is not None) is (kind is ast.In) if is_known else UNKNOWN
 
-    def value_of_call(self, node: ast.Call) -> Any:
+    def _value_of_call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
         args = [self._value(part) for part in node.args]
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
@@ -716,34 +698,13 @@ _STATEMENTS: Mapping[type[ast.stmt], Callable[[Any, Any], None]] = {
     ast.AnnAssign: _Reader.run_assign,
     ast.Assign: _Reader.run_assign,
     ast.AsyncFunctionDef: _Reader.run_function_def,
-    ast.AugAssign: _Reader.run_aug_assign,
     ast.ClassDef: _Reader.run_class_def,
-    ast.Delete: _Reader.run_delete,
     ast.FunctionDef: _Reader.run_function_def,
     ast.If: _Reader.run_if,
     ast.Import: _Reader.run_import,
     ast.ImportFrom: _Reader.run_import_from,
     ast.Try: _Reader.run_try,
 }
-_VALUES: Mapping[type[ast.expr], Callable[[Any, Any], Any]] = {
-    ast.Attribute: _Reader.value_of_name,
-    ast.BinOp: _Reader.value_of_operation,
-    ast.Call: _Reader.value_of_call,
-    ast.Compare: _Reader.value_of_comparison,
-    ast.FormattedValue: _Reader.value_in_text,
-    ast.JoinedStr: _Reader.value_of_text,
-    ast.Name: _Reader.value_of_name,
-    ast.Subscript: _Reader.value_of_item,
-}
-_CALLED: Mapping[str, Callable[[Any, ast.Call], None]] = {
-    **dict.fromkeys(("exec", "eval", "run_path", "run_module"), _Reader.run_anything),
-    **dict.fromkeys(("putenv", "unsetenv"), _Reader.put_variable),
-    **dict.fromkeys(("import_module", "__import__"), _Reader.import_by_name),
-    **dict.fromkeys(("append", "insert"), _Reader.look_in_folder),
-    "chdir": _Reader.change_folder,
-    "load_dotenv": _Reader.load_dotenv,
-}
-"""Name of a function, wherever it comes from -> what follows a call of it."""
 
 
 def _combined(kind: type[ast.AST], left: Any, right: Any) -> Any:
@@ -780,12 +741,3 @@ def _names_of_environ(tree: ast.Module) -> Iterator[str]:
             getattr(node.value, "id", ""),
         }:
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    """The module of a `from` import; empty where it is outside of the packages."""
-    if not node.level:
-        return node.module or ""
-    parents = package.split(".")
-    kept = parents[: len(parents) - node.level + 1]
-    return ".".join([*kept, node.module] if node.module else kept) if all(kept) else ""
