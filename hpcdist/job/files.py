@@ -44,8 +44,8 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     shown: str
     """Its name in messages: the path as given, or the name of a shipped job."""
     kind: Literal["yaml", "script", "module", "program"]
-    hides_script: bool = False
-    """A script by the name of the job would be run if there were no such job."""
+    notes: list[str] = []
+    """Notes for the user on the meaning of the name."""
 
 
 def find_named(name: str, kind: NameKind) -> JobFile:
@@ -67,8 +67,11 @@ def find_job(name: str) -> JobFile:
     ):
         path = folder / f"{name}{YAML_SUFFIX}"
         if name and "/" not in name and os.path.lexists(path):
-            hides = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
-            return JobFile(path=path, shown=shown, kind="yaml", hides_script=hides)
+            notes = []
+            if os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py")):
+                script = f"the script of that name is ./{name}"
+                notes = [f"{name} is taken for the job {name}, {path}; {script}"]
+            return JobFile(path=path, shown=shown, kind="yaml", notes=notes)
     if os.path.lexists(name):
         return JobFile(path=Path(name), shown=name, kind="script")
     raise _unknown_job(name, kind)

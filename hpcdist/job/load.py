@@ -12,7 +12,7 @@ replaces the file's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def load_job(
     `defaults` maps dotted keys to values that count where neither the job file nor a flag has one.
     """
     file = find_named(os.fspath(name), kind)
-    given = _merge_flags(dict(flags or {}), [parse_override(text) for text in overrides])
+    given = _merge_flags(flags or {}, [parse_override(text) for text in overrides])
     values = _defaults(file) | (read_job_file(file) if file.kind == "yaml" else {})
     if compares(values):
         raise JobError(
@@ -91,19 +91,11 @@ def load_job(
             hint=f"run all of them with: hpcdist submit {file.shown}",
         )
     origins = _Origins(file.shown, {key: flag.name for key, flag in given.items()})
-    for key, flag in given.items():
-        _put(values, key, flag.value, flag.name)
-    for key, value in (defaults or {}).items():
-        _put_default(values, key, value)
-    checked = _checked(values, _struct_for(values, origins), given, origins)
-    job = _finish(checked, file, origins, list(script_args))
-    return LoadedJob(
-        job=job,
-        source=file.shown,
-        overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
+    job = _checked(values, given, origins, FILE_JOB_TYPES, defaults or {})
+    return msgspec.structs.replace(
+        _loaded(_finish(job, file, origins, list(script_args)), given, origins),
         script_args=list(script_args),
-        origins={key: flag.name for key, flag in given.items()},
-        notes=_notes(file),
+        notes=file.notes,
     )
 
 
@@ -112,16 +104,17 @@ def load_values(values: Mapping[str, Any], *, source: str, flags: Mapping[str, F
 
     Raises JobError.
     """
-    given = _merge_flags(dict(flags), [])
-    put = dict(values)
+    given = _merge_flags(flags, [])
     origins = _Origins(source, {key: flag.name for key, flag in given.items()})
-    for key, flag in given.items():
-        _put(put, key, flag.value, flag.name)
+    return _loaded(_checked(dict(values), given, origins, JOB_TYPES, {}), given, origins)
+
+
+def _loaded(job: JobSpec, given: Mapping[str, Flag], origins: _Origins) -> LoadedJob:
     return LoadedJob(
-        job=_checked(put, JOB_TYPES[put["workload"]], given, origins),
-        source=source,
-        overrides=[f"{key}={show(flag.value)}" for key, flag in given.items()],
-        origins={key: flag.name for key, flag in given.items()},
+        job=job,
+        source=origins.source,
+        overrides=[f"{key}={flag.text or show(flag.value)}" for key, flag in given.items()],
+        origins=origins.flag_names,
     )
 
 
@@ -159,21 +152,20 @@ def parse_override(text: str) -> tuple[str, Flag]:
 class _Origins:
     """The places that values came from: the flag that set a key or a part of it, or the file."""
 
-    def __init__(self, source: str, flag_names: Mapping[str, str]) -> None:
-        self._source = source
-        self._flag_names = flag_names
+    def __init__(self, source: str, flag_names: dict[str, str]) -> None:
+        self.source = source
+        self.flag_names = flag_names
 
     def __call__(self, path: tuple[str, ...]) -> str:
         for end in range(len(path), 0, -1):
-            if name := self._flag_names.get(dotted(path[:end])):
+            if name := self.flag_names.get(dotted(path[:end])):
                 return name
         below = dotted(path) + "."
-        return next(
-            (name for key, name in self._flag_names.items() if key.startswith(below)), self._source
-        )
+        names = (name for key, name in self.flag_names.items() if key.startswith(below))
+        return next(names, self.source)
 
 
-def _merge_flags(flags: dict[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:
+def _merge_flags(flags: Mapping[str, Flag], overrides: list[tuple[str, Flag]]) -> dict[str, Flag]:
     merged = dict(flags)
     for key, override in overrides:
         flag = flags.get(key)
@@ -201,13 +193,6 @@ def _defaults(file: JobFile) -> dict[str, Any]:
     return values
 
 
-def _notes(file: JobFile) -> list[str]:
-    if not file.hides_script:
-        return []
-    name = file.path.stem
-    return [f"{name} is taken for the job {name}, {file.path}; the script of that name is ./{name}"]
-
-
 def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
     """Set one key of nested sections, making those that are not there."""
     *sections, last = key.split(".")
@@ -226,20 +211,44 @@ def _put(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
     inner[last] = value
 
 
-def _put_default(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key of a section where it has no value; what is no section is an error found later."""
-    section, _, name = key.partition(".")
-    inner = values.get(section)
-    if inner is None or isinstance(inner, dict):
-        values[section] = {name: value} | (inner or {})
+def _checked(
+    values: dict[str, Any],
+    given: Mapping[str, Flag],
+    origins: _Origins,
+    types: Mapping[str, type[JobSpec]],
+    defaults: Mapping[str, Any],
+) -> JobSpec:
+    """The values as a job of one of the types; JobError for the first mistake in them."""
+    for key, flag in given.items():
+        _put(values, key, flag.value, flag.name)
+    for key, value in defaults.items():
+        section, _, name = key.partition(".")
+        inner = values.get(section)
+        if inner is None or isinstance(inner, dict):  # what is no section is refused below
+            values[section] = {name: value} | (inner or {})
+    struct = _struct_for(values, origins, types)
+    for key, flag in given.items():
+        # A flag that looks like a number is text where the key wants text: --set name=2024.
+        annotation = annotation_at(struct, tuple(key.split(".")))
+        if flag.text is None or annotation is None or accepts(annotation, flag.value):
+            continue
+        if accepts(annotation, flag.text):
+            _put(values, key, flag.text, flag.name)
+    for key in [key for key, value in values.items() if value is None]:
+        annotation = annotation_at(struct, (key,))
+        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+            del values[key]  # an empty section
+    return convert_values(values, struct, origins)
 
 
-def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
+def _struct_for(
+    values: Mapping[str, Any], origins: _Origins, types: Mapping[str, type[JobSpec]]
+) -> type[JobSpec]:
     workload = values.get("workload")
-    if isinstance(workload, str) and workload in FILE_JOB_TYPES:
-        return FILE_JOB_TYPES[workload]
-    known = ", ".join(FILE_JOB_TYPES)
-    near = nearest(workload, FILE_JOB_TYPES) if isinstance(workload, str) else None
+    if isinstance(workload, str) and workload in types:
+        return types[workload]
+    known = ", ".join(types)
+    near = nearest(workload, types) if isinstance(workload, str) else None
     problem = (
         f"is {show(workload)}, must be one of {known}" if workload is not None else "is missing"
     )
@@ -249,114 +258,51 @@ def _struct_for(values: Mapping[str, Any], origins: _Origins) -> type[JobSpec]:
     )
 
 
-def _checked(
-    values: dict[str, Any],
-    struct: type[JobSpec],
-    given: Mapping[str, Flag],
-    origins: _Origins,
-) -> JobSpec:
-    """The values as a job; JobError for the first mistake in them."""
-    for key, flag in given.items():
-        _retry_as_text(values, key, flag, struct)
-    _drop_empty_sections(values, struct)
-    return convert_values(values, struct, origins)
-
-
-def _retry_as_text(values: dict[str, Any], key: str, flag: Flag, struct: type[JobSpec]) -> None:
-    """A flag that looks like a number is text where the key wants text: --set name=2024."""
-    annotation = annotation_at(struct, tuple(key.split(".")))
-    if flag.text is None or annotation is None or accepts(annotation, flag.value):
-        return
-    if accepts(annotation, flag.text):
-        _put(values, key, flag.text, flag.name)
-
-
-def _drop_empty_sections(values: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    for key in [key for key, value in values.items() if value is None]:
-        annotation = annotation_at(struct, (key,))
-        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-            del values[key]
-
-
 def _finish(job: JobSpec, file: JobFile, origins: _Origins, script_args: list[str]) -> JobSpec:
     """Settle what a struct cannot know: paths are absolute, script arguments have a script."""
     if isinstance(job, ScriptJob):
-        find = _FINDERS.get(type(job), _script_file)
-        return msgspec.structs.replace(
-            job, script=find(job, file, origins), args=[*job.args, *script_args]
-        )
-    job = _with_absolute_paths(job)
+        script = _find_code(job, file, origins)
+        return msgspec.structs.replace(job, script=script, args=[*job.args, *script_args])
     if script_args:
         raise JobError(
             f"{job.name} is a {job.workload} job and takes no script arguments: "
             f"{' '.join(script_args)}",
             hint="change its keys with --set, for example --set train.lr=0.01",
         )
+    if isinstance(job, TrainingJob):
+        resume = _absolute(job.checkpoint.resume)
+        checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
+        job = msgspec.structs.replace(job, checkpoint=checkpoint)
+    if isinstance(job, TrainingJob | InferenceJob | DataloadJob):
+        roots = job.data.root
+        root = tuple(map(_absolute, roots)) if isinstance(roots, tuple) else _absolute(roots)
+        job = msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, root=root))
     return job
 
 
-def _script_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
-    from_file = origins(("script",)) == file.shown
-    base = file.path.parent if from_file else Path()
-    path = os.path.abspath(base / os.path.expanduser(job.script))
-    is_given = file.kind == "script" and from_file
-    check_script(path, file.shown if is_given else f"{file.shown}: script {job.script}")
-    return path
+def _absolute(path: str | None) -> str | None:
+    """Paths mean the same in every process of the run, wherever it works: they are relative to the
+    directory of the submission."""
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
-def _module_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
-    assert isinstance(job, ModuleJob)
-    _refuse_script(job, origins)
-    shown = origins(("module",))
-    shown = shown if file.kind == "module" else f"{shown}: module {job.module}"
-    return find_module(job.module, shown)
-
-
-def _program_file(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
-    assert isinstance(job, ProgramJob)
-    _refuse_script(job, origins)
-    shown = origins(("program",))
-    from_job_file = file.kind == "yaml" and shown == file.shown
-    return find_program(
-        job.program,
-        job.program if file.kind == "program" else f"{shown}: program {job.program}",
-        str(file.path.parent) if from_job_file else "",
-    )
-
-
-def _refuse_script(job: ScriptJob, origins: _Origins) -> None:
-    """The file of what is given by a name is found, and not given."""
+def _find_code(job: ScriptJob, file: JobFile, origins: _Origins) -> str:
+    """Return the path of the file that a script, module or program is in; JobError where it is not
+    there, or cannot be run."""
+    origin = origins((job.workload,))
+    given = getattr(job, job.workload)
+    shown = f"{origin}: {job.workload} {given}"
+    folder = str(file.path.parent) if file.kind == "yaml" and origin == file.shown else ""
+    if not isinstance(job, ModuleJob | ProgramJob):
+        path = os.path.abspath(os.path.join(folder, os.path.expanduser(given)))
+        check_script(path, origin if file.kind == "script" and origin == file.shown else shown)
+        return path
     if job.script:
         raise JobError(
             f"{origins(('script',))}: script is {show(job.script)}, but the workload is "
             f"{job.workload}",
             hint=f"leave script out: the file is found by the key {job.workload}",
         )
-
-
-_FINDERS: dict[type[JobSpec], Callable[[ScriptJob, JobFile, _Origins], str]] = {
-    ModuleJob: _module_file,
-    ProgramJob: _program_file,
-}
-"""Job whose code is not named by its path -> function that finds and checks the code's file."""
-
-
-def _with_absolute_paths(job: JobSpec) -> JobSpec:
-    """Paths mean the same in every process of the run, wherever it works: they are relative to the
-    directory of the submission."""
-    if isinstance(job, TrainingJob):
-        resume = _absolute(job.checkpoint.resume)
-        checkpoint = msgspec.structs.replace(job.checkpoint, resume=resume)
-        job = msgspec.structs.replace(job, checkpoint=checkpoint)
-    if isinstance(job, TrainingJob | InferenceJob):
-        data = msgspec.structs.replace(job.data, root=_absolute(job.data.root))
-        return msgspec.structs.replace(job, data=data)
-    if isinstance(job, DataloadJob):
-        roots = job.data.root
-        root = tuple(map(_absolute, roots)) if isinstance(roots, tuple) else _absolute(roots)
-        return msgspec.structs.replace(job, data=msgspec.structs.replace(job.data, root=root))
-    return job
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else os.path.abspath(os.path.expanduser(path))
+    if isinstance(job, ModuleJob):
+        return find_module(given, origin if file.kind == "module" else shown)
+    return find_program(given, given if file.kind == "program" else shown, folder)
