@@ -71,7 +71,7 @@ def test_words_stand_left_and_numbers_below_each_other(summary_of):
     rows = [line for line in file.getvalue().splitlines() if "±" in line and line[0] in "nl"]
     assert [row[:39] for row in rows] == [
         "none             0   768.0 ± 689.0     ",
-        "light            2    93.0 ±  25.3     ",
+        "light            2     93.0 ± 25.3     ",
     ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     from hpcdist.summary.figures.run import MeasuredRun
 
 
-def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
+Attempts = Mapping[int, Sequence[RankFigures]]
+"""The ranks of each attempt."""
+
+
+def lost_steps(attempts: Attempts) -> int:
     """Count the steps that were done again after restarts."""
     lost = 0
     reached = 0
@@ -34,11 +40,10 @@ def lost_steps(attempts: dict[int, list[RankFigures]]) -> int:
     return lost
 
 
-def lost_time_s(
-    attempts: dict[int, list[RankFigures]], num_lost: int, step_time_s: float
-) -> float | None:
-    """From each attempt's last step to the next one's first, and for what was done again; None
-    where there was one attempt. Attempts without a step belong to the time between."""
+def lost_time_s(attempts: Attempts, again_s: float) -> float | None:
+    """Return the time from each attempt's last step to the next one's first, with that for what was
+    done again; None where there was one attempt. Attempts without a step belong to the time
+    between."""
     if len(attempts) < 2:
         return None
     stepped = [
@@ -46,51 +51,47 @@ def lost_time_s(
         for number in sorted(attempts)
         if any(figures.stepping_s is not None for figures in attempts[number])
     ]
-    between_s = sum(map(_between_s, stepped, stepped[1:]))
-    return between_s + num_lost * step_time_s
+    return again_s + sum(itertools.starmap(_between_s, itertools.pairwise(stepped)))
 
 
-def _between_s(before: list[RankFigures], after: list[RankFigures]) -> float:
-    """From the last step of an attempt to the first one of the next, as the host saw it that waited
-    least: clocks of hosts may differ by more than that. Where no host took part in both, the
-    clocks are believed."""
-    ended, begun = _by_host(before), _by_host(after)
-    seen = [_difference_s(ended[host], begun[host]) for host in ended.keys() & begun.keys()]
-    between = [time_s for time_s in seen if time_s is not None]
-    shortest = min(between) if between else _difference_s(before, after)
-    return max(0.0, shortest or 0.0)  # a clock may have been set meanwhile
+def _between_s(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> float:
+    """Return the time from the last step of an attempt to the first one of the next, as the host
+    saw it that waited least: clocks of hosts may differ by more than that. Where no host took part
+    in both, the clocks are believed."""
+
+    def seen_s(hosts: set[str | None]) -> float | None:
+        ended = [figures.worked_until_s for figures in before if figures.start.host in hosts]
+        begun = [figures.stepping_s for figures in after if figures.start.host in hosts]
+        ended_s = max((time_s for time_s in ended if time_s is not None), default=None)
+        begun_s = min((time_s for time_s in begun if time_s is not None), default=None)
+        return None if ended_s is None or begun_s is None else begun_s - ended_s
+
+    earlier, later = ({figures.start.host for figures in ranks} for ranks in (before, after))
+    seen = [time_s for host in earlier & later if (time_s := seen_s({host})) is not None]
+    shortest_s = min(seen) if seen else seen_s(earlier | later)
+    return max(0.0, shortest_s or 0.0)  # a clock may have been set meanwhile
 
 
-def _difference_s(before: list[RankFigures], after: list[RankFigures]) -> float | None:
-    ended = [figures.worked_until_s for figures in before if figures.worked_until_s is not None]
-    begun = [figures.stepping_s for figures in after if figures.stepping_s is not None]
-    return min(begun) - max(ended) if ended and begun else None
+def verdict_on(record: RunRecord, number: int) -> Verdict | None:
+    """Return the verdict on an attempt; the run's own is that on its last one."""
+    verdict = record.attempts.get(number, AttemptRecord()).verdict
+    if verdict is None and record.verdict and record.verdict.attempt == number:
+        return record.verdict
+    return verdict
 
 
-def _by_host(ranks: list[RankFigures]) -> dict[str | None, list[RankFigures]]:
-    hosts: dict[str | None, list[RankFigures]] = {}
-    for figures in ranks:
-        hosts.setdefault(figures.start.host, []).append(figures)
-    return hosts
-
-
-def list_attempts(
-    record: RunRecord, attempts: dict[int, list[RankFigures]]
-) -> list[AttemptSummary]:
-    """Describe each attempt; the run's verdict is that of the last one."""
+def list_attempts(record: RunRecord, attempts: Attempts) -> list[AttemptSummary]:
+    """Describe each attempt."""
     summaries = []
     for number in sorted({*attempts, *record.attempts}):
-        attempt = record.attempts.get(number, AttemptRecord())
-        begun = [f.first_step for f in attempts.get(number, []) if f.first_step is not None]
-        verdict = attempt.verdict
-        if verdict is None and record.verdict and record.verdict.attempt == number:
-            verdict = record.verdict
+        ranks, verdict = attempts.get(number, []), verdict_on(record, number)
+        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
         summaries.append(
             AttemptSummary(
                 attempt=number,
-                life=attempt.life,
+                life=record.attempts.get(number, AttemptRecord()).life,
                 first_step=min(begun, default=None),
-                last_step=largest(figures.last_step for figures in attempts.get(number, [])),
+                last_step=largest(figures.last_step for figures in ranks),
                 kind=verdict.kind if verdict else None,
                 message=verdict.message if verdict else None,
             )
@@ -121,11 +122,15 @@ def cost_by_events(
     num_gpus: int | None,
     num_cpus: float | None,
 ) -> Cost | None:
-    """The cost as the run's own files tell it; None where they hold no time.
+    """Return the cost as the run's own files tell it; None where they hold no time.
 
     `spans` are in order, `again_s` is what steps took that were done again.
     """
-    held_s = _held_s(spans)
+    # From the begin of the first attempt of each life to the end of its last.
+    lives: dict[int, list[AttemptSpan]] = defaultdict(list)
+    for span in spans:
+        lives[span.life].append(span)
+    held_s = sum(max(0.0, max(s.end_s for s in own) - own[0].begin_s) for own in lives.values())
     if held_s <= 0:
         return None
     lost_s = _lost_s(spans, again_s)
@@ -161,15 +166,6 @@ def _with_shares(cost: Cost, *, queue_wait_s: float | None) -> Cost:
     )
 
 
-def _held_s(spans: Sequence[AttemptSpan]) -> float:
-    """From the begin of the first attempt of each life to the end of its last."""
-    held_s = 0.0
-    for life in dict.fromkeys(span.life for span in spans):
-        own = [span for span in spans if span.life == life]
-        held_s += max(0.0, max(span.end_s for span in own) - own[0].begin_s)
-    return held_s
-
-
 def _lost_s(spans: Sequence[AttemptSpan], again_s: float) -> float | None:
     """Return the time that attempts after the first took before they stepped, and the time from
     the last step of those before until their end was noticed; all of one that never stepped."""
@@ -190,13 +186,26 @@ _STEPS_OF_TARGET = 1_000
 """A target that nobody gave is rounded down to a tenth of a percent."""
 
 
-def list_bests(attempts: Mapping[int, Sequence[RankFigures]]) -> list[Tested]:
+def list_bests(attempts: Attempts) -> list[Tested]:
     """Return each test of a run that was better than all before it, its time from the first step
-    on."""
+    on; by the lowest rank that tested, in the attempts in which it stepped."""
+    tested = [figures.rank for ranks in attempts.values() for figures in ranks if figures.tests]
+    lowest = min(tested, default=None)
+    stepped = [
+        (figures.stepping_s, figures)
+        for _, ranks in sorted(attempts.items())
+        for figures in ranks
+        if figures.rank == lowest and figures.stepping_s is not None
+    ]
+    offsets = offsets_s((begin_s, figures.ended_s or begin_s) for begin_s, figures in stepped)
+    last_steps = last_counting_steps([figures.first_step or 0 for _, figures in stepped])
     bests: list[Tested] = []
-    for test in _in_order(_of_lowest_rank(attempts)):
-        if not bests or test.accuracy > bests[-1].accuracy:
-            bests.append(test)
+    for (begin_s, figures), offset_s, last_step in zip(stepped, offsets, last_steps, strict=True):
+        for test in figures.tests:
+            is_better = not bests or test.accuracy > bests[-1].accuracy
+            if is_better and (test.step or 0) <= last_step:
+                time_s = offset_s + max(0.0, test.time_s - begin_s)
+                bests.append(test._replace(time_s=time_s))
     return bests
 
 
@@ -205,17 +214,20 @@ def times_to_accuracy(
 ) -> list[TimeToAccuracy | None]:
     """Return when each run reached the target; without one, the most that all done runs of its job,
     or of its comparison, came to."""
-    targets = _targets(measured) if target is None else {}
-    own = [target if target is not None else targets.get(_compared_as(run)) for run in measured]
+    bests: dict[str, list[float]] = defaultdict(list)
+    for run in measured:
+        if run.bests and run.figures.state == "done":
+            bests[_compared_as(run)].append(run.bests[-1].accuracy)
+    goals = {name: _rounded_down(min(accuracies)) for name, accuracies in bests.items()}
     return [
-        None if goal is None else reach(run.bests, goal)
-        for run, goal in zip(measured, own, strict=True)
+        _reach(run.bests, goals.get(_compared_as(run)) if target is None else target)
+        for run in measured
     ]
 
 
-def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
+def _reach(bests: Sequence[Tested], target: float | None) -> TimeToAccuracy | None:
     """Return when the target was reached first; None where nothing was tested."""
-    if not bests:
+    if target is None or not bests:
         return None
     best = bests[-1].accuracy
     first = next((test for test in bests if test.accuracy >= target), None)
@@ -231,47 +243,11 @@ def reach(bests: Sequence[Tested], target: float) -> TimeToAccuracy | None:
     )
 
 
-def _targets(measured: Iterable[MeasuredRun]) -> dict[str, float]:
-    bests: dict[str, list[float]] = {}
-    for run in measured:
-        if run.bests and run.figures.state == "done":
-            bests.setdefault(_compared_as(run), []).append(run.bests[-1].accuracy)
-    return {name: _rounded(min(accuracies)) for name, accuracies in bests.items()}
-
-
 def _compared_as(run: MeasuredRun) -> str:
     return run.figures.comparison or run.figures.job
 
 
-def _rounded(accuracy: float) -> float:
-    """Down, so that all still reach it."""
+def _rounded_down(accuracy: float) -> float:
+    """Round an accuracy so that all still reach it."""
     rounded = math.floor(accuracy * _STEPS_OF_TARGET) / _STEPS_OF_TARGET
     return rounded if rounded > 0 else accuracy
-
-
-def _of_lowest_rank(attempts: Mapping[int, Sequence[RankFigures]]) -> list[RankFigures]:
-    """The attempts in which it stepped."""
-    tested = [figures.rank for ranks in attempts.values() for figures in ranks if figures.tests]
-    lowest = min(tested, default=-1)
-    of_rank = [
-        figures for ranks in attempts.values() for figures in ranks if figures.rank == lowest
-    ]
-    stepped = [figures for figures in of_rank if figures.stepping_s is not None]
-    return sorted(stepped, key=lambda figures: figures.attempt)
-
-
-def _in_order(attempts: Sequence[RankFigures]) -> list[Tested]:
-    """The tests that count, their times from the first step of the run on."""
-    spans = [
-        (attempt.stepping_s or 0.0, attempt.ended_s or attempt.stepping_s or 0.0)
-        for attempt in attempts
-    ]
-    last_steps = last_counting_steps([attempt.first_step or 0 for attempt in attempts])
-    return [
-        test._replace(time_s=offset_s + max(0.0, test.time_s - begin_s))
-        for figures, (begin_s, _), offset_s, last_step in zip(
-            attempts, spans, offsets_s(spans), last_steps, strict=True
-        )
-        for test in figures.tests
-        if (test.step or 0) <= last_step
-    ]

@@ -13,34 +13,26 @@ from msgspec import Struct
 from hpcdist.base.statistics import mean
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
-from hpcdist.runs.verdict import State, Verdict
+from hpcdist.runs.verdict import State
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
+    Attempts,
     AttemptSpan,
     cost_by_events,
     list_attempts,
     list_bests,
     lost_steps,
     lost_time_s,
+    verdict_on,
     with_accounting,
 )
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
-from hpcdist.summary.read.records import (
-    AttemptRecord,
-    RunRecord,
-    Start,
-)
-from hpcdist.summary.values import (
-    Final,
-    ModelStates,
-    RankPace,
-    RunFigures,
-    VerdictSummary,
-)
+from hpcdist.summary.read.records import AttemptRecord, Memory, RunRecord
+from hpcdist.summary.values import Final, ModelStates, RankPace, RunFigures, VerdictSummary
 
 T = TypeVar("T")
 
@@ -64,7 +56,7 @@ class MeasuredRun(Struct, frozen=True, kw_only=True):
 def measure_run(
     record: RunRecord, ranks: Sequence[RankFigures], nodes: Sequence[NodeTotals] = ()
 ) -> MeasuredRun:
-    """Figures of a run; its state is that of its verdict.
+    """Compute the figures of a run; its state is that of its verdict.
 
     Steps that were done again after a restart count as work (throughput, step time) and once as
     progress (steps, epochs): progress is what the newest attempt that stepped says.
@@ -73,9 +65,13 @@ def measure_run(
     attempts = _by(ranks, lambda figures: figures.attempt)
     newest = _newest_with_steps(attempts)
     complete = _complete_attempts(attempts, world_size)
-    totals = _merge(ranks)
+    totals = timing.merged(figures.totals for figures in ranks)
     step_time_s = timing.step_time(totals)
     num_lost = lost_steps(attempts)
+    again_s = num_lost * (step_time_s.mean if step_time_s else 0.0)
+    between_s = lost_time_s(attempts, again_s)
+    evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
+    lowest = min((figures.rank for figures in ranks if figures.totals.steps), default=None)
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
@@ -93,31 +89,43 @@ def measure_run(
         num_cpus=num_cpus,
         samples_per_s=timing.throughput(complete),
         samples_per_step=timing.samples_per_step(complete),
-        warm_up_steps=_warm_up_steps(ranks),
+        warm_up_steps=(
+            sum(own.warm_up_steps for own in ranks if own.totals.steps and own.rank == lowest)
+            if step_time_s
+            else None
+        ),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
-        parts_s=parts_of_run(attempts, held_up) if step_time_s else None,
+        parts_s=(
+            parts_of_run(attempts, held_up, num_lost=num_lost, lost_s=between_s or 0.0)
+            if step_time_s
+            else None
+        ),
         straggler=held_up.straggler,
-        final=_final(ranks),
+        final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
         peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=largest(figures.max_cuda_bytes for figures in ranks),
         model_states=_model_states(ranks),
         restarts=_restarts(record, ranks),
         steps=largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
-        lost_time_s=lost_time_s(attempts, num_lost, step_time_s.mean if step_time_s else 0.0),
+        lost_time_s=between_s,
         attempts=list_attempts(record, attempts),
         epochs=largest(figures.epochs for figures in newest),
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
-        verdict=_verdict(record.verdict) if record.verdict else None,
+        verdict=(
+            msgspec.convert(record.verdict, VerdictSummary, from_attributes=True)
+            if record.verdict
+            else None
+        ),
         **_benchmark_results(ranks),
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
         usage=summarize_usage(nodes),
         cost=cost_by_events(
             list(_spans(record, attempts)),
-            again_s=num_lost * (step_time_s.mean if step_time_s else 0.0),
+            again_s=again_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=num_cpus_of(nodes) or num_cpus,
         ),
@@ -135,7 +143,7 @@ def measure_run(
 def place_run(
     measured: MeasuredRun, path: Path, *, state: State | None, accounting: Accounting | None
 ) -> MeasuredRun:
-    """With what its files do not tell: where it is, and the scheduler's word on it, which a verdict
+    """Add what its files do not tell: where it is, and the scheduler's word on it, which a verdict
     overrules."""
     alone = measured.figures
     figures = msgspec.structs.replace(
@@ -148,28 +156,18 @@ def place_run(
     return msgspec.structs.replace(measured, figures=figures)
 
 
-def _warm_up_steps(ranks: Sequence[RankFigures]) -> int | None:
-    """Return the number for the lowest rank that stepped, in all attempts."""
-    stepped = [figures for figures in ranks if figures.totals.steps]
-    lowest = min((figures.rank for figures in stepped), default=None)
-    if lowest is None:
-        return None
-    return sum(figures.warm_up_steps for figures in stepped if figures.rank == lowest)
-
-
 def _size(record: RunRecord, ranks: Sequence[RankFigures]) -> tuple[int, int, int]:
-    """Nodes, ranks per node and world size: those that ran, or else those asked for."""
-    requested = record.facts.resources
-    nodes = largest(figures.start.num_nodes for figures in ranks) or requested.nodes
-    gpus = largest(_gpus(figures.start) for figures in ranks) or requested.gpus
-    world_size = largest(figures.start.world_size for figures in ranks) or nodes * gpus
+    """Return nodes, GPUs per node and world size: those that ran, or else those asked for."""
+    requested, starts = record.facts.resources, [figures.start for figures in ranks]
+    nodes = largest(start.num_nodes for start in starts) or requested.nodes
+    gpus = largest(
+        start.local_world_size * max(1, start.num_gpus or 1)  # a rank may drive several
+        for start in starts
+        if start.local_world_size is not None
+    )
+    gpus = gpus or requested.gpus
+    world_size = largest(start.world_size for start in starts) or nodes * gpus
     return nodes, gpus, world_size
-
-
-def _gpus(start: Start) -> int | None:
-    """The GPUs of a node: a rank may drive several."""
-    ranks = start.local_world_size
-    return None if ranks is None else ranks * max(1, start.num_gpus or 1)
 
 
 def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
@@ -181,7 +179,7 @@ def _num_cpus(ranks: Sequence[RankFigures]) -> int | None:
 
 
 def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
-    """The mean over the ranks; a CPU that several are bound to counts once."""
+    """Return the mean over the ranks; a CPU that several are bound to counts once."""
     starts = {figures.rank: figures.start for figures in ranks}.values()
     bound = [start for start in starts if start.cpus]
     cpus = {(start.host, cpu) for start in bound for cpu in start.cpus or []}
@@ -195,10 +193,8 @@ def _cpus_per_rank(ranks: Sequence[RankFigures]) -> float | None:
     return mean(shares) if shares else None
 
 
-def _complete_attempts(
-    attempts: dict[int, list[RankFigures]], world_size: int
-) -> list[list[Spans]]:
-    """Spans by rank of every attempt in which every rank recorded steps.
+def _complete_attempts(attempts: Attempts, world_size: int) -> list[list[Spans]]:
+    """Return the spans by rank of every attempt in which every rank recorded steps.
 
     The rate of a part of the ranks is not that of the run, and a guess at the rest is no figure.
     """
@@ -216,26 +212,19 @@ def _why_no_rate(ranks: Sequence[RankFigures], world_size: int) -> str:
     return f"only {num_stepped} of {world_size} ranks recorded steps"
 
 
-def _newest_with_steps(attempts: dict[int, list[RankFigures]]) -> list[RankFigures]:
-    """The newest attempt that came as far as a step or a checkpoint: how far the run is."""
+def _newest_with_steps(attempts: Attempts) -> Sequence[RankFigures]:
+    """Return the newest attempt that came as far as a step or a checkpoint: how far the run is."""
     for number in sorted(attempts, reverse=True):
         if any(figures.first_step is not None for figures in attempts[number]):
             return attempts[number]
     return attempts[max(attempts)] if attempts else []
 
 
-def _merge(ranks: Iterable[RankFigures]) -> StepTotals:
-    totals = StepTotals()
-    for figures in ranks:
-        totals.merge(figures.totals)
-    return totals
-
-
 def _phase_s(totals: StepTotals) -> dict[str, float]:
-    """Mean seconds per step by phase, in the order of a step, then what is in none of them."""
-    usual = [phase for phase in PHASES if phase in totals.phases_s]
+    """Return the mean seconds per step by phase, in the order of a step, then what is in none."""
     unknown = sorted(totals.phases_s.keys() - set(PHASES))
-    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in (*usual, *unknown)}
+    phases = [phase for phase in (*PHASES, *unknown) if phase in totals.phases_s]
+    phase_s = {phase: totals.phases_s[phase] / totals.steps for phase in phases}
     other_s = totals.sum_s / totals.steps - sum(phase_s.values())
     return {**phase_s, OTHER: max(0.0, other_s)}
 
@@ -253,87 +242,60 @@ def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
     return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
 
 
-def _final(ranks: Sequence[RankFigures]) -> Final:
-    evaluation = _newest_of_lowest_rank(ranks, lambda figures: figures.evaluation)
-    if evaluation is None:
-        return Final()
-    return Final(loss=evaluation.loss, accuracy=evaluation.accuracy)
-
-
 def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
-    """Attempts after the first, by whichever of the folder, the events and the verdict knows."""
+    """Count attempts after the first, by whichever of folder, events and verdict knows."""
     seen = [figures.attempt for figures in ranks]
     by_verdict = record.verdict.restarts if record.verdict else 0
     return max([0, record.newest_attempt, by_verdict, *seen])
 
 
-def _spans(record: RunRecord, attempts: dict[int, list[RankFigures]]) -> Iterator[AttemptSpan]:
-    """Every attempt whose begin and end are known, by the clock of node 0, where the lowest rank
-    is: clocks of other nodes may differ by minutes."""
+def _spans(record: RunRecord, attempts: Attempts) -> Iterator[AttemptSpan]:
+    """Yield every attempt whose begin and end are known, by the clock of node 0, where the lowest
+    rank is: clocks of other nodes may differ by minutes."""
     for number in sorted({*attempts, *record.attempts}):
         attempt = record.attempts.get(number, AttemptRecord())
-        lowest = min(attempts.get(number, []), key=lambda figures: figures.rank, default=None)
+        ranks, verdict = attempts.get(number, []), verdict_on(record, number)
+        lowest = min(ranks, key=lambda figures: figures.rank, default=None)
         begin_s = attempt.begin_s or (lowest.start.time_s if lowest else None)
-        ends = [lowest.ended_s if lowest else None, _verdict_s(record, number, attempt)]
+        ends = [lowest.ended_s if lowest else None, verdict.time_s if verdict else None]
         end_s = max((time_s for time_s in ends if time_s is not None), default=None)
         if begin_s is not None and end_s is not None:
             yield AttemptSpan(
                 life=attempt.life or 0,
                 begin_s=begin_s,
                 stepping_s=lowest.stepping_s if lowest else None,
-                worked_until_s=_worked_there_until_s(attempts[number], lowest) if lowest else None,
+                worked_until_s=_worked_there_until_s(ranks, lowest) if lowest else None,
                 end_s=end_s,
             )
 
 
 def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
-    """The end of an attempt's work, by the ranks on the lowest one's host; None without a step."""
+    """Return when an attempt's work ended, by the ranks on the lowest one's host; None without a
+    step."""
     if lowest.stepping_s is None:
         return None
     own = [figures.worked_until_s for figures in ranks if figures.start.host == lowest.start.host]
     return max((time_s for time_s in own if time_s is not None), default=None)
 
 
-def _verdict_s(record: RunRecord, number: int, attempt: AttemptRecord) -> float | None:
-    if attempt.verdict is not None:
-        return attempt.verdict.time_s
-    is_last = record.verdict is not None and record.verdict.attempt == number
-    return record.verdict.time_s if record.verdict and is_last else None
-
-
 def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
-    held = [
-        ModelStates(
-            parameter_bytes=figures.memory.parameter_bytes,
-            gradient_bytes=figures.memory.gradient_bytes,
-            optimizer_bytes=figures.memory.optimizer_bytes,
-            total_bytes=figures.memory.parameter_bytes
-            + figures.memory.gradient_bytes
-            + figures.memory.optimizer_bytes,
-        )
-        for figures in ranks
-        if figures.memory
-    ]
-    return max(held, key=lambda states: states.total_bytes, default=None)
+    def total(memory: Memory) -> int:
+        return memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
 
-
-def _verdict(verdict: Verdict) -> VerdictSummary:
-    return VerdictSummary(
-        kind=verdict.kind,
-        rank=verdict.rank,
-        node=verdict.node,
-        host=verdict.host,
-        exit_code=verdict.exit_code,
-        signal=verdict.signal,
-        exception=verdict.exception,
-        message=verdict.message,
-        step=verdict.step,
-        log=verdict.log,
+    memories = [figures.memory for figures in ranks if figures.memory]
+    fullest = max(memories, key=total, default=None)
+    if fullest is None:
+        return None
+    return ModelStates(
+        parameter_bytes=fullest.parameter_bytes,
+        gradient_bytes=fullest.gradient_bytes,
+        optimizer_bytes=fullest.optimizer_bytes,
+        total_bytes=total(fullest),
     )
 
 
 def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, Any]:
-    """The job by dotted key, and what it really ran on: devices of one kind compare."""
+    """Return the job by dotted key, and what it really ran on: devices of one kind compare."""
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     return {
@@ -373,9 +335,6 @@ def _benchmark_results(ranks: Sequence[RankFigures]) -> dict[str, Any]:
 def _newest_of_lowest_rank(
     ranks: Sequence[RankFigures], read: Callable[[RankFigures], T | None]
 ) -> T | None:
-    """The value of the newest attempt that has one, by its lowest rank."""
-    for figures in sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank)):
-        value = read(figures)
-        if value is not None:
-            return value
-    return None
+    """Return the value of the newest attempt that has one, by its lowest rank."""
+    ordered = sorted(ranks, key=lambda figures: (-figures.attempt, figures.rank))
+    return next((value for value in map(read, ordered) if value is not None), None)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
-from hpcdist.summary.figures.attempts import lost_steps, lost_time_s
-from hpcdist.summary.figures.rank import RankFigures
+from hpcdist.summary.figures.attempts import Attempts
 from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
-from hpcdist.summary.figures.timing import StepTotals
+from hpcdist.summary.figures.timing import StepTotals, merged
 from hpcdist.summary.values import Straggler
 
 DATA = "data"
@@ -168,14 +168,10 @@ def _add_pauses(parts: dict[str, float], ranks: Sequence[StepTotals], pauses: Pa
         step_s = [totals.sum_s / totals.steps for totals in ranks]
         longer_s = [min(pauses.saves_s, max(0.0, own_s - step_s[pauses.saver])) for own_s in step_s]
         weights = [totals.steps for totals in ranks]
-        in_steps_s = sum(map(_product, longer_s, weights)) / sum(weights)
+        in_steps_s = sum(map(mul, longer_s, weights)) / sum(weights)
         _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
         parts[CHECKPOINTS] += pauses.saves_s - in_steps_s
     parts[RESTARTS] += pauses.restarts_s
-
-
-def _product(one: float, other: float) -> float:
-    return one * other
 
 
 def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
@@ -193,77 +189,51 @@ class HeldUp(NamedTuple):
     straggler: Straggler | None = None
 
 
-def held_up_by(attempts: dict[int, list[RankFigures]], world_size: int) -> HeldUp:
+def held_up_by(attempts: Attempts, world_size: int) -> HeldUp:
     """Compare the ranks in the stretches of all attempts in which every rank recorded steps."""
-    if world_size < 2:
-        return HeldUp()
     stretches: list[Stretch] = []
     places: list[Place] = []
-    totals = StepTotals()
-    for number in sorted(attempts):
-        stepped = [figures for figures in attempts[number] if figures.spans]
-        if len(stepped) >= world_size:
-            stepped.sort(key=lambda figures: figures.rank)
-            stretches += cut([figures.spans for figures in stepped])
-            places = [_place(figures) for figures in stepped]
-            for figures in stepped:
-                totals.steps += figures.totals.steps
-                totals.sum_s += figures.totals.sum_s
+    steps, sum_s = 0, 0.0
+    for _, ranks in sorted(attempts.items()):
+        stepped = sorted([own for own in ranks if own.spans], key=lambda own: own.rank)
+        if len(stepped) >= world_size > 1:
+            stretches += cut([own.spans for own in stepped])
+            places = [Place(own.rank, own.start.node, own.start.host) for own in stepped]
+            steps += sum(own.totals.steps for own in stepped)
+            sum_s += sum(own.totals.sum_s for own in stepped)
     if not stretches:
         return HeldUp()
-    step_s = totals.sum_s / totals.steps
-    straggler = find_straggler(stretches, places, step_s)
+    straggler = find_straggler(stretches, places, sum_s / steps)
     return HeldUp(rotating_s=rotating_s(stretches), straggler=straggler)
 
 
-def parts_of_run(attempts: dict[int, list[RankFigures]], held_up: HeldUp) -> dict[str, float]:
-    """Return the mean seconds per step by share; some rank recorded steps."""
+def parts_of_run(
+    attempts: Attempts, held_up: HeldUp, *, num_lost: int, lost_s: float
+) -> dict[str, float]:
+    """Return the mean seconds per step by share; some rank recorded steps.
+
+    `num_lost` steps were done again after restarts, which cost `lost_s`.
+    """
     by_rank: dict[int, list[StepTotals]] = defaultdict(list)
     saves_s: dict[int, float] = defaultdict(float)
+    num_steps = -num_lost
     for ranks in attempts.values():
         for figures in ranks:
             by_rank[figures.rank].append(figures.totals)
             saves_s[figures.rank] += figures.saves_s
-    totals = {rank: _merged(own) for rank, own in by_rank.items()}
+        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
+        ended = [figures.last_step for figures in ranks if figures.last_step is not None]
+        if begun and ended:
+            num_steps += max(0, max(ended) - min(begun))
+    totals = {rank: merged(own) for rank, own in by_rank.items()}
     stepped = [rank for rank in sorted(totals) if totals[rank].steps]
     saver = max(stepped, key=lambda rank: saves_s[rank])
-    num_steps = max(1, _num_steps(attempts))
-    step_s = _mean_step_s([totals[rank] for rank in stepped])
-    lost_s = lost_time_s(attempts, lost_steps(attempts), step_s) or 0.0
     return divide(
         [totals[rank] for rank in stepped],
         rotating_s=held_up.rotating_s,
         pauses=Pauses(
-            saves_s=saves_s[saver] / num_steps,
+            saves_s=saves_s[saver] / max(1, num_steps),
             saver=stepped.index(saver),
-            restarts_s=lost_s / num_steps,
+            restarts_s=lost_s / max(1, num_steps),
         ),
     )
-
-
-def _place(figures: RankFigures) -> Place:
-    return Place(figures.rank, figures.start.node, figures.start.host)
-
-
-def _merged(own: Sequence[StepTotals]) -> StepTotals:
-    if len(own) == 1:
-        return own[0]
-    totals = StepTotals()
-    for other in own:
-        totals.merge(other)
-    return totals
-
-
-def _num_steps(attempts: dict[int, list[RankFigures]]) -> int:
-    """Steps that this run did, those that were done again once."""
-    done = 0
-    for ranks in attempts.values():
-        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
-        ended = [figures.last_step for figures in ranks if figures.last_step is not None]
-        if begun and ended:
-            done += max(0, max(ended) - min(begun))
-    return done - lost_steps(attempts)
-
-
-def _mean_step_s(ranks: Sequence[StepTotals]) -> float:
-    return sum(totals.sum_s for totals in ranks) / sum(totals.steps for totals in ranks)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import sub
 from typing import NamedTuple
@@ -46,8 +46,8 @@ class Stretch(NamedTuple):
 
 
 def cut(ranks: Sequence[Spans]) -> list[Stretch]:
-    """The stretches of one attempt, whose ranks all recorded steps; no more than the rank with the
-    fewest windows has, without those that some rank lacks steps of."""
+    """Return the stretches of one attempt, whose ranks all recorded steps; no more than the rank
+    with the fewest windows has, without those that some rank lacks steps of."""
     first = max(spans.first_steps[0] for spans in ranks)
     last = min(spans.last_steps[-1] for spans in ranks)
     number = min(_MOST_STRETCHES, last - first, *(len(spans) for spans in ranks))
@@ -80,24 +80,36 @@ def rotating_s(stretches: Sequence[Stretch]) -> float:
 def find_straggler(
     stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
 ) -> Straggler | None:
-    """The rank that is the slowest throughout, or the node whose ranks all are; None where no one
-    is. `step_s`: mean time of a step."""
-    if not stretches:
-        return None
-    return _find_node(stretches, places, step_s) or _find_rank(stretches, places, step_s)
+    """Return the node all of whose ranks are slower than all others throughout, or else the rank
+    that is; None where there is none. `step_s`: mean time of a step."""
+    by_node: dict[int | None, list[int]] = defaultdict(list)
+    for index, place in enumerate(places):
+        by_node[place.node].append(index)
+    has_nodes = None not in by_node and len(by_node) > 1 and min(map(len, by_node.values())) > 1
+    nodes = list(by_node.values()) if has_nodes else []
+    if slowest := _slowest(stretches, nodes):
+        others = [index for group in nodes if group != slowest.group for index in group]
+        if straggler := _worth_it(stretches, places, slowest, others, step_s):
+            return straggler
+    everyone = list(range(len(places)))
+    slowest = _slowest(stretches, [[index] for index in everyone])
+    return slowest and _worth_it(stretches, places, slowest, everyone, step_s)
 
 
 def _paces(
     ranks: Sequence[Spans], borders: Sequence[float]
 ) -> Iterator[tuple[list[float], list[float], list[bool]]]:
-    """Each rank's own and waiting seconds per step between each two borders, and whether all steps
-    between them are there."""
+    """Yield each rank's own and waiting seconds per step between each two borders, and whether all
+    steps between them are there."""
     steps = borders[1] - borders[0]
     before: Spans | None = None
     for spans in ranks:
         if before is None or not spans.is_in_step_with(before):
             marks = _marks(spans, borders)
-            is_whole = _are_whole(spans, marks, steps)
+            done = list(map(sub, spans.last_steps, spans.first_steps))
+            has_all = sum(done) == spans.last_steps[-1] - spans.first_steps[0]
+            numbers = _between(marks, done)
+            is_whole = [has_all or abs(number - steps) < _SAME_STEPS for number in numbers]
         own_s = list(map(sub, map(sub, spans.stepped_s, spans.waited_s), spans.saved_s))
         yield (
             [time_s / steps for time_s in _between(marks, own_s)],
@@ -107,16 +119,9 @@ def _paces(
         before = spans
 
 
-def _are_whole(spans: Spans, marks: Sequence[tuple[int, float]], steps: float) -> list[bool]:
-    """True between each two marks where so many steps are there."""
-    done = list(map(sub, spans.last_steps, spans.first_steps))
-    if sum(done) == spans.last_steps[-1] - spans.first_steps[0]:
-        return [True] * (len(marks) - 1)
-    return [abs(num_steps - steps) < _SAME_STEPS for num_steps in _between(marks, done)]
-
-
 def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
-    """The span that each border lies in, and how much of it lies before; its steps are equal."""
+    """Return the span that each border lies in, and how much of it lies before: its steps count
+    as equal."""
     firsts, lasts = spans.first_steps, spans.last_steps
     marks = []
     for border in borders:
@@ -127,7 +132,7 @@ def _marks(spans: Spans, borders: Sequence[float]) -> list[tuple[int, float]]:
 
 
 def _between(marks: Sequence[tuple[int, float]], values: Sequence[float]) -> list[float]:
-    """The part of `values`, one for each span, that lies between each two marks."""
+    """Return the part of `values`, one for each span, that lies between each two marks."""
     before = [0.0, *accumulate(values)]
     at = [before[place] + part * values[place] for place, part in marks]
     return [end - begin for begin, end in pairwise(at)]
@@ -141,100 +146,59 @@ def _straggling_s(stretch: Stretch) -> float:
     return min(longer_s, max(0.0, waited_s[typical] - waited_s[slowest]))
 
 
-def _find_rank(
-    stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
-) -> Straggler | None:
-    by_stretch = [dict(enumerate(stretch.own_s)) for stretch in stretches]
-    slowest = _slowest(by_stretch, by_stretch)
-    if slowest is None:
-        return None
-    longer_s = mean([_longer(stretch.own_s, slowest.key) for stretch in stretches])
-    if longer_s < _LEAST_SHARE * step_s:
-        return None
-    place = places[slowest.key]
-    return Straggler(
-        rank=place.rank,
-        node=place.node,
-        host=place.host,
-        longer_s=longer_s,
-        slowest_in=slowest.num_slowest,
-        stretches=len(stretches),
-    )
-
-
-def _find_node(
-    stretches: Sequence[Stretch], places: Sequence[Place], step_s: float
-) -> Straggler | None:
-    """Every rank of a node is slower than every rank of all others."""
-    ranks_of: dict[int, list[int]] = defaultdict(list)
-    for index, place in enumerate(places):
-        if place.node is None:
-            return None
-        ranks_of[place.node].append(index)
-    if len(ranks_of) < 2 or min(map(len, ranks_of.values())) < 2:
-        return None
-    fastest = [_per_node(stretch, ranks_of, min) for stretch in stretches]
-    slowest = [_per_node(stretch, ranks_of, max) for stretch in stretches]
-    held_up_most = _slowest(fastest, slowest)
-    if held_up_most is None:
-        return None
-    others = [
-        index for node, ranks in ranks_of.items() if node != held_up_most.key for index in ranks
-    ]
-    longer_s = mean(
-        [
-            mean([stretch.own_s[index] for index in ranks_of[held_up_most.key]])
-            - lower_median([stretch.own_s[index] for index in others])
-            for stretch in stretches
-        ]
-    )
-    if longer_s < _LEAST_SHARE * step_s:
-        return None
-    return Straggler(
-        rank=None,
-        node=held_up_most.key,
-        host=places[ranks_of[held_up_most.key][0]].host,
-        longer_s=longer_s,
-        slowest_in=held_up_most.num_slowest,
-        stretches=len(stretches),
-    )
-
-
 class _Slowest(NamedTuple):
-    key: int
-    num_slowest: int
+    group: list[int]
+    """Places of ranks: a node's, or a single one."""
+    wins: int
 
 
-def _slowest(
-    least: Sequence[Mapping[int, float]], most: Sequence[Mapping[int, float]]
-) -> _Slowest | None:
-    """The one whose least is above the most of all others, more often than by chance."""
-    keys = list(least[0])
-    key = max(keys, key=lambda one: sum(stretch[one] for stretch in least))
+def _slowest(stretches: Sequence[Stretch], groups: Sequence[list[int]]) -> _Slowest | None:
+    """Return the group whose fastest rank is slower than all others, more often than by chance."""
+    if not stretches or not groups:
+        return None
+    times = [[[s.own_s[index] for index in group] for group in groups] for s in stretches]
+    least, most = ([list(map(pick, own)) for own in times] for pick in (min, max))
+    sums = [sum(own) for own in zip(*least, strict=True)]
+    own = sums.index(max(sums))
     wins = sum(
-        low[key] > max(high[other] for other in keys if other != key)
-        for low, high in zip(least, most, strict=True)
+        low[own] > max(high[:own] + high[own + 1 :]) for low, high in zip(least, most, strict=True)
     )
     # Any of them could have been the one.
-    chance = len(keys) * _tail(len(least), wins, 1 / len(keys))
-    return _Slowest(key, wins) if chance < _CHANCE and 2 * wins > len(least) else None
+    chance = len(groups) * _tail(len(stretches), wins, 1 / len(groups))
+    is_beyond = chance < _CHANCE and 2 * wins > len(stretches)
+    return _Slowest(groups[own], wins) if is_beyond else None
 
 
 def _tail(number: int, least: int, chance: float) -> float:
-    """Probability of `least` or more of `number` by chance (binomial)."""
+    """Return the probability of `least` or more of `number` by chance (binomial)."""
     return sum(
         math.comb(number, wins) * chance**wins * (1 - chance) ** (number - wins)
         for wins in range(least, number + 1)
     )
 
 
-def _per_node(
-    stretch: Stretch, ranks_of: Mapping[int, Sequence[int]], pick: Callable[[list[float]], float]
-) -> dict[int, float]:
-    return {
-        node: pick([stretch.own_s[index] for index in ranks]) for node, ranks in ranks_of.items()
-    }
-
-
-def _longer(own_s: Sequence[float], index: int) -> float:
-    return own_s[index] - lower_median(own_s)
+def _worth_it(
+    stretches: Sequence[Stretch],
+    places: Sequence[Place],
+    slowest: _Slowest,
+    others: Sequence[int],
+    step_s: float,
+) -> Straggler | None:
+    """Return the slowest with what it takes longer than the typical of the others; None where that
+    is within what machines differ."""
+    longer_s = mean(
+        mean(stretch.own_s[index] for index in slowest.group)
+        - lower_median(stretch.own_s[index] for index in others)
+        for stretch in stretches
+    )
+    if longer_s < _LEAST_SHARE * step_s:
+        return None
+    place = places[slowest.group[0]]
+    return Straggler(
+        rank=place.rank if len(slowest.group) == 1 else None,
+        node=place.node,
+        host=place.host,
+        longer_s=longer_s,
+        slowest_in=slowest.wins,
+        stretches=len(stretches),
+    )

@@ -92,11 +92,23 @@ class StepTotals:
         self.max_s = max(self.max_s, other.max_s)
         for phase, sum_s in other.phases_s.items():
             self.phases_s[phase] = self.phases_s.get(phase, 0.0) + sum_s
-        _add_counts(self.histogram, other.histogram)
+        for bucket, count in other.histogram.items():
+            self.histogram[bucket] = self.histogram.get(bucket, 0) + count
 
     def own_time_s(self) -> float:
         """Return the seconds of all steps without the wait for other ranks."""
         return self.sum_s - self.phases_s.get("exposed_communication", 0.0)
+
+
+def merged(parts: Iterable[StepTotals]) -> StepTotals:
+    """Return the totals of several, which stay as they are."""
+    first, *others = parts = list(parts) or [StepTotals()]
+    if not others:
+        return first
+    totals = StepTotals()
+    for part in parts:
+        totals.merge(part)
+    return totals
 
 
 def drop_warm_up(windows: Sequence[Window]) -> list[Window]:
@@ -125,7 +137,7 @@ def mean_rate(spans: Spans) -> float:
 
 
 def throughput(attempts: Iterable[Sequence[Spans]]) -> Measure | None:
-    """Samples per second of all ranks together, from the spans of every rank in every attempt.
+    """Return the samples/s of all ranks together, from the spans of every rank in every attempt.
 
     Mean: the sum of the ranks' mean rates; several attempts count by the time they stepped. Each
     rank's rate needs its own clock only, and a missing window takes its samples and its time away.
@@ -162,33 +174,26 @@ def samples_per_step(attempts: Iterable[Sequence[Spans]]) -> float | None:
 def rates_by_window(ranks: Sequence[Spans]) -> list[tuple[float, float]]:
     """Return (samples per second of all ranks, seconds) for each window of the first rank."""
     reference, *others = ranks
-    rates = _rates(reference)
-    is_covered = [True] * len(reference)
+    rates = list(map(truediv, reference.samples, reference.wall_s))
     for spans in others:
-        if spans.is_in_step_with(reference):
-            rates = list(map(add, rates, _rates(spans)))
-            continue
-        for index, rate in enumerate(rates_over(reference, spans)):
-            if rate is None:
-                is_covered[index] = False
-            else:
-                rates[index] += rate
+        is_in_step = spans.is_in_step_with(reference)
+        own = (
+            map(truediv, spans.samples, spans.wall_s)
+            if is_in_step
+            else rates_over(reference, spans)
+        )
+        rates = list(map(add, rates, own))
     return [
         (rate, wall_s)
-        for rate, wall_s, covered in zip(rates, reference.wall_s, is_covered, strict=True)
-        if covered
+        for rate, wall_s in zip(rates, reference.wall_s, strict=True)
+        if not math.isnan(rate)
     ]
 
 
-def _rates(spans: Spans) -> list[float]:
-    """Samples per second of each span."""
-    return list(map(truediv, spans.samples, spans.wall_s))
-
-
-def rates_over(reference: Spans, spans: Spans) -> list[float | None]:
-    """Samples per second of one rank over the steps of each reference span; None where it lacks
-    some of them."""
-    rates: list[float | None] = []
+def rates_over(reference: Spans, spans: Spans) -> list[float]:
+    """Return the samples per second of one rank over the steps of each reference span; nan where it
+    lacks some of them."""
+    rates: list[float] = []
     start = 0
     for first_step, last_step in zip(reference.first_steps, reference.last_steps, strict=True):
         while start < len(spans) and spans.last_steps[start] <= first_step:
@@ -197,7 +202,7 @@ def rates_over(reference: Spans, spans: Spans) -> list[float | None]:
     return rates
 
 
-def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> float | None:
+def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> float:
     wall_s = samples = 0.0
     covered = 0
     for index in range(start, len(spans)):
@@ -209,7 +214,7 @@ def _rate_between(first_step: int, last_step: int, spans: Spans, start: int) -> 
         covered += steps
         wall_s += part * spans.wall_s[index]
         samples += part * spans.samples[index]
-    return samples / wall_s if covered == last_step - first_step else None
+    return samples / wall_s if covered == last_step - first_step else math.nan
 
 
 def step_time(totals: StepTotals) -> StepTime | None:
@@ -217,19 +222,14 @@ def step_time(totals: StepTotals) -> StepTime | None:
     if not totals.steps:
         return None
     mean_s = totals.sum_s / totals.steps
+    squares = totals.sumsq_s2 - totals.sum_s * mean_s  # may be -0.0000001 where all are equal
+    variance = max(0.0, squares) / (totals.steps - 1) if totals.steps > 1 else None
     return StepTime(
         mean=mean_s,
-        sd=_sd_from_sums(totals, mean_s),
+        sd=None if variance is None else math.sqrt(variance),
         p50=percentile(totals, 0.50),
         p95=percentile(totals, 0.95),
     )
-
-
-def _sd_from_sums(totals: StepTotals, mean_s: float) -> float | None:
-    if totals.steps < 2:
-        return None
-    squares = totals.sumsq_s2 - totals.sum_s * mean_s  # may be -0.0000001 where all are equal
-    return math.sqrt(max(0.0, squares) / (totals.steps - 1))
 
 
 def percentile(totals: StepTotals, share: float) -> float | None:
@@ -253,11 +253,6 @@ def _add_rows(counts: dict[int, int], rows: Mapping[int, Sequence[Sequence[int]]
             for bucket, count in enumerate(row, first):
                 if count:
                     counts[bucket] = before(bucket, 0) + count
-
-
-def _add_counts(counts: dict[int, int], more: Mapping[int, int]) -> None:
-    for bucket, count in more.items():
-        counts[bucket] = counts.get(bucket, 0) + count
 
 
 _MOST_SHARE = 2
@@ -291,7 +286,7 @@ def warm_up_length(times_s: Sequence[float]) -> int:
 
 
 def _least_error(times_s: Sequence[float], most: int) -> int:
-    """The number to leave out, from 1 to `most`, for the smallest error of the others' mean."""
+    """Return how many to leave out, from 1 to `most`, for the least error of the others' mean."""
     shift_s = times_s[-1]  # so that no digits are lost where all are much alike
     slack = (1e-9 * shift_s) ** 2  # what rounding makes of no difference
     rest = [time_s - shift_s for time_s in times_s[most + 1 :]]
@@ -310,7 +305,7 @@ def _least_error(times_s: Sequence[float], most: int) -> int:
 
 
 def _is_slower(early_s: Sequence[float], rest_s: Sequence[float]) -> bool:
-    """Beyond chance, were both of one kind."""
+    """Return whether it is beyond chance, were both of one kind."""
     mean_s = sum(rest_s) / len(rest_s)
     more_s = sum(early_s) / len(early_s) - mean_s
     if more_s <= 0:
