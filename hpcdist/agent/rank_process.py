@@ -157,7 +157,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
     report = None
     slot = context.progress
     if slot is not None:
-        slot.start()
+        slot.alive()
         if context.has_agent and signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:
             slot.ignore_sigterm()
     rank.set_current(context)

@@ -15,15 +15,15 @@ what other ranks have computed.
 from __future__ import annotations
 
 import mmap
-import struct
 import time
 
 import msgspec
 
-_SLOT = struct.Struct("=dqq")  # monotonic time of the last sign of life, step + 1, flags
-_SLOT_BYTES = 64  # a cache line each: ranks on different cores must not slow each other
-_WORD_BYTES = 8  # stored and read in one piece
-_BOUNDARY_WORD = 3  # of a slot, after the struct
+_SLOT_WORDS = 8
+"""Of 8 bytes, each stored and read in one piece: a cache line per slot, so that ranks on different
+cores do not slow each other."""
+_ALIVE_NS, _STEP, _FLAGS, _BOUNDARY = range(4)
+"""Words of a slot: monotonic time of the last sign of life, step + 1, flags, boundaries."""
 _FINISHED = 1
 _IGNORES_SIGTERM = 2
 
@@ -51,86 +51,79 @@ class ProgressBoard:
     """Shared, anonymous memory with a slot per local rank; inherited by fork."""
 
     def __init__(self, num_ranks: int) -> None:
-        self.num_ranks = num_ranks
-        self._memory = mmap.mmap(-1, (num_ranks + 1) * _SLOT_BYTES)  # the last: the order
-        self._words = memoryview(self._memory).cast("q")
-        self._order = _first_word(num_ranks)
+        memory = mmap.mmap(-1, (num_ranks + 1) * _SLOT_WORDS * 8)
+        self._words = memoryview(memory).cast("q")
+        starts = range(0, num_ranks * _SLOT_WORDS, _SLOT_WORDS)
+        self._slots = [self._words[start : start + _SLOT_WORDS] for start in starts]
+        self._order = self._words[-_SLOT_WORDS:]
 
     def clear(self) -> None:
         """Forget all ranks, before an attempt starts."""
-        self._memory[:] = bytes(len(self._memory))
+        for index in range(len(self._words)):
+            self._words[index] = 0
 
     def slot(self, local_rank: int) -> ProgressSlot:
         """Return the writing end of one rank."""
-        return ProgressSlot(self._memory, self._words, local_rank, order=self._order)
+        return ProgressSlot(self._slots[local_rank], self._order)
 
     def pause(self) -> None:
         """Have every rank wait at its next boundary for the one at which all stop."""
-        if self._words[self._order] == _GO_ON:
-            self._words[self._order] = _PAUSE
+        if self._order[0] == _GO_ON:
+            self._order[0] = _PAUSE
 
     def stop_at(self, boundary: int) -> None:
         """Have every rank stop at this boundary."""
-        self._words[self._order] = boundary
+        self._order[0] = boundary
 
     def last_boundary(self) -> int:
         """Return the last boundary that any rank has reached; some time after `pause`, none goes
         beyond the one after it."""
-        return max(self.read(local_rank).boundary for local_rank in range(self.num_ranks))
+        return max(slot[_BOUNDARY] for slot in self._slots)
 
     def read(self, local_rank: int) -> RankProgress:
         """Return what one rank last stored."""
-        alive_s, step, flags = _SLOT.unpack_from(self._memory, local_rank * _SLOT_BYTES)
+        slot = self._slots[local_rank]
         return RankProgress(
-            alive_s=alive_s,
-            step=step - 1 if step else None,
-            finished=bool(flags & _FINISHED),
-            ignores_sigterm=bool(flags & _IGNORES_SIGTERM),
-            boundary=self._words[_first_word(local_rank) + _BOUNDARY_WORD],
+            alive_s=slot[_ALIVE_NS] / 1e9,
+            step=slot[_STEP] - 1 if slot[_STEP] else None,
+            finished=bool(slot[_FLAGS] & _FINISHED),
+            ignores_sigterm=bool(slot[_FLAGS] & _IGNORES_SIGTERM),
+            boundary=slot[_BOUNDARY],
         )
 
 
 class ProgressSlot:
     """The part of the board where one rank stores its progress, and learns that it is to stop."""
 
-    def __init__(
-        self, memory: mmap.mmap, words: memoryview[int], local_rank: int, *, order: int
-    ) -> None:
-        self._memory = memory
+    def __init__(self, words: memoryview[int], order: memoryview[int]) -> None:
         self._words = words
-        self._offset = local_rank * _SLOT_BYTES
-        self._boundary_word = _first_word(local_rank) + _BOUNDARY_WORD
         self._order = order
-        self._step = 0
-        self._flags = 0
         self._boundary = 0
 
     @property
     def last_step(self) -> int | None:
         """Number of finished steps; None where none was stored."""
-        return self._step - 1 if self._step else None
-
-    def start(self) -> None:
-        """Store that the rank is alive and has not finished a step."""
-        self._store(0)
+        return self._words[_STEP] - 1 if self._words[_STEP] else None
 
     def alive(self) -> None:
-        """Store that the rank is alive outside of steps, such as in an evaluation."""
-        self._store(self._step)
+        """Store that the rank is alive, at its start and outside of steps, such as in an
+        evaluation."""
+        self._words[_ALIVE_NS] = time.monotonic_ns()
 
     def step(self, step: int) -> None:
         """Store that `step` steps are finished."""
-        self._store(step + 1)
+        self._words[_STEP] = step + 1
+        self.alive()
 
     def finish(self) -> None:
         """Store that the workload returned by itself."""
-        self._flags |= _FINISHED
-        self._store(self._step)
+        self._words[_FLAGS] |= _FINISHED
+        self.alive()
 
     def ignore_sigterm(self) -> None:
         """Store that SIGTERM would not end the rank: the forkserver then sends SIGKILL at once."""
-        self._flags |= _IGNORES_SIGTERM
-        self._store(self._step)
+        self._words[_FLAGS] |= _IGNORES_SIGTERM
+        self.alive()
 
     def should_stop(self) -> bool:
         """Count a boundary between steps; return True where the rank must stop here.
@@ -139,11 +132,9 @@ class ProgressSlot:
         where to stop, it waits.
         """
         self._boundary += 1
-        self._words[self._boundary_word] = self._boundary  # before the order is looked at
-        order = self._words[self._order]
-        while order == _PAUSE:  # without limit: the rank ends when its agent does
+        self._words[_BOUNDARY] = self._boundary  # before the order is looked at
+        while (order := self._order[0]) == _PAUSE:  # without limit: the rank ends with its agent
             time.sleep(_PAUSE_POLL_S)
-            order = self._words[self._order]
         return order != _GO_ON and self._boundary >= order
 
     def is_asked_to_stop(self) -> bool:
@@ -151,12 +142,4 @@ class ProgressSlot:
 
         It counts no boundary: ranks may ask whenever they like, and get different answers.
         """
-        return self._words[self._order] != _GO_ON
-
-    def _store(self, step: int) -> None:
-        self._step = step
-        _SLOT.pack_into(self._memory, self._offset, time.monotonic(), step, self._flags)
-
-
-def _first_word(slot: int) -> int:
-    return slot * _SLOT_BYTES // _WORD_BYTES
+        return self._order[0] != _GO_ON

@@ -30,7 +30,7 @@ def watched(tmp_path):
     found = RankWatch(Run(tmp_path / "run"), job, board)
     found.begin([SimpleNamespace(local_rank=0, rank=5, attempt=0)])
     found.pids[0] = 1
-    board.slot(0).start()
+    board.slot(0).alive()
     return found
 
 

@@ -14,7 +14,7 @@ def test_a_forked_rank_is_seen_by_its_parent():
     begin_s = time.monotonic()
     if (pid := os.fork()) == 0:
         slot = board.slot(1)
-        slot.start()
+        slot.alive()
         slot.step(41)
         slot.alive()
         os._exit(0)
@@ -28,7 +28,7 @@ def test_a_forked_rank_is_seen_by_its_parent():
 def test_no_step_is_told_from_step_0():
     board = ProgressBoard(1)
     slot = board.slot(0)
-    slot.start()
+    slot.alive()
     assert board.read(0).step is None
     slot.step(0)
     assert board.read(0).step == 0
@@ -52,7 +52,7 @@ def rank_that_stops(board, rank, step_s, says):
     if pid := os.fork():
         return pid
     slot = board.slot(rank)
-    slot.start()
+    slot.alive()
     while not slot.should_stop():
         if slot.last_step is None:
             os.write(says, b"up\n")
@@ -106,7 +106,7 @@ def test_without_an_order_nothing_stops_and_a_cleared_board_has_none():
 def test_marks_outlast_the_steps():
     board = ProgressBoard(1)
     slot = board.slot(0)
-    slot.start()
+    slot.alive()
     slot.ignore_sigterm()
     slot.step(3)
     assert board.read(0).ignores_sigterm
