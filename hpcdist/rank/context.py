@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,10 +48,6 @@ class RankPlace(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in RankPlace.__struct_fields__}
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
 class RankContext(RankPlace, frozen=True, kw_only=True):
     """The knowledge of a rank about itself, given to the workload that it runs."""
 
@@ -60,7 +57,7 @@ class RankContext(RankPlace, frozen=True, kw_only=True):
     progress: ProgressSlot | None = None
     has_agent: bool = True
     """An agent watches this rank, and ends it where that must be; not so in debug mode."""
-    say: Callable[[str], None] = _print
+    say: Callable[[str], None] = functools.partial(print, flush=True)
     """Print a line into the rank's log."""
 
     def recorder(self, *, first_step: int = 0, **options: Any) -> StepRecorder:

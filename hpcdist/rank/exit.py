@@ -24,6 +24,7 @@ import ctypes
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -56,12 +57,6 @@ _EXIT_UNFLUSHED = 120
 _STANDARD_STREAMS = (0, 1, 2)
 
 
-def ignore_warnings() -> None:
-    """Ignore the warning signals in this process and in what it starts from now on."""
-    for signum in WARNING_SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-
-
 def shield_worker() -> None:
     """Ignore the warning signals in a DataLoader worker of a rank; elsewhere nothing changes.
 
@@ -69,7 +64,8 @@ def shield_worker() -> None:
     rank with them. The rank's own SIGTERM does not end them either: `leave` kills them.
     """
     if RANK_VARIABLE in os.environ:
-        ignore_warnings()
+        for signum in WARNING_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
 
 
 def leave(
@@ -90,8 +86,15 @@ def leave(
     elif code:
         limit_s = max(grace_s, FAILED_LIMIT_S)
         tell(limit_s + _CLOSING_LIMIT_S)
-        _abandon_after(limit_s, code)
-    _kill_workers_at_exit()
+        # Where the rest hangs, end without it, but with what the program has written.
+        deadline = threading.Timer(limit_s, _close_and_exit, [code])
+        deadline.daemon = True
+        with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
+            deadline.start()
+    if (util := sys.modules.get("multiprocessing.util")) is not None:
+        # After pools have ended their own children; multiprocessing would send the daemonic ones
+        # that are left SIGTERM, and wait for them.
+        util.Finalize(None, _kill_workers, exitpriority=0)
     try:
         threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - waits for the threads
         atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing's forks would need it too
@@ -103,17 +106,8 @@ def leave(
         code = _EXIT_UNFLUSHED
     try:
         _destroy_program(kept)
-        _close_files()
     finally:
-        _flush_and_exit(code)
-
-
-def _kill_workers_at_exit() -> None:
-    """Have the daemonic children that are left killed, after pools have ended their own:
-    multiprocessing would send them SIGTERM, and wait for them."""
-    util = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util.Finalize(None, _kill_workers, exitpriority=0)
+        _close_and_exit(code)
 
 
 def _kill_workers() -> None:
@@ -123,21 +117,6 @@ def _kill_workers() -> None:
     for child in multiprocessing.active_children():
         if child.daemon:
             child.kill()
-
-
-def _abandon_after(limit_s: float, code: int) -> None:
-    """Leave without the rest where that hangs, but with what the program has written."""
-
-    def abandon() -> None:
-        try:
-            _close_files()
-        finally:
-            _flush_and_exit(code)
-
-    deadline = threading.Timer(limit_s, abandon)
-    deadline.daemon = True
-    with contextlib.suppress(RuntimeError):  # no memory for a thread: then without
-        deadline.start()
 
 
 def _destroy_program(kept: Mapping[str, types.ModuleType]) -> None:
@@ -152,7 +131,10 @@ def _destroy_program(kept: Mapping[str, types.ModuleType]) -> None:
     gc.collect()
     for module in modules:
         if (alive := module()) is not None:
-            _clear(alive)
+            # As the interpreter does: private names first.
+            names = [name for name in alive.__dict__ if name != "__builtins__"]
+            for name in sorted(names, key=lambda name: not re.match("_(?!_)", name)):
+                alive.__dict__[name] = None
     gc.collect()
 
 
@@ -171,41 +153,34 @@ def _forget_modules(kept: Mapping[str, types.ModuleType]) -> list[weakref.ref[ty
     return forgotten
 
 
-def _clear(module: types.ModuleType) -> None:
-    """Set a module's names to None, as the interpreter does: private ones first."""
-    names = [name for name in module.__dict__ if name != "__builtins__"]
-    for is_private in (True, False):
-        for name in names:
-            if (name.startswith("_") and not name.startswith("__")) is is_private:
-                module.__dict__[name] = None
-
-
-def _close_files() -> None:
-    """Close the files that something still refers to: a library's registry, a thread's frame. The
-    outer ones first, which write into the inner ones."""
-    files = [value for value in gc.get_objects() if issubclass(type(value), io.IOBase)]
-    for file in sorted(files, key=_depth):
+def _close_and_exit(code: int) -> NoReturn:
+    """Exit with the files closed that something still refers to (a library's registry, a thread's
+    frame), and with the buffers of C libraries written, which `os._exit` leaves."""
+    try:
+        files = [value for value in gc.get_objects() if issubclass(type(value), io.IOBase)]
+        for file in sorted(files, key=_depth):
+            with contextlib.suppress(Exception):
+                descriptor = None
+                with contextlib.suppress(OSError, ValueError):  # it is closed, or in memory
+                    descriptor = file.fileno()
+                if descriptor in _STANDARD_STREAMS:
+                    file.flush()
+                else:
+                    file.close()
+    finally:
         with contextlib.suppress(Exception):
-            if _is_standard(file):
-                file.flush()
-            else:
-                file.close()
+            ctypes.CDLL(None).fflush(None)
+        os._exit(code)
 
 
 def _depth(file: io.IOBase) -> int:
+    """Return the place of a file among those to close: outer ones write into inner ones."""
     kind = type(file)
     if issubclass(kind, io.TextIOBase):
         return 0
     if issubclass(kind, io.BufferedWriter | io.BufferedRandom | io.BufferedRWPair):
         return 2
     return 3 if issubclass(kind, io.RawIOBase) else 1  # 1: gzip.GzipFile and its like
-
-
-def _is_standard(file: io.IOBase) -> bool:
-    try:
-        return file.fileno() in _STANDARD_STREAMS
-    except (OSError, ValueError):  # it is closed, or in memory
-        return False
 
 
 def _flush_streams() -> bool:
@@ -222,10 +197,3 @@ def _flush_streams() -> bool:
                 words = "".join(traceback.format_exception_only(error))
                 print(f"Exception ignored in: {stream!r}\n{words}", end="", file=sys.stderr)
     return is_well
-
-
-def _flush_and_exit(code: int) -> NoReturn:
-    """Exit with the buffers of C libraries written, which `os._exit` leaves."""
-    with contextlib.suppress(Exception):
-        ctypes.CDLL(None).fflush(None)
-    os._exit(code)

@@ -44,17 +44,20 @@ def renew_import_state() -> None:
 
     Its environment and its CPUs are already those of the rank.
     """
-    _renew_random_states()
-    _renew_process_state()
-    _renew_ranks()
-    _renew_compile_threads()
-
-
-def _renew_random_states() -> None:
     for module, seed in _SEEDS:
         if module in sys.modules:
             with suppress(AttributeError):  # another release, or an import that failed half way
                 attrgetter(seed)(sys.modules[module])()
+    for module, variable in _RANKS:
+        rank_zero_only: Any = getattr(sys.modules.get(module), "rank_zero_only", None)
+        if hasattr(rank_zero_only, "rank"):  # else whoever sets it is still to be imported
+            rank_zero_only.rank = int(os.environ[variable])
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:  # torch.compile gets a thread per CPU that the rank may use
+        with suppress(AttributeError, KeyError):  # another release
+            threads = config._config["compile_threads"]  # noqa: SLF001
+            threads.default = config.decide_compile_threads()
+    _renew_process_state()
 
 
 def _renew_process_state() -> None:
@@ -70,20 +73,3 @@ def _renew_process_state() -> None:
     has_nanoseconds = sys.version_info >= (3, 13)
     now = time.time_ns() if has_nanoseconds else time.time()
     setattr(logging, "_startTime", now)  # noqa: B010 - what %(relativeCreated)d counts from
-
-
-def _renew_ranks() -> None:
-    for module, variable in _RANKS:
-        if module in sys.modules:
-            rank_zero_only: Any = getattr(sys.modules[module], "rank_zero_only", None)
-            if hasattr(rank_zero_only, "rank"):  # else whoever sets it is still to be imported
-                rank_zero_only.rank = int(os.environ[variable])
-
-
-def _renew_compile_threads() -> None:
-    """Give torch.compile a thread per CPU that the rank may use, not the node."""
-    config: Any = sys.modules.get("torch._inductor.config")
-    if config is None:
-        return
-    with suppress(AttributeError, KeyError):  # another release
-        config._config["compile_threads"].default = config.decide_compile_threads()  # noqa: SLF001

@@ -49,7 +49,15 @@ def added_arguments(
     LightningCLI gives every argument: a num_nodes of 1 beside automatic devices is its default.
     """
     devices = given.get("devices", "auto")
-    if not _uses_ranks(given.get("strategy", "auto")):
+    strategy = given.get("strategy", "auto")
+    # Others run on one device, or start processes by themselves.
+    if isinstance(strategy, str):
+        name = strategy.lower()
+        uses_ranks = name != "dp" and not any(word in name for word in _OWN_PROCESSES)
+    else:
+        is_parallel = hasattr(strategy, "parallel_devices")
+        uses_ranks = is_parallel and getattr(strategy, "_start_method", None) in {None, "popen"}
+    if not uses_ranks:
         return {}
     if isinstance(devices, int | str) and devices in _AUTOMATIC:
         is_open = given.get("num_nodes", 1) in {1, "1"}
@@ -57,16 +65,6 @@ def added_arguments(
     if "num_nodes" not in given and _count(devices) == local_world_size > 1:
         return {"num_nodes": num_nodes}
     return {}
-
-
-def _uses_ranks(strategy: object) -> bool:
-    """Return True where a strategy, or the name of one, runs on the ranks: others run on one
-    device, or start processes by themselves."""
-    if isinstance(strategy, str):
-        name = strategy.lower()
-        return name != "dp" and not any(word in name for word in _OWN_PROCESSES)
-    is_parallel = hasattr(strategy, "parallel_devices")
-    return is_parallel and getattr(strategy, "_start_method", "popen") in {None, "popen"}
 
 
 def _count(devices: object) -> int | None:
@@ -91,15 +89,12 @@ class _Finder(MetaPathFinder):
         """Return the spec that the next finder returns, where it is one of those modules."""
         if fullname not in _CLASSES:
             return None
-        for finder in sys.meta_path:
-            if isinstance(finder, _Finder):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    _wrap_after_import(spec.loader)
-                return spec
-        return None
+        others = (finder for finder in sys.meta_path if not isinstance(finder, _Finder))
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            _wrap_after_import(spec.loader)
+        return spec
 
 
 def _wrap_after_import(loader: Any) -> None:

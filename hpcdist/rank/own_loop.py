@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdist.rank import context as rank
 from hpcdist.rank import exit as rank_exit
-from hpcdist.rank.context import RankContext
 from hpcdist.rank.recorder import PHASES, HostTimer
 
 if TYPE_CHECKING:
@@ -50,18 +49,15 @@ def start(*, first_step: int = 0, model: nn.Module | None = None) -> None:
     if context is None:
         return
     if _loop is None:
-        _loop = _Loop(timer=_make_timer(context, first_step, model), num_steps=first_step)
+        timer: HostTimer | WatchedTimer
+        if model is None:
+            timer = HostTimer(context.recorder(first_step=first_step), perf_counter)
+        else:
+            from hpcdist.rank.timing import WatchedTimer
+
+            timer = WatchedTimer(context, model, first_step=first_step)
+        _loop = _Loop(timer=timer, num_steps=first_step)
     _loop.timer.begin()
-
-
-def _make_timer(
-    context: RankContext, first_step: int, model: nn.Module | None
-) -> HostTimer | WatchedTimer:
-    if model is None:
-        return HostTimer(context.recorder(first_step=first_step), perf_counter)
-    from hpcdist.rank.timing import WatchedTimer
-
-    return WatchedTimer(context, model, first_step=first_step)
 
 
 def batches(loader: Iterable[_Batch]) -> Iterator[_Batch]:
@@ -141,24 +137,22 @@ def evaluate(
         return
     if _loop is not None:
         _loop.timer.wait()
+    if accuracy is not None and not 0 <= float(accuracy) <= 1:
+        # A percentage, perhaps: a training must not end for that.
+        print(f"warning: record.evaluate: accuracy is {float(accuracy):g}", file=sys.stderr)
+        context.note(
+            "record.evaluate: accuracy must be a share from 0 to 1; what is not is left out"
+        )
+        accuracy = None
     context.events.write(
         "evaluate",
         step=_loop.num_steps if _loop is not None else None,
         loss=None if loss is None else float(loss),
-        accuracy=None if accuracy is None else _as_share(context, float(accuracy)),
+        accuracy=None if accuracy is None else float(accuracy),
         samples=None if samples is None else int(samples),
     )
     if _loop is not None:
         _loop.timer.begin()
-
-
-def _as_share(context: RankContext, accuracy: float) -> float | None:
-    """Return None for a percentage, and tell the user: a training must not end for that."""
-    if 0 <= accuracy <= 1:
-        return accuracy
-    print(f"warning: record.evaluate: accuracy is {accuracy:g}", file=sys.stderr)
-    context.note("record.evaluate: accuracy must be a share from 0 to 1; what is not is left out")
-    return None
 
 
 def forget() -> None:

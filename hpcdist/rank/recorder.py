@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -141,7 +142,12 @@ class StepRecorder:
             "samples": int(self._samples),  # they may have been counted by torch or numpy
             "wall_s": _to_ns(self._step_start_s - self._window_start_s - self._idle_s),
             **({"pause_s": _to_ns(self._idle_s)} if self._idle_s else {}),
-            "step_time_s": _statistics(totals),
+            "step_time_s": {
+                "sum": _to_ns(sum(totals)),
+                "sumsq": sum([time_s * time_s for time_s in totals]),
+                "min": _to_ns(min(totals)),
+                "max": _to_ns(max(totals)),
+            },
             "phases_s": {
                 phase: _to_ns(sum(times))
                 for phase, times in zip(PHASES, phases, strict=True)
@@ -183,15 +189,6 @@ class HostTimer:
         )
 
 
-def _statistics(times: Sequence[float]) -> dict[str, float]:
-    return {
-        "sum": _to_ns(sum(times)),
-        "sumsq": sum([time_s * time_s for time_s in times]),
-        "min": _to_ns(min(times)),
-        "max": _to_ns(max(times)),
-    }
-
-
 def _to_ns(time_s: float) -> float:
     """Round to nanoseconds: clocks tell no more, and lines stay shorter."""
     return round(time_s, 9)
@@ -199,10 +196,7 @@ def _to_ns(time_s: float) -> float:
 
 def _histogram(times: Sequence[float]) -> dict[str, list[int]]:
     """Return bucket -> the counts of it and of those that follow it."""
-    counts: dict[int, int] = {}
-    for time_s in times:
-        bucket = round(math.log(max(time_s, 1e-9)) / _LOG_RATIO)
-        counts[bucket] = counts.get(bucket, 0) + 1
+    counts = Counter(round(math.log(max(time_s, 1e-9)) / _LOG_RATIO) for time_s in times)
     histogram: dict[str, list[int]] = {}
     end = -math.inf
     for bucket in sorted(counts):

@@ -12,7 +12,7 @@ optimizer's step: with DistributedDataParallel, gradients that are still under w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -152,22 +152,14 @@ class WatchedTimer:
         self._timer = make_timer(context, first_step=first_step)
         self._has_peers = context.world_size > 1
         self._order: list[nn.Parameter] = []
-        self._hooks = self._note_order(model.parameters()) if self._has_peers else []
+        self._hooks = _note_order(model, self._order) if self._has_peers else []
         register_optimizer_step_pre_hook(self._before_optimizer)
-        register_optimizer_step_post_hook(self._after_optimizer)
+        register_optimizer_step_post_hook(lambda *_: self._timer.mark("optimizer"))
         self.begin = self._timer.begin
         self.mark = self._timer.mark
         self.step = self._timer.step
         self.wait = self._timer.wait
         self.finish = self._timer.finish
-
-    def _note_order(self, parameters: Iterable[nn.Parameter]) -> list[Any]:
-        """Return hooks for the first backward pass, which note the order of the gradients."""
-        return [
-            call_when_ready(parameter, self._order.append)
-            for parameter in parameters
-            if parameter.requires_grad
-        ]
 
     def _before_optimizer(self, *_: Any) -> None:
         if self._hooks and self._order:
@@ -179,9 +171,6 @@ class WatchedTimer:
             self._timer.mark_backward()
             return
         self._timer.mark("forward_backward")
-
-    def _after_optimizer(self, *_: Any) -> None:
-        self._timer.mark("optimizer")
 
 
 def warm_up(
@@ -201,15 +190,17 @@ def warm_up(
     running means and random generators as they are.
     """
     order: list[nn.Parameter] = []
-    hooks = [
-        call_when_ready(parameter, order.append)
-        for parameter in wrapped.parameters()
-        if parameter.requires_grad
-    ]
+    hooks = _note_order(wrapped, order)
     wrapped.eval()
     with autocast:
         logits = wrapped(batch.images)
-        _require_logits(logits, (len(batch), num_classes))
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if found != (shape := (len(batch), num_classes)):
+            raise HpcdistError(
+                f"for {shape[0]} images of {num_classes} classes the model gives {found}, must be "
+                f"a tensor of shape {shape}",
+                hint="give it one output per class (num_classes), and no other outputs beside it",
+            )
         loss = F.cross_entropy(logits.float(), batch.labels)
     torch.autograd.backward(loss)
     for hook in hooks:
@@ -219,14 +210,10 @@ def warm_up(
     return order[-1] if order else None
 
 
-def _require_logits(logits: Any, shape: tuple[int, int]) -> None:
-    found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if found != shape:
-        raise HpcdistError(
-            f"for {shape[0]} images of {shape[1]} classes the model gives {found}, must be a "
-            f"tensor of shape {shape}",
-            hint="give it one output per class (num_classes), and no other outputs beside it",
-        )
+def _note_order(model: nn.Module, order: list[nn.Parameter]) -> list[Any]:
+    """Return hooks that note in `order` whose gradients are ready, as they are."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [call_when_ready(parameter, order.append) for parameter in parameters]
 
 
 def call_when_ready(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:
