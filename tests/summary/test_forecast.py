@@ -8,7 +8,8 @@ import pytest
 
 from hpcdist.base.statistics import Measure
 from hpcdist.summary import print_summary, summarize, to_json
-from hpcdist.summary.compare.forecast import Scale, error_without_each, fit_law, make_forecast
+from hpcdist.summary.compare.forecast import error_without_each, fit_law, make_forecast
+from hpcdist.summary.compare.sizes import Size
 from hpcdist.summary.report.text import make_console
 from hpcdist.summary.values import RunSummary
 
@@ -179,7 +180,7 @@ def test_it_says_that_it_knows_nothing_of_a_network_that_no_run_crossed():
 
 
 def sizes_of(law, *gpus):
-    return {Scale(number, 1): law(number) for number in gpus}
+    return {Size(number, 1): law(number) for number in gpus}
 
 
 def test_the_fit_finds_the_terms_of_a_law_without_noise():
@@ -187,12 +188,12 @@ def test_the_fit_finds_the_terms_of_a_law_without_noise():
     found = fit_law(times_s, is_strong=True)
     assert (found.computing_s, found.communication_s) == pytest.approx((0.8, 0.1))
     terms = {"computing": 0.1, "communication": 0.0875}
-    assert found.terms_s(Scale(8, 1)) == pytest.approx(terms)
+    assert found.terms_s(Size(8, 1)) == pytest.approx(terms)
     assert error_without_each(times_s, is_strong=True) == pytest.approx(0, abs=1e-9)
 
 
 def test_across_nodes_communication_goes_by_their_number():
-    shapes = [Scale(2, 1), Scale(4, 2), Scale(8, 4)]
+    shapes = [Size(2, 1), Size(4, 2), Size(8, 4)]
     times_s = {scale: 1 + 0.4 * (scale.nodes - 1) / scale.nodes for scale in shapes}
     found = fit_law(times_s, is_strong=False)
     assert (found.computing_s, found.communication_s) == pytest.approx((1, 0.4))
@@ -201,11 +202,11 @@ def test_across_nodes_communication_goes_by_their_number():
 def test_communication_does_not_take_less_than_no_time():
     found = fit_law(sizes_of(lambda gpus: gpus**-1.5, 1, 2, 4), is_strong=True)
     assert found.communication_s == 0
-    assert found.time_s(Scale(8, 1)) == pytest.approx(found.computing_s / 8)
+    assert found.time_s(Size(8, 1)) == pytest.approx(found.computing_s / 8)
 
 
 def test_the_error_without_a_size_is_that_of_fits_without_it():
-    times_s = {Scale(1, 1): 1.0, Scale(2, 1): 1.2, Scale(4, 1): 1.25}
+    times_s = {Size(1, 1): 1.0, Size(2, 1): 1.2, Size(4, 1): 1.25}
     # Of two sizes both terms are determined: a + b * (N - 1) / N.
     without = [1.2 - (1.25 - 1.2) / 0.25 * 0.5, 1 + 0.25 / 0.75 * 0.5, 1 + 0.4 * 0.75]
     misses = [miss / time_s - 1 for miss, time_s in zip(without, times_s.values(), strict=True)]

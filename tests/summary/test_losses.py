@@ -341,7 +341,7 @@ def test_a_part_that_won_time_reaches_left_of_zero_in_the_picture(add_run):
     assert two.lost["computing"] == pytest.approx(-0.2)
     bars = [
         (bar.get_x(), bar.get_x() + bar.get_width())
-        for bar in draw_sizes(sizes, ["1 x 1", "1 x 2"], "title").axes[0].patches
+        for bar in draw_sizes(sizes, ["1 x 1", "1 x 2"]).axes[0].patches
         if bar.get_y() > 0.5
     ]
     assert min(min(bar) for bar in bars) == pytest.approx(-20)

@@ -196,7 +196,7 @@ def run_of(gpus, mean, *, against=100.0, nodes=1, sd=None):
 
 
 def test_the_scaling_picture_draws_the_values_of_the_table_of_sizes():
-    rates, speedups = draw([run_of(1, 100.0, sd=5.0), run_of(2, 150.0, sd=15.0)], "two").axes
+    rates, speedups = draw([run_of(1, 100.0, sd=5.0), run_of(2, 150.0, sd=15.0)]).axes
     for axes, ends in ((rates, [(95, 105), (135, 165)]), (speedups, [(1, 1), (1.35, 1.65)])):
         (_, _, (bars,)) = axes.containers[0]
         drawn = [tuple(segment[:, 1]) for segment in bars.get_segments()]
@@ -210,7 +210,7 @@ def test_as_many_gpus_on_more_nodes_stand_beside_the_line():
         run_of(1, 120.0, nodes=2),
         run_of(2, 200.0, nodes=2),
     ]
-    axes = draw(runs, "two nodes").axes[1]
+    axes = draw(runs).axes[1]
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
     assert ([1, 2, 4], [1.0, 1.9, 2.0]) in lines
     assert ([2], [1.2]) in lines
@@ -219,7 +219,7 @@ def test_as_many_gpus_on_more_nodes_stand_beside_the_line():
 def test_labels_of_what_is_far_below_the_ideal_stay_above_the_axis():
     sizes = [(1, 5100.0, 1), (2, 1700.0, 1), (4, 2600.0, 1), (2, 4700.0, 2), (8, 3600.0, 1)]
     runs = [run_of(gpus, mean, nodes=nodes, against=5100.0) for gpus, mean, nodes in sizes]
-    figure = draw(runs, "slow")
+    figure = draw(runs)
     figure.draw_without_rendering()
     for axes in figure.axes:
         assert len(axes.texts) == 5
@@ -329,7 +329,7 @@ def test_one_slow_rank_of_a_thousand_has_a_row_of_another_colour():
     times_s = [[0.1 + 0.001 * (rank % 7)] * NUM_COLUMNS for rank in range(1000)]
     times_s[517] = [0.2] * NUM_COLUMNS
     found = HeatMap(list(range(1000)), [None] * 1000, 60.0, times_s)
-    (axes, _) = draw_heat_map(found, "large").axes
+    (axes, _) = draw_heat_map(found).axes
     (image,) = axes.images
     shown = image.norm(image.get_array())[:, 0]
     slow = 517 // -(-1000 // len(shown))

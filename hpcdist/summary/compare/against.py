@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,6 @@ from hpcdist.base.errors import HpcdistError, UserError
 from hpcdist.base.statistics import (
     Interval,
     Measure,
-    Ratio,
     differs,
     measure,
     ratio,
@@ -84,15 +83,9 @@ class Changes(Struct, frozen=True, kw_only=True):
     """Of those, the ones that did not end well: repeats of them may have, and count alone."""
 
 
-class _Key(NamedTuple):
-    job: str
-    variant: str
-    nodes: int
-    gpus_per_node: int
-
-
 class _Pair(NamedTuple):
-    key: _Key
+    """Runs of one job, variant and size on both sides."""
+
     before: list[RunSummary]
     now: list[RunSummary]
     same_settings: bool
@@ -119,17 +112,15 @@ def compare_with(
 def _pairs(baseline: Sequence[RunSummary], runs: Sequence[RunSummary]) -> list[_Pair]:
     before, now = _by_key(baseline), _by_key(runs)
     pairs = []
-    for key in now.keys() & before.keys():
+    for key in sorted(now.keys() & before.keys()):
         theirs, mine = before[key], _as_begun(now[key], before[key])
         common = mine.keys() & theirs.keys()
-        pairs += [
-            _Pair(key, theirs[configuration], mine[configuration], same_settings=True)
-            for configuration in common
-        ]
+        own = [_Pair(theirs[settings], mine[settings], same_settings=True) for settings in common]
         if not common and len(mine) == len(theirs) == 1:
             (theirs_only,), (mine_only,) = theirs.values(), mine.values()
-            pairs.append(_Pair(key, theirs_only, mine_only, same_settings=False))
-    return sorted(pairs, key=lambda pair: (pair.key, pair.now[0].run))
+            own.append(_Pair(theirs_only, mine_only, same_settings=False))
+        pairs += sorted(own, key=lambda pair: pair.now[0].run)
+    return pairs
 
 
 def _as_begun(
@@ -140,30 +131,73 @@ def _as_begun(
     by_configuration: dict[str, list[RunSummary]] = defaultdict(list)
     for configuration, runs in mine.items():
         never_began = configuration == runs[0].settings
-        by_configuration[
-            begun.get(configuration, configuration) if never_began else configuration
-        ] += runs
+        like = begun.get(configuration, configuration) if never_began else configuration
+        by_configuration[like] += runs
     return by_configuration
+
+
+_Key = tuple[str, str, int, int]
+"""Job, variant, nodes and GPUs per node."""
 
 
 def _by_key(runs: Sequence[RunSummary]) -> Mapping[_Key, Mapping[str, list[RunSummary]]]:
     """Runs by what they are, then by their settings."""
     by_key: dict[_Key, dict[str, list[RunSummary]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        key = _Key(run.job, run.variant or "", run.nodes, run.gpus_per_node)
+        key = (run.job, run.variant or "", run.nodes, run.gpus_per_node)
         by_key[key][run.configuration or ""].append(run)
     return by_key
 
 
 def _changes(pair: _Pair, threshold: float) -> list[Change]:
     before, now = _measured(pair.before), _measured(pair.now)
+    has_failed = not now and _has_ended(pair.now)
     changes = []
-    for quantity, samples in before.items():
+    for quantity, measured in before.items():
+        first, run = _over_runs(measured), pair.now[0]
+        change = Change(
+            job=run.job,
+            variant=run.variant or None,
+            nodes=run.nodes,
+            gpus_per_node=run.gpus_per_node,
+            quantity=quantity,
+            before=Side(runs=list(measured), mean=first.mean, sd=first.sd),
+            now=Side(runs=[run.run for run in pair.now]),
+            same_settings=pair.same_settings,
+            outcome="failed",
+        )
         if quantity in now:
-            changes.append(_change(pair, quantity, samples, now[quantity], threshold))
-        elif not now and _has_ended(pair.now):
-            changes.append(_failure(pair, quantity, samples))
+            changes.append(_measured_change(change, first, now[quantity], threshold))
+        elif has_failed:
+            changes.append(change)
     return changes
+
+
+def _measured_change(
+    change: Change, before: Measure, now: Mapping[str, Measure], threshold: float
+) -> Change:
+    second = _over_runs(now)
+    times = ratio(second, before)
+    ends, over = times.interval, times.over
+    if over == "runs":
+        is_repeated = len(change.before.runs) > 1 and len(now) > 1
+        origin: Over | None = "repeats" if is_repeated else "repeats of one side"
+    else:
+        origin = over
+    outcome: Outcome = "slower" if times.mean < 1 else "faster"
+    if not differs(times):
+        outcome = "not distinguishable"
+    elif abs(times.mean - 1) <= threshold:
+        outcome = "within threshold"
+    return msgspec.structs.replace(
+        change,
+        now=Side(runs=list(now), mean=second.mean, sd=second.sd),
+        change=times.mean - 1,
+        interval=ends and Interval(low=ends.low - 1, high=ends.high - 1),
+        p=times.p,
+        over=origin,
+        outcome=outcome,
+    )
 
 
 def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
@@ -171,54 +205,19 @@ def _measured(runs: Sequence[RunSummary]) -> dict[str, dict[str, Measure]]:
     measured: dict[str, dict[str, Measure]] = defaultdict(dict)
     for run in runs:
         if run.state == "done":
-            for quantity, sample in quantities(run).items():
+            for quantity, sample in _quantities(run):
                 if sample.mean > 0:
                     measured[quantity][run.run] = sample
     return dict(measured)
 
 
-def _has_ended(runs: Sequence[RunSummary]) -> bool:
-    return all(run.state in {"failed", "lost", "cancelled", "preempted"} for run in runs)
-
-
-def _change(
-    pair: _Pair,
-    quantity: str,
-    before: Mapping[str, Measure],
-    now: Mapping[str, Measure],
-    threshold: float,
-) -> Change:
-    first, second = _over_runs(before), _over_runs(now)
-    times = ratio(second, first)
-    return Change(
-        **pair.key._asdict() | {"variant": pair.key.variant or None},
-        quantity=quantity,
-        before=_side(before, first),
-        now=_side(now, second),
-        change=times.mean - 1,
-        interval=_less_one(times.interval),
-        p=times.p,
-        over=_over(times, is_repeated=[len(before) > 1, len(now) > 1]),
-        same_settings=pair.same_settings,
-        outcome=_outcome(times, threshold),
-    )
-
-
-def _failure(pair: _Pair, quantity: str, before: Mapping[str, Measure]) -> Change:
-    return Change(
-        **pair.key._asdict() | {"variant": pair.key.variant or None},
-        quantity=quantity,
-        before=_side(before, _over_runs(before)),
-        now=Side(runs=[run.run for run in pair.now]),
-        same_settings=pair.same_settings,
-        outcome="failed",
-    )
-
-
-def _over(times: Ratio, *, is_repeated: Sequence[bool]) -> Over | None:
-    if times.over != "runs":
-        return times.over
-    return "repeats" if all(is_repeated) else "repeats of one side"
+def _quantities(run: RunSummary) -> Iterator[tuple[str, Measure]]:
+    """Yield what one run measured, by name with unit."""
+    rate = run.samples_per_s
+    if rate is not None:
+        yield "samples/s", spread_measure(rate.mean, rate.sd, rate.count, over="windows")
+    for benchmark, result in run.benchmark_results:
+        yield from benchmark.rates(result)
 
 
 def _over_runs(measured: Mapping[str, Measure]) -> Measure:
@@ -228,24 +227,18 @@ def _over_runs(measured: Mapping[str, Measure]) -> Measure:
     return measure([each.mean for each in measured.values()])
 
 
-def _side(measured: Mapping[str, Measure], whole: Measure) -> Side:
-    return Side(runs=list(measured), mean=whole.mean, sd=whole.sd)
-
-
-def _less_one(interval: Interval | None) -> Interval | None:
-    return interval and Interval(low=interval.low - 1, high=interval.high - 1)
-
-
-def _outcome(times: Ratio, threshold: float) -> Outcome:
-    if not differs(times):
-        return "not distinguishable"
-    if abs(times.mean - 1) <= threshold:
-        return "within threshold"
-    return "slower" if times.mean < 1 else "faster"
+def _has_ended(runs: Sequence[RunSummary]) -> bool:
+    return all(run.state in {"failed", "lost", "cancelled", "preempted"} for run in runs)
 
 
 _HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
 _SHOWN = 5
+
+
+class _Saved(Struct):
+    """What a saved run says of its own keys."""
+
+    schema: int = SCHEMA
 
 
 def is_saved(name: str) -> bool:
@@ -265,21 +258,18 @@ def read_saved(path: Path) -> list[RunSummary]:
         raise UserError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not JSON: {error}", hint=_HINT) from None
-    runs = _runs(content)
-    if isinstance(runs, list) and any(map(_is_newer, runs)):
+    runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
+    try:
+        is_newer = any(run.schema > SCHEMA for run in msgspec.convert(runs, list[_Saved]))
+        saved = [] if is_newer else msgspec.convert(runs, list[RunSummary])
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
+    if is_newer:
         raise UserError(
             f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
             hint="use that version, or save the baseline again with this one",
         )
-    try:
-        return msgspec.convert(runs, list[RunSummary])
-    except msgspec.ValidationError as error:
-        raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
-
-
-def _is_newer(run: Any) -> bool:
-    schema = run.get("schema") if isinstance(run, dict) else None
-    return isinstance(schema, int) and schema > SCHEMA
+    return saved
 
 
 def no_baseline(name: str, error: HpcdistError) -> UserError:
@@ -315,24 +305,3 @@ def _sizes(runs: Sequence[RunSummary]) -> str:
     sizes = list(dict.fromkeys(f"{run.job} on {run.nodes} x {run.gpus_per_node}" for run in runs))
     more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
     return ", ".join(sizes[:_SHOWN]) + more
-
-
-def _runs(content: Any) -> Any:
-    """The list of the runs, by itself or as a key of the whole."""
-    return content["runs"] if isinstance(content, dict) and "runs" in content else content
-
-
-SPEED = "samples/s"
-
-
-def quantities(run: RunSummary) -> dict[str, Measure]:
-    """Return what one run measured, by name with unit."""
-    return dict(_quantities(run))
-
-
-def _quantities(run: RunSummary) -> Iterator[tuple[str, Measure]]:
-    rate = run.samples_per_s
-    if rate is not None:
-        yield SPEED, spread_measure(rate.mean, rate.sd, rate.count, over="windows")
-    for benchmark, result in run.benchmark_results:
-        yield from benchmark.rates(result)

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.statistics import mean
@@ -72,28 +72,23 @@ def compare_runs(measured: Sequence[MeasuredRun]) -> Compared:
         else:
             by_comparison[run.figures.comparison].append(run)
     speedups: dict[int, Speedup] = {}
-    comparisons: list[Comparison] = []
-    within: list[Group] = []
+    compared = Compared([], [], [], [])
     for runs in by_comparison.values():
         comparison, own = compare_variants(runs)
-        comparisons.append(comparison)
+        compared.comparisons.append(comparison)
         speedups.update(zip(map(id, runs), own, strict=True))
-        alike = _alike(run for run in runs if _why_left_out(run) is None)
-        within += [_group(group) for group in alike if _is_of_sizes(group, comparison.baseline)]
-    groups: list[Group] = []
+        of_sizes = [each for each in _alike(runs) if _is_of_sizes(each, comparison.baseline)]
+        compared.within.extend(map(_group, of_sizes))
     for runs in jobs.values():
-        alike = _alike(run for run in runs if _why_left_out(run) is None)
-        alike.sort(
-            key=lambda group: _importance(group.runs)
-        )  # the first is what others are told by
-        groups += [_group(each, lose_by_size(each.runs, each.baseline)) for each in alike]
-        for each in alike:
+        alike = sorted(_alike(runs), key=lambda group: _importance(group.runs))
+        for each in alike:  # the first is what others are told by
+            compared.groups.append(_group(each, lose_by_size(each.runs, each.baseline)))
             reason = _why_unlike(each, alike[0]) if each is not alike[0] else None
             speedups.update(zip(map(id, each.runs), _speedups(each, reason), strict=True))
         for run in runs:
             if reason := _why_left_out(run):
                 speedups[id(run)] = Speedup(not_compared_because=reason)
-    return Compared([speedups[id(run)] for run in measured], groups, within, comparisons)
+    return compared._replace(speedups=[speedups[id(run)] for run in measured])
 
 
 class _Alike(NamedTuple):
@@ -108,9 +103,8 @@ class _Alike(NamedTuple):
 def _is_of_sizes(alike: _Alike, baseline: str) -> bool:
     """Each variant is another size; else they are compared for something else."""
     variants = {(run.figures.variant, _size(run)) for run in (*alike.baseline, *alike.runs)}
-    return {run.figures.variant for run in alike.baseline} == {baseline} and (
-        len(variants) == len({place for _, place in variants})
-    )
+    has_baseline = {run.figures.variant for run in alike.baseline} == {baseline}
+    return has_baseline and len(variants) == len({size for _, size in variants})
 
 
 def _why_left_out(run: MeasuredRun) -> str | None:
@@ -121,11 +115,13 @@ def _why_left_out(run: MeasuredRun) -> str | None:
     return "its samples/s are 0" if run.figures.samples_per_s.mean <= 0 else None
 
 
-def _alike(runs: Iterable[MeasuredRun]) -> list[_Alike]:
-    text_of = _text_of(compared_conditions)
+def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
+    """Group the runs that can be compared."""
+    text_of = _text_of(_compared)
     by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
-        by_text[text_of(run)].append(run)
+        if _why_left_out(run) is None:
+            by_text[text_of(run)].append(run)
     groups = [alike for group in by_text.values() for alike in _by_strategy(group)]
     several = [group for group in groups if group.baseline]
     return several + _joined([group for group in groups if not group.baseline], several)
@@ -154,13 +150,19 @@ def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike
     It is compared with its smallest runs, which may be the baseline of another group: one smallest
     size often begins a weak and a strong line.
     """
-    text_of = _text_of(_conditions_but_batch)
+    text_of = _text_of(lambda conditions: _compared(conditions, but=_BATCH_KEYS))
+
+    def batch_of(run: MeasuredRun) -> tuple[str, float | str | None]:
+        """Equal where runs may be compared as strong scaling; without a batch, like no other."""
+        has_batch = run.conditions.get("train.batch_size") is not None
+        return text_of(run), _batch(run) if has_batch else run.figures.run
+
     by_batch: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
     for run in (run for group in singles for run in group.runs):
-        by_batch[text_of(run), _whole_batch(run)].append(run)
+        by_batch[batch_of(run)].append(run)
     lent: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
     for run in (run for group in several for run in group.baseline):
-        lent[text_of(run), _whole_batch(run)].append(run)
+        lent[batch_of(run)].append(run)
     joined = []
     for key, runs in by_batch.items():
         if baseline := _smallest([*runs, *lent[key]]):
@@ -169,9 +171,11 @@ def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike
     return joined + [group for group in singles if id(group.runs[0]) not in taken]
 
 
-def compared_conditions(conditions: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(conditions: Mapping[str, Any], *, but: Sequence[str] = ()) -> dict[str, Any]:
     """Return the conditions of a run that must be equal."""
-    return {key: value for key, value in conditions.items() if not _may_differ(key)}
+    return {
+        key: value for key, value in conditions.items() if key not in but and not _may_differ(key)
+    }
 
 
 @functools.cache  # thousands of runs have the same keys
@@ -185,11 +189,18 @@ def _importance(group: Sequence[MeasuredRun]) -> tuple[int, int]:
 
 
 def _group(alike: _Alike, losses: Sequence[Losses] = ()) -> Group:
+    scaling: Scaling | None = None
+    if alike.baseline:
+        batches = [(num_gpus(run.figures), _batch(run)) for run in (*alike.baseline, *alike.runs)]
+        if _all_equal([whole for _, whole in batches]):
+            scaling = "strong"
+        elif _all_equal([whole and whole / gpus for gpus, whole in batches]):
+            scaling = "weak"
     return Group(
         job=alike.runs[0].figures.job,
         runs=[run.figures.run for run in alike.runs],
         baseline=[run.figures.run for run in alike.baseline],
-        scaling=_scaling([*alike.baseline, *alike.runs]) if alike.baseline else None,
+        scaling=scaling,
         strategy=alike.runs[-1].conditions.get("strategy"),
         losses=list(losses),
     )
@@ -218,27 +229,21 @@ def _why_unlike(group: _Alike, main: _Alike) -> str | None:
     """`train.batch_size is 32, but 64 in ddp-...`."""
     if any(run is other_run for run in group.baseline for other_run in main.runs):
         return None  # it is compared with the same
-    other = main.runs[0].figures.run
-    differences = _differences(group.runs[0].conditions, main.runs[0].conditions)
-    listed = "; ".join(differences[:_SHOWN_DIFFERENCES])
-    more = len(differences) - _SHOWN_DIFFERENCES
-    return f"{listed} in {other}" + (f" (and {more} more)" if more > 0 else "")
-
-
-def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    mine, theirs = group.runs[0].conditions, main.runs[0].conditions
     strategies = mine.get("strategy"), theirs.get("strategy")
-    mine, theirs = compared_conditions(mine), compared_conditions(theirs)
+    mine, theirs = _compared(mine), _compared(theirs)
     if mine == theirs:
         mine, theirs = ({"strategy": strategy} for strategy in strategies)
-    return [
-        f"{key} is {_shown(mine.get(key))}, but {_shown(theirs.get(key))}"
-        for key in sorted(mine.keys() | theirs.keys())
-        if mine.get(key) != theirs.get(key)
+    unlike = [
+        key for key in sorted(mine.keys() | theirs.keys()) if mine.get(key) != theirs.get(key)
     ]
-
-
-def _shown(value: Any) -> str:
-    return "unset" if value is None else str(value)
+    differences = []
+    for key in unlike[:_SHOWN_DIFFERENCES]:
+        own, other = ("unset" if side.get(key) is None else side[key] for side in (mine, theirs))
+        differences.append(f"{key} is {own}, but {other}")
+    more = len(unlike) - _SHOWN_DIFFERENCES
+    ending = f" (and {more} more)" if more > 0 else ""
+    return f"{'; '.join(differences)} in {main.runs[0].figures.run}{ending}"
 
 
 def _batch(run: MeasuredRun) -> float | None:
@@ -261,16 +266,6 @@ def _size(run: MeasuredRun) -> sizes.Size:
     return sizes.size(run.figures)
 
 
-def _scaling(runs: Sequence[MeasuredRun]) -> Scaling | None:
-    """By the batches of runs of several sizes; None where these are unknown, or fit neither."""
-    batches = [(num_gpus(run.figures), _batch(run)) for run in runs]
-    if _all_equal([whole for _, whole in batches]):
-        return "strong"
-    if _all_equal([whole and whole / gpus for gpus, whole in batches]):
-        return "weak"
-    return None
-
-
 def _text_of(
     conditions: Callable[[Mapping[str, Any]], Mapping[str, Any]],
 ) -> Callable[[MeasuredRun], str]:
@@ -287,17 +282,6 @@ def _text_of(
         return texts[shared]
 
     return text_of
-
-
-def _conditions_but_batch(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    compared = compared_conditions(conditions)
-    return {key: value for key, value in compared.items() if key not in _BATCH_KEYS}
-
-
-def _whole_batch(run: MeasuredRun) -> float | str | None:
-    """Equal where runs may be compared as strong scaling; without a batch, unlike all others."""
-    has_batch = run.conditions.get("train.batch_size") is not None
-    return _batch(run) if has_batch else run.figures.run
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:
@@ -334,18 +318,16 @@ def configurations(runs: Sequence[Mapping[str, Any]]) -> list[Digests]:
 
     Equal conditions are mostly one object, which is looked at once.
     """
-    by_identity = {id(conditions): conditions for conditions in runs}
-    digests = {key: _digests(conditions) for key, conditions in by_identity.items()}
+    digests = {}
+    for conditions in {id(conditions): conditions for conditions in runs}.values():
+        settings = _digest({key: value for key, value in conditions.items() if key != _DEVICE})
+        configuration = _digest(conditions) if conditions.get(_DEVICE) else settings
+        digests[id(conditions)] = Digests(configuration, settings)
     return [digests[id(conditions)] for conditions in runs]
 
 
-def _digests(conditions: Mapping[str, Any]) -> Digests:
-    settings = _digest({key: value for key, value in conditions.items() if key != _DEVICE})
-    return Digests(_digest(conditions) if conditions.get(_DEVICE) else settings, settings)
-
-
 def _digest(conditions: Mapping[str, Any]) -> str:
-    fixed = compared_conditions(conditions) | {"strategy": conditions.get("strategy")}
+    fixed = _compared(conditions) | {"strategy": conditions.get("strategy")}
     compared = {
         key: value for key, value in fixed.items() if key not in _FREE and value is not None
     }

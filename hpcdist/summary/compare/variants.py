@@ -8,18 +8,16 @@ many times the speed as there are times the GPUs; what is lost is divided as for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from hpcdist.base.statistics import Measure, measure, ratio
+from hpcdist.base.statistics import measure, ratio
 from hpcdist.summary.compare.lost_shares import (
-    Size,
-    against,
     can_divide,
     common_straggler,
-    size_of,
-    with_advice,
+    lose_against,
+    mean_parts_s,
 )
 from hpcdist.summary.compare.sizes import measured_rate
 from hpcdist.summary.figures.run import MeasuredRun
@@ -35,85 +33,64 @@ class Speedup(Struct, frozen=True):
     not_compared_because: str | None = None
 
 
-class _Variant(NamedTuple):
-    """All runs of one variant."""
-
-    name: str
-    runs: list[MeasuredRun]
-
-    @property
-    def counted(self) -> list[MeasuredRun]:
-        return [run for run in self.runs if _counts(run)]
-
-    @property
-    def rate(self) -> Measure:
-        """Samples/s of those that count: over the runs, or of one run over its windows."""
-        return measured_rate([run.figures for run in self.counted])
-
-    @property
-    def size(self) -> Size:
-        """Return the size of the runs that count; there is at least one."""
-        return size_of([run.figures for run in self.counted], self.num_devices)
-
-    @property
-    def num_devices(self) -> int:
-        return self.runs[0].num_devices
-
-    @property
-    def is_without_its_gpus(self) -> bool:
-        """DataParallel on CPUs is a single process like any other."""
-        figures = self.runs[0].figures
-        return figures.world_size < self.num_devices and figures.num_cpus is not None
-
-
 def compare_variants(runs: Sequence[MeasuredRun]) -> tuple[Comparison, list[Speedup]]:
     """Compare the variants of one comparison, in the order of `runs`, and each run with the mean of
     the first variant; only done runs are counted."""
     by_name: dict[str, list[MeasuredRun]] = {}
     for run in runs:
         by_name.setdefault(run.figures.variant or "", []).append(run)
-    variants = {name: _Variant(name, theirs) for name, theirs in by_name.items()}
-    baseline = next(iter(variants.values()))
+    first = runs[0].figures.variant or ""
+    variants = {name: _summarize(name, by_name[name], by_name[first]) for name in by_name}
     comparison = Comparison(
-        id=runs[0].figures.comparison or "",
-        baseline=baseline.name,
-        variants=[_summarize(variant, baseline) for variant in variants.values()],
+        id=runs[0].figures.comparison or "", baseline=first, variants=list(variants.values())
     )
-    summaries = {variant.name: variant for variant in comparison.variants}
-    first = comparison.variants[0]
-    return comparison, [_speedup(run, summaries[run.figures.variant or ""], first) for run in runs]
+    own = [variants[run.figures.variant or ""] for run in runs]
+    baseline = variants[first]
+    return comparison, [
+        _speedup(run, variant, baseline) for run, variant in zip(runs, own, strict=True)
+    ]
 
 
-def _summarize(variant: _Variant, baseline: _Variant) -> VariantSummary:
-    counted, first = variant.counted, variant.runs[0].figures
+def _summarize(
+    name: str, runs: Sequence[MeasuredRun], baseline_runs: Sequence[MeasuredRun]
+) -> VariantSummary:
+    counted, baseline = ([run for run in side if _counts(run)] for side in (runs, baseline_runs))
+    first, num_devices = runs[0].figures, runs[0].num_devices
     rates = [run.figures.samples_per_s.mean for run in counted if run.figures.samples_per_s]
     rate = measure(rates) if rates else None
-    speedup, lost = None, None
-    if counted and baseline.counted and variant is not baseline:
-        speedup = ratio(variant.rate, baseline.rate)
-        if not variant.is_without_its_gpus:
-            lost = with_advice(against(variant.size, baseline.size), counted)
-    ideal = variant.num_devices / baseline.num_devices if speedup else 1.0
-    return VariantSummary(
-        name=variant.name,
+    variant = VariantSummary(
+        name=name,
         job=first.job,
-        workload=variant.runs[0].conditions.get("workload"),
-        runs=[run.figures.run for run in variant.runs],
+        workload=runs[0].conditions.get("workload"),
+        runs=[run.figures.run for run in runs],
         num_measured=len(counted),
-        num_devices=variant.num_devices,
+        num_devices=num_devices,
         nodes=first.nodes,
         world_size=first.world_size,
         num_cpus=first.num_cpus,
         samples_per_s=rate,
         interval=rate.interval if rate else None,
-        parts_s=dict(variant.size.parts_s) if counted else None,
-        straggler=common_straggler([run.figures for run in counted]),
-        speedup=speedup,
-        ideal=ideal,
-        efficiency=speedup.mean / ideal if speedup and lost else None,
-        lost=lost.lost if lost else None,
-        overall=lost.efficiency if lost else None,
-        advice=lost.advice if lost else [],
+        parts_s=mean_parts_s(counted) if counted else None,
+        straggler=common_straggler(counted),
+    )
+    if not counted or not baseline or runs is baseline_runs:
+        return variant
+    # Over the runs, or of one run over its windows.
+    own_rate, other_rate = (
+        measured_rate([run.figures for run in side]) for side in (counted, baseline)
+    )
+    speedup = ratio(own_rate, other_rate)
+    ideal = num_devices / baseline_runs[0].num_devices
+    variant = msgspec.structs.replace(variant, speedup=speedup, ideal=ideal)
+    if variant.is_without_its_gpus:
+        return variant
+    losses = lose_against(counted, baseline, times_gpus=ideal)
+    return msgspec.structs.replace(
+        variant,
+        efficiency=speedup.mean / ideal,
+        lost=losses.lost,
+        overall=losses.efficiency,
+        advice=losses.advice,
     )
 
 
@@ -128,8 +105,5 @@ def _speedup(run: MeasuredRun, variant: VariantSummary, baseline: VariantSummary
         return Speedup(not_compared_because=missing)
     speedup = rate.mean / baseline.samples_per_s.mean
     share = baseline.num_devices / variant.num_devices
-    return Speedup(
-        speedup,
-        None if variant.is_without_its_gpus else speedup * share,
-        baseline.runs,
-    )
+    efficiency = None if variant.is_without_its_gpus else speedup * share
+    return Speedup(speedup, efficiency, baseline.runs)

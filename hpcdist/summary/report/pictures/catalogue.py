@@ -24,8 +24,8 @@ from hpcdist.summary.values import Comparison, Losses, RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_HEAT_MAPS = 3
-MOST_USAGES = 3
+_MOST_OWN = 3
+"""Runs that have pictures of their own: those with most ranks."""
 
 
 def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
@@ -33,8 +33,11 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     taken: set[str] = set()
     for index, section in enumerate(sections):
         for picture in _of_section(section):
-            name = _unique(picture.name, taken)
-            yield index, picture._replace(name=name)
+            numbered = (f"{picture.name}-{number}" for number in itertools.count(2))
+            names = itertools.chain([picture.name], numbered)
+            free = next(name for name in names if name not in taken)
+            taken.add(free)
+            yield index, picture._replace(name=free)
 
 
 def _of_section(section: Section) -> Iterator[Picture]:
@@ -48,10 +51,16 @@ def _of_section(section: Section) -> Iterator[Picture]:
 
 
 def _picture(
-    kind: str, name: str, title: str, description: str, draw: Callable[..., Figure]
+    kind: str, name: str, title: str, description: str, draw: Callable[[], Figure]
 ) -> Picture:
-    """Name the picture of a job or run, and pass its title on to what draws it."""
-    return Picture(f"{slug(name)}-{kind}", title, description, lambda: draw(title=title))
+    """Name the picture of a job or run, and draw its title as well."""
+
+    def draw_titled() -> Figure:
+        figure = draw()
+        figure.suptitle(title)
+        return figure
+
+    return Picture(f"{slug(name)}-{kind}", title, description, draw_titled)
 
 
 def _comparison(comparison: Comparison) -> Picture:
@@ -80,46 +89,39 @@ def _scaling(section: Section) -> Iterator[Picture]:
 
 
 def _shares(section: Section) -> Iterator[Picture]:
+    title = f"{label(section.name)}: where the time goes"
     for group in section.groups:
         if group.baseline and group.losses:
-            title = f"{label(section.name)}: where the time goes"
             description = "One bar per size: what was not lost, and what the rest was lost to."
             draw = partial(shares.draw_sizes, group.losses, list(map(_size, group.losses)))
             yield _picture("losses", section.name, title, description, draw)
+    # Of groups of one size; in these computing is the ideal.
     if alone := alone_losses(section.groups):
-        yield _alone_shares(section, alone)
-
-
-def _alone_shares(section: Section, alone: Sequence[Losses]) -> Picture:
-    """Make the picture of groups of one size, in which computing is the ideal."""
-    numbers = {row.run.run: row.number for row in section.rows}
-    drawn, left_out = alone[: shares.MOST_RUNS], ""
-    if len(drawn) < len(alone):
-        left_out = f" Only {len(drawn)} of {len(alone)} are drawn."
-    names = [
-        f"#{format_ranges(sorted(numbers[run] for run in losses.runs))}: {_size(losses)}"
-        for losses in drawn
-    ]
-    title = f"{label(section.name)}: where the time goes, without another size to compare with"
-    description = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
-    draw = partial(shares.draw_sizes, drawn, names)
-    return _picture("shares", section.name, title, description, draw)
+        numbers = {row.run.run: row.number for row in section.rows}
+        drawn = alone[: shares.MOST_RUNS]
+        left_out = "" if drawn == alone else f" Only {len(drawn)} of {len(alone)} are drawn."
+        names = [
+            f"#{format_ranges(sorted(numbers[run] for run in losses.runs))}: {_size(losses)}"
+            for losses in drawn
+        ]
+        title = f"{title}, without another size to compare with"
+        description = f"One bar per kind of run: computing, and what the rest went into.{left_out}"
+        draw = partial(shares.draw_sizes, drawn, names)
+        yield _picture("shares", section.name, title, description, draw)
 
 
 def _phases(section: Section) -> Iterator[Picture]:
-    rows = [row for row in section.rows if row.run.phase_s and row.run.step_time_s]
-    if rows:
+    if rows := [row for row in section.rows if row.run.phase_s and row.run.step_time_s]:
         drawn, left_out = first(rows, shares.MOST_RUNS)
         title = f"{label(section.name)}: what a step consists of"
         description = f"One bar per run: number, nodes x GPUs.{left_out}"
-        yield _picture(
-            "phases", section.name, title, description, partial(shares.draw_phases, drawn)
-        )
+        draw = partial(shares.draw_phases, drawn)
+        yield _picture("phases", section.name, title, description, draw)
 
 
 def _heat_maps(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.world_size > 1 and row.run.step_time_s]
-    for row, path, left_out in _largest(rows, MOST_HEAT_MAPS):
+    for row, path, left_out in _largest(rows):
         if times := read_heat_map(path):
             title = f"#{row.number} {label(row.run.run)}: step time by rank"
             description = f"{over_time.describe_heat_map(times)}{left_out}"
@@ -131,10 +133,8 @@ def _learning(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.path and row.run.step_time_s]
     drawn, left_out = first(_of_each_size_first(rows), over_time.MOST_LINES)
     drawn = sorted(drawn, key=lambda row: row.number)
-    named = [
-        over_time.Named(f"#{row.number}", read_learning(Path(row.run.path or ""))) for row in drawn
-    ]
-    named = [run for run in named if not run.learning.is_empty]
+    read = {f"#{row.number}": read_learning(Path(row.run.path or "")) for row in drawn}
+    named = {name: learning for name, learning in read.items() if not learning.is_empty}
     if named:
         title = f"{label(section.name)}: loss and accuracy"
         targets = [row.run.time_to_accuracy.target for row in rows if row.run.time_to_accuracy]
@@ -147,7 +147,7 @@ def _learning(section: Section) -> Iterator[Picture]:
 
 def _usage(section: Section) -> Iterator[Picture]:
     rows = [row for row in section.rows if row.run.usage]
-    for row, path, left_out in _largest(rows, MOST_USAGES):
+    for row, path, left_out in _largest(rows):
         if series := read_usage(path):
             title = f"#{row.number} {label(row.run.run)}: what it used"
             description = f"{over_time.describe_usage(series)}{left_out}"
@@ -155,10 +155,9 @@ def _usage(section: Section) -> Iterator[Picture]:
             yield _picture("usage", row.run.run, title, description, draw)
 
 
-def _largest(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, Path, str]]:
+def _largest(rows: Sequence[Row]) -> Iterator[tuple[Row, Path, str]]:
     """Yield the largest of the runs, with their directories, and what is said of the others."""
-    largest = sorted(rows, key=lambda row: -row.run.world_size)
-    drawn, left_out = first(largest, most)
+    drawn, left_out = first(sorted(rows, key=lambda row: -row.run.world_size), _MOST_OWN)
     for row in drawn:
         if row.run.path:
             yield row, Path(row.run.path), left_out
@@ -167,12 +166,7 @@ def _largest(rows: Sequence[Row], most: int) -> Iterator[tuple[Row, Path, str]]:
 def _benchmarks(section: Section) -> Iterator[Picture]:
     for benchmark in BENCHMARKS:
         runs = [
-            NumberedResult(
-                number=row.number,
-                run=row.run.run,
-                size=_size(row.run),
-                result=result,
-            )
+            NumberedResult(number=row.number, run=row.run.run, size=_size(row.run), result=result)
             for row in section.rows
             if (result := getattr(row.run, benchmark.key)) is not None
         ]
@@ -183,22 +177,13 @@ def _benchmarks(section: Section) -> Iterator[Picture]:
 def _of_each_size_first(rows: Sequence[Row]) -> list[Row]:
     """Sort repeats after a run of every size, strategy and variant: they learn alike."""
     counts: Counter[tuple[object, ...]] = Counter()
-    places = []
-    for row in rows:
-        run = row.run
+    places = {}
+    for number, run in rows:
         kind = (run.configuration, run.variant, run.nodes, run.gpus_per_node)
-        places.append(counts[kind])
+        places[number] = counts[kind]
         counts[kind] += 1
-    return [row for _, row in sorted(zip(places, rows, strict=True), key=lambda pair: pair[0])]
+    return sorted(rows, key=lambda row: places[row.number])
 
 
 def _size(sized: RunSummary | Losses) -> str:
     return f"{sized.nodes} x {sized.gpus_per_node}"
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Return the name, with a number where another picture has it already."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    free = next(name for name in names if name not in taken)
-    taken.add(free)
-    return free

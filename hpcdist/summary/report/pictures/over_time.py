@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
     LINES,
@@ -35,46 +35,43 @@ MOST_LINES = len(LINES)
 _MOST_MARKERS = 12
 
 
-class Named(NamedTuple):
-    """One run's curves, and what the legend calls it."""
-
-    name: str
-    learning: Learning
-
-
-def draw_learning(runs: Sequence[Named], title: str, target: float | None = None) -> Figure:
-    """Draw loss above accuracy, with the `target` of the time to accuracy; on the left against
-    steps, on the right against time."""
-    has_accuracy = any(run.learning.accuracy.values for run in runs)
+def draw_learning(runs: Mapping[str, Learning], target: float | None = None) -> Figure:
+    """Draw loss above accuracy of runs by their names, with the `target` of the time to accuracy;
+    on the left against steps, on the right against time."""
+    has_accuracy = any(run.accuracy.values for run in runs.values())
     num_rows = 2 if has_accuracy else 1
     figure = new_figure(9, 1.4 + 2.6 * num_rows)
     grid = figure.subplots(num_rows, 2, squeeze=False, sharey="row", sharex="col")
-    unit_s, unit = long_unit(_learned_s(runs))
+    curves = [curve for run in runs.values() for curve in run]
+    unit_s, unit = long_unit(max(time_s for curve in curves for time_s in curve.times_s[-1:]))
     for column, unit_of_time_s in enumerate((None, unit_s)):
-        for run, style in zip(runs, LINES, strict=False):
-            _draw_run([row[column] for row in grid], run, style, unit_of_time_s)
+        for (name, run), style in zip(runs.items(), LINES, strict=False):
+            _draw_run([row[column] for row in grid], name, run, style, unit_of_time_s)
     if has_accuracy and target is not None:
         for axes in grid[1]:
             axes.axhline(100 * target, color="#888888", linestyle=":", linewidth=1)
-    _finish_learning(grid, f"time since the first step ({unit})")
+    for row, name in zip(grid, ("loss", "test accuracy (%)"), strict=False):
+        finish(row[0], x="", y=name)
+        finish(row[1], x="", y="")
+    grid[-1][0].set_xlabel("steps")
+    grid[-1][1].set_xlabel(f"time since the first step ({unit})")
+    losses = [value for line in grid[0][0].lines for value in line.get_ydata()]
+    if losses and min(losses) > 0 and max(losses) > 100 * min(losses):
+        grid[0][0].set_yscale("log")
+        plain_log_ticks(grid[0][0].yaxis)
     shared_legend(figure, [grid[0][0]])
-    figure.suptitle(title)
     return figure
 
 
-def _learned_s(runs: Sequence[Named]) -> float:
-    return max(time_s for run in runs for curve in run.learning for time_s in curve.times_s[-1:])
-
-
 def _draw_run(
-    column: Sequence[Axes], run: Named, style: dict[str, Any], unit_s: float | None
+    column: Sequence[Axes], name: str, run: Learning, style: dict[str, Any], unit_s: float | None
 ) -> None:
     """Draw training thin, tests with markers; against steps where `unit_s` is None."""
     thin = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1, "alpha": 0.8}
-    train, test, accuracy = run.learning
-    _plot(column[0], train, unit_s, **thin, label=label(f"{run.name}: training"))
+    train, test, accuracy = run
+    _plot(column[0], train, unit_s, **thin, label=label(f"{name}: training"))
     if test.values:
-        _plot(column[0], test, unit_s, **style, label=label(f"{run.name}: test"))
+        _plot(column[0], test, unit_s, **style, label=label(f"{name}: test"))
     if accuracy.values:
         shares = accuracy._replace(values=[100 * value for value in accuracy.values])
         _plot(column[1], shares, unit_s, **style)
@@ -88,105 +85,70 @@ def _plot(axes: Axes, curve: Curve, unit_s: float | None, **style: Any) -> None:
     axes.plot(xs, curve.values, markevery=every, markersize=5, **style)
 
 
-def _finish_learning(grid: Any, time_label: str) -> None:
-    for row, name in zip(grid, ("loss", "test accuracy (%)"), strict=False):
-        finish(row[0], x="", y=name)
-        finish(row[1], x="", y="")
-    grid[-1][0].set_xlabel("steps")
-    grid[-1][1].set_xlabel(time_label)
-    losses = [value for line in grid[0][0].lines for value in line.get_ydata()]
-    if losses and min(losses) > 0 and max(losses) > 100 * min(losses):
-        grid[0][0].set_yscale("log")
-        plain_log_ticks(grid[0][0].yaxis)
-
-
 _MOST_NAMES = 32
 _MOST_ROWS = 128
 _QUANTILES = (0.01, 0.99)
 """Range of the colours: one odd window must not make all others look alike."""
 
 
-class _Rows(NamedTuple):
-    """Rows of the map: one for each rank, or for so many neighbours that rows stay visible."""
+def draw_heat_map(times: HeatMap) -> Figure:
+    """Draw a row per rank, the lowest on top; of very many ranks one for the slowest of so many
+    neighbours that rows stay visible."""
+    import numpy as np
 
-    size: int
-    """Ranks in a row."""
-    times_s: NDArray[np.float64]
-    """By row and column, of the slowest rank in it."""
-
-
-def draw_heat_map(times: HeatMap, title: str) -> Figure:
-    """Draw a row per rank, the lowest on top."""
-    rows = _rows(times)
-    unit_s, unit = time_unit(_median(rows.times_s))
+    num_ranks = len(times.ranks)
+    size = -(-num_ranks // _MOST_ROWS)
+    # fmax knows a time from a gap.
+    rows_s = np.array(
+        [
+            np.fmax.reduce(np.array(times.times_s[at : at + size]))
+            for at in range(0, num_ranks, size)
+        ]
+    )
+    unit_s, unit = time_unit(float(np.nanmedian(rows_s)))
     long_s, unit_of_all = long_unit(times.whole_s)
-    low_s, high_s = _limits(rows.times_s)
-    figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows.times_s))))
+    low_s, high_s = _limits(rows_s)
+    figure = new_figure(9, 1.6 + min(6.0, max(1.0, 0.28 * len(rows_s))))
     axes = figure.subplots()
     image = axes.imshow(
-        rows.times_s / unit_s,
+        rows_s / unit_s,
         aspect="auto",
         interpolation="nearest",
         cmap="cividis",  # told apart by all kinds of sight, and lighter is slower
         vmin=low_s / unit_s,
         vmax=high_s / unit_s,
-        extent=(0, times.whole_s / long_s, len(rows.times_s), 0),
+        extent=(0, times.whole_s / long_s, len(rows_s), 0),
     )
-    _name_rows(axes, times, rows.size)
+    named = range(0, len(rows_s), -(-len(rows_s) // _MOST_NAMES))
+    axes.set_yticks([row + 0.5 for row in named], [_rank_name(times, row * size) for row in named])
+    axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
     axes.set_xlabel(f"time since the first step ({unit_of_all}); gaps: no steps")
     bar = figure.colorbar(image, ax=axes, extend="both")
     bar.set_label(f"step time without the\nwait for others ({unit})")
-    figure.suptitle(title)
     return figure
-
-
-def describe_heat_map(times: HeatMap) -> str:
-    """Say which ranks are the fastest and the slowest."""
-    means = sorted(zip(map(_known_mean, times.times_s), range(len(times.ranks)), strict=True))
-    (low_s, fastest), (high_s, slowest) = means[0], means[-1]
-    return (
-        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(times, fastest)}) to "
-        f"{format_time(high_s)} (rank {_rank_name(times, slowest)})."
-    )
-
-
-def _known_mean(times_s: list[float]) -> float:
-    stepped = [time_s for time_s in times_s if not math.isnan(time_s)]
-    return sum(stepped) / len(stepped) if stepped else 0.0
-
-
-def _rows(times: HeatMap) -> _Rows:
-    import numpy as np
-
-    size = -(-len(times.ranks) // _MOST_ROWS)
-    starts = range(0, len(times.ranks), size)
-    # fmax knows a time from a gap.
-    rows = [np.fmax.reduce(np.array(times.times_s[start : start + size])) for start in starts]
-    return _Rows(size, np.array(rows))
-
-
-def _median(times_s: NDArray[np.float64]) -> float:
-    import numpy as np
-
-    return float(np.nanmedian(times_s))
 
 
 def _limits(times_s: NDArray[np.float64]) -> tuple[float, float]:
     """Return the range of most times, with a rank that is slow for most of its time."""
     import numpy as np
 
-    low_s, high_s = np.nanquantile(times_s, _QUANTILES)
+    low_s, high_s = map(float, np.nanquantile(times_s, _QUANTILES))
     slowest_s = max(float(np.median(row[~np.isnan(row)])) for row in times_s)
-    low_s, high_s = float(low_s), max(float(high_s), slowest_s)
+    high_s = max(high_s, slowest_s)
     return low_s, high_s if high_s > low_s else low_s + 1e-9
 
 
-def _name_rows(axes: Any, times: HeatMap, size: int) -> None:
-    num_rows = -(-len(times.ranks) // size)
-    every = range(0, num_rows, -(-num_rows // _MOST_NAMES))
-    names = [_rank_name(times, row * size) for row in every]
-    axes.set_yticks([row + 0.5 for row in every], names)
-    axes.set_ylabel("rank and its host" if size == 1 else f"slowest of each {size} ranks, from")
+def describe_heat_map(times: HeatMap) -> str:
+    """Say which ranks are the fastest and the slowest."""
+    means = []
+    for index, rank_s in enumerate(times.times_s):
+        stepped = [time_s for time_s in rank_s if not math.isnan(time_s)]
+        means.append((sum(stepped) / len(stepped) if stepped else 0.0, index))
+    (low_s, fastest), (high_s, slowest) = min(means), max(means)
+    return (
+        f"Mean over time: from {format_time(low_s)} (rank {_rank_name(times, fastest)}) to "
+        f"{format_time(high_s)} (rank {_rank_name(times, slowest)})."
+    )
 
 
 def _rank_name(times: HeatMap, index: int) -> str:
@@ -199,37 +161,43 @@ _HEADROOM = 1.1
 _BAND_LABEL = "mean of all, with the least and the most"
 
 
-def draw_usage(series: UsageSeries, title: str) -> Figure:
+def draw_usage(series: UsageSeries) -> Figure:
     """Draw a panel for each quantity: lines, or the range of more lines than can be told apart."""
     figure = new_figure(9, 1.5 + 1.7 * len(series.panels))
     column = figure.subplots(len(series.panels), 1, squeeze=False, sharex=True)[:, 0]
-    longest_s = max(_longest_s(lines) for lines in series.panels.values())
-    unit_s, unit = long_unit(longest_s)
+    all_lines = [line for lines in series.panels.values() for line in lines]
+    unit_s, unit = long_unit(max(line.times_s[-1] for line in all_lines))
     for axes, (panel, lines) in zip(column, series.panels.items(), strict=True):
-        if len(lines) <= MOST_LINES:
-            _draw_lines(axes, lines, unit_s)
-        else:
+        if len(lines) > MOST_LINES:
             _draw_band(axes, lines, unit_s)
+        else:
+            for line, style in zip(lines, LINES, strict=False):
+                axes.plot(
+                    [time_s / unit_s for time_s in line.times_s],
+                    line.values,
+                    label=line.name,
+                    markersize=4,
+                    markevery=max(1, len(line.values) // _MOST_MARKERS),
+                    **style,
+                )
         finish(axes, x="", y=panel.replace(" (", "\n("))
-        axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * _largest(lines) or None)
+        largest = max(value for line in lines for value in line.values if not math.isnan(value))
+        axes.set_ylim(0, 105 if panel == GPU_BUSY else _HEADROOM * largest or None)
     column[-1].set_xlabel(f"time since the ranks began ({unit})")
     shared_legend(figure, list(column))
-    figure.suptitle(title)
     return figure
 
 
 def describe_usage(series: UsageSeries) -> str:
     """Say how high each quantity is, and how many nodes are left out."""
-    means = [f"{panel}: {_range(lines)}" for panel, lines in series.panels.items()]
+    ranges = []
+    for panel, lines in series.panels.items():
+        means = [_mean_over_time(line) for line in lines]
+        low, high = f"{min(means):.3g}", f"{max(means):.3g}"
+        ranges.append(f"{panel}: {low if low == high else f'{low} to {high}'}")
     left_out = series.num_left_out
     less = f" {number_of(left_out, 'node')} of {series.num_nodes} left out." if left_out else ""
-    return f"Mean over time, {'; '.join(means)}.{less}"
-
-
-def _range(lines: Sequence[Line]) -> str:
-    means = [_mean_over_time(line) for line in lines]
-    low, high = f"{min(means):.3g}", f"{max(means):.3g}"
-    return low if low == high else f"{low} to {high}"
+    return f"Mean over time, {'; '.join(ranges)}.{less}"
 
 
 def _mean_over_time(line: Line) -> float:
@@ -238,30 +206,10 @@ def _mean_over_time(line: Line) -> float:
     return whole / (sum(line.lengths_s) or math.inf)
 
 
-def _longest_s(lines: Sequence[Line]) -> float:
-    return max(line.times_s[-1] for line in lines)
-
-
-def _largest(lines: Sequence[Line]) -> float:
-    return max(value for line in lines for value in line.values if not math.isnan(value))
-
-
-def _draw_lines(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
-    for line, style in zip(lines, LINES, strict=False):
-        axes.plot(
-            [time_s / unit_s for time_s in line.times_s],
-            line.values,
-            label=line.name,
-            markersize=4,
-            markevery=max(1, len(line.values) // _MOST_MARKERS),
-            **style,
-        )
-
-
 def _draw_band(axes: Axes, lines: Sequence[Line], unit_s: float) -> None:
     import numpy as np
 
-    times_s = np.linspace(0.0, _longest_s(lines), _BAND_COLUMNS)
+    times_s = np.linspace(0.0, max(line.times_s[-1] for line in lines), _BAND_COLUMNS)
     values = np.array([_at(line, times_s) for line in lines])
     is_known = ~np.isnan(values)
     counts = is_known.sum(0)

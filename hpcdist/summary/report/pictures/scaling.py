@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hpcdist.base.plotting import (
     LINES,
@@ -13,10 +13,10 @@ from hpcdist.base.plotting import (
     new_figure,
     shared_legend,
 )
-from hpcdist.base.statistics import Measure
+from hpcdist.base.statistics import Interval, Measure
 from hpcdist.summary.compare.sizes import by_size, num_gpus
 from hpcdist.summary.report.scaling import of_size
-from hpcdist.summary.values import ForecastSize, RunSummary
+from hpcdist.summary.values import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,60 +30,49 @@ _BELOW, _ABOVE = (6, -12), (6, 4)
 """Offsets of a label, in points."""
 
 
-class _Point(NamedTuple):
-    """One size, and what was measured."""
-
-    num_gpus: int
-    measured: Measure
+_Points = Sequence[tuple[int, Measure]]
+"""GPUs of each size, and what was measured."""
 
 
-def draw(runs: Sequence[RunSummary], title: str) -> Figure:
+def draw(runs: Sequence[RunSummary]) -> Figure:
     """Draw the values of the table of sizes, for one group of several sizes."""
     sizes = [theirs[0] for theirs in by_size(run for run in runs if run.of_size).values()]
-    is_on_cpus = any(run.num_cpus is not None for run in runs)
     figure = new_figure(9, 4.2)
     rate_axes, speed_axes = figure.subplots(1, 2)
-    rates = [_Point(num_gpus(run), of_size(run).samples_per_s) for run in sizes]
-    speedups = [_Point(num_gpus(run), of_size(run).speedup) for run in sizes]
-    speedups[0] = speedups[0]._replace(measured=Measure(mean=1.0))
-    to_come = _forecast(runs, speedups[-1])
-    _draw(rate_axes, rates, to_come, rates[0].measured.mean)
-    _draw(speed_axes, speedups, to_come, 1.0)
+    rates = [(num_gpus(run), of_size(run).samples_per_s) for run in sizes]
+    speedups = [(num_gpus(run), of_size(run).speedup) for run in sizes[1:]]
+    smallest, rate = rates[0]
+    forecast = next((run.forecast.sizes for run in runs if run.forecast), [])
+    to_come = {size.gpus: size.speedup for size in forecast}
+    if forecast:  # it begins at the largest size that was measured
+        largest, measured = speedups[-1]
+        to_come = {largest: Measure(mean=measured.mean), **to_come}
+    _draw(rate_axes, rates, to_come, rate.mean)
+    _draw(speed_axes, [(smallest, Measure(mean=1.0)), *speedups], to_come, 1.0)
+    is_on_cpus = any(run.num_cpus is not None for run in runs)
     unit = "ranks (there is no GPU)" if is_on_cpus else "GPUs"
     finish(rate_axes, x=unit, y="samples/s (mean ± sd)")
-    finish(speed_axes, x=unit, y=f"speed-up against {rates[0].num_gpus} (mean ± sd)")
+    finish(speed_axes, x=unit, y=f"speed-up against {smallest} (mean ± sd)")
     shared_legend(figure, [rate_axes])
-    figure.suptitle(title)
     return figure
 
 
-def _forecast(runs: Sequence[RunSummary], last: _Point) -> list[ForecastSize]:
-    """Return the sizes of the forecast, after the largest that was measured; else nothing."""
-    sizes = next((run.forecast.sizes for run in runs if run.forecast), [])
-    measured = Measure(mean=last.measured.mean)
-    first = ForecastSize(gpus=last.num_gpus, nodes=1, speedup=measured, efficiency=measured)
-    return [first, *sizes] if sizes else []
-
-
-def _draw(
-    axes: Axes, points: Sequence[_Point], to_come: Sequence[ForecastSize], unit: float
-) -> None:
-    """`unit` is what a speed-up of 1 is on this axis."""
-    sizes = list(dict.fromkeys(point.num_gpus for point in points))
-    drawn = [*sizes, *(size.gpus for size in to_come[1:])]
-    ideal = [unit * size / sizes[0] for size in drawn]
+def _draw(axes: Axes, points: _Points, to_come: Mapping[int, Measure], unit: float) -> None:
+    """`unit` is what a speed-up of 1 is on this axis; `to_come` are speed-ups by GPUs."""
+    on_line = list({size: (size, measured) for size, measured in reversed(points)}.values())[::-1]
+    drawn = list(dict.fromkeys([*(size for size, _ in on_line), *to_come]))
+    ideal = [unit * size / drawn[0] for size in drawn]
     axes.plot(drawn, ideal, color="#888888", linestyle=":", label="ideal")
-    fewest = {point.num_gpus: point for point in reversed(points)}
-    on_more_nodes = [point for point in points if fewest[point.num_gpus] is not point]
+    on_more_nodes = [point for point in points if point not in on_line]
     is_linear = drawn[-1] <= _MOST_LINEAR * drawn[0] and not to_come
-    is_low = is_linear and min(point.measured.mean for point in points) < _LOW * ideal[-1]
+    is_low = is_linear and min(measured.mean for _, measured in points) < _LOW * ideal[-1]
     shift = _ABOVE if is_low else _BELOW  # of all alike, so that none comes between two others
-    on_line = [fewest[size] for size in sizes]
     _draw_measured(axes, on_line, LINES[0] | {"label": "measured"}, shift)
     if on_more_nodes:
         style = LINES[1] | {"linestyle": "none", "label": "as many on more nodes"}
         _draw_measured(axes, on_more_nodes, style, shift)
-    _draw_forecast(axes, to_come, unit)
+    if to_come:
+        _draw_forecast(axes, to_come, unit)
     axes.margins(x=0.25, y=0.12)
     if not is_linear:
         axes.set_xscale("log", base=2)
@@ -95,13 +84,13 @@ def _draw(
 
 
 def _draw_measured(
-    axes: Axes, points: Sequence[_Point], style: dict[str, Any], shift: tuple[int, int]
+    axes: Axes, points: _Points, style: dict[str, Any], shift: tuple[int, int]
 ) -> None:
     """`shift` is that of the labels from their points."""
     axes.errorbar(
-        [point.num_gpus for point in points],
-        [point.measured.mean for point in points],
-        yerr=[point.measured.sd or 0.0 for point in points],
+        [size for size, _ in points],
+        [measured.mean for _, measured in points],
+        yerr=[measured.sd or 0.0 for _, measured in points],
         capsize=4,
         **style,
     )
@@ -110,22 +99,18 @@ def _draw_measured(
         axes.annotate(text, (size, measured.mean), xytext=shift, textcoords="offset points")
 
 
-def _draw_forecast(axes: Axes, to_come: Sequence[ForecastSize], unit: float) -> None:
+def _draw_forecast(axes: Axes, to_come: Mapping[int, Measure], unit: float) -> None:
     """Draw a dashed line in its 95 % interval."""
-    if not to_come:
-        return
-    gpus = [size.gpus for size in to_come]
+    gpus, speedups = list(to_come), list(to_come.values())
     style: dict[str, Any] = {**LINES[0], "marker": "", "linestyle": "--"}
-    means = [unit * size.speedup.mean for size in to_come]
-    axes.plot(gpus, means, **style, label="forecast")
+    axes.plot(gpus, [unit * speedup.mean for speedup in speedups], **style, label="forecast")
     ends = [
-        (known.low, known.high) if (known := size.speedup.interval) else (size.speedup.mean,) * 2
-        for size in to_come
+        speedup.interval or Interval(low=speedup.mean, high=speedup.mean) for speedup in speedups
     ]
     axes.fill_between(
         gpus,
-        [unit * low for low, _ in ends],
-        [unit * high for _, high in ends],
+        [unit * end.low for end in ends],
+        [unit * end.high for end in ends],
         color=LINES[0]["color"],
         alpha=0.2,
         linewidth=0,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcdist.agent.usage import GpuWindow, Spread, UsageWindow
+from hpcdist.agent.usage import UsageWindow
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import NodeRecord, Window
@@ -98,7 +98,10 @@ def read_heat_map(path: Path) -> HeatMap | None:
         ranks=ranks,
         hosts=[hosts[rank] for rank in ranks],
         whole_s=whole_s,
-        times_s=[[_mean(*cell) for cell in sums[rank]] for rank in ranks],
+        times_s=[
+            [total / weight if weight else NOT_KNOWN for total, weight in sums[rank]]
+            for rank in ranks
+        ],
     )
 
 
@@ -119,7 +122,8 @@ def _add_own_times(
     for window, end_s in zip(windows, ends, strict=True):
         if not window.steps:
             continue
-        own_s = _own_time_s(window)
+        waited_s = window.phases_s.get("exposed_communication", 0.0)
+        own_s = (window.step_time_s.sum - waited_s) / window.steps
         right = end_s - begin_s + offset_s
         left = right - window.wall_s
         first = min(NUM_COLUMNS - 1, int(left / column_s))
@@ -129,15 +133,6 @@ def _add_own_times(
             if within_s > 0:
                 total_s, weight_s = cells[column]
                 cells[column] = (total_s + own_s * within_s, weight_s + within_s)
-
-
-def _own_time_s(window: Window) -> float:
-    waited_s = window.phases_s.get("exposed_communication", 0.0)
-    return (window.step_time_s.sum - waited_s) / window.steps
-
-
-def _mean(total: float, weight: float) -> float:
-    return total / weight if weight else NOT_KNOWN
 
 
 MOST_NODES = 64
@@ -151,7 +146,7 @@ PANELS = (GPU_BUSY, GPU_MEMORY, GPU_POWER, CPUS_BUSY, MEMORY)
 """Panels in the order in which they are drawn."""
 
 _GIB = 2**30
-_GAP = (math.nan, math.nan)
+_GAP = (math.nan, math.nan, 0.0)
 """Point between two attempts, where nothing was sampled."""
 
 
@@ -179,67 +174,49 @@ def read_usage(path: Path) -> UsageSeries | None:
     files = Run(path).usage_files()
     nodes = sorted({node for node, _, _ in files})
     taken = set(nodes[:: max(1, -(-len(nodes) // MOST_NODES))])
-    lines: dict[tuple[str, str], Line] = {}
+    panels: dict[str, dict[str, Line]] = {panel: {} for panel in PANELS}
     zeros_s: dict[int, float] = {}
     begins_s: dict[int, float] = {}
     """Begin of each attempt after the first; a node may join later, in the place of another."""
     for node, attempt, file in files:
-        if node not in taken:
-            continue
-        record = read_node(file, node=node, attempt=attempt)
-        if record.windows:
-            begin_s = _node_begin_s(record)
+        record = read_node(file, node=node, attempt=attempt) if node in taken else None
+        if record and record.windows:
+            first = record.windows[0]
+            begin_s = record.begins[0].begin_s if record.begins else first.time_s - first.wall_s
             zero_s = zeros_s.setdefault(node, begin_s - begins_s.get(attempt, 0.0))
             begins_s.setdefault(attempt, begin_s - zero_s)
-            _add_node(lines, record, zero_s)
-    panels = {panel: [line for (own, _), line in lines.items() if own == panel] for panel in PANELS}
-    panels = {panel: own for panel, own in panels.items() if own}
-    if not panels:
+            _add_node(panels, record, zero_s)
+    drawn = {panel: list(lines.values()) for panel, lines in panels.items() if lines}
+    if not drawn:
         return None
-    return UsageSeries(panels, num_nodes=len(nodes), num_left_out=len(nodes) - len(taken))
+    return UsageSeries(drawn, num_nodes=len(nodes), num_left_out=len(nodes) - len(taken))
 
 
-def _node_begin_s(record: NodeRecord) -> float:
-    first = record.windows[0]
-    return record.begins[0].begin_s if record.begins else first.time_s - first.wall_s
-
-
-def _add_node(lines: dict[tuple[str, str], Line], record: NodeRecord, zero_s: float) -> None:
+def _add_node(panels: dict[str, dict[str, Line]], record: NodeRecord, zero_s: float) -> None:
     begun: set[tuple[str, str]] = set()
     for window in record.windows:
         time_s = max(0.0, window.time_s - window.wall_s / 2 - zero_s)
         for panel, name, value in _values(window, f"node {record.node}"):
-            line = lines.setdefault((panel, name), Line(name, [], [], []))
+            line = panels[panel].setdefault(name, Line(name, [], [], []))
+            points = [(time_s, value, window.wall_s)]
             if (panel, name) not in begun and line.times_s:
-                _append(line, *_GAP, 0.0)
+                points.insert(0, _GAP)
             begun.add((panel, name))
-            _append(line, time_s, value, window.wall_s)
-
-
-def _append(line: Line, time_s: float, value: float, length_s: float) -> None:
-    line.times_s.append(time_s)
-    line.values.append(value)
-    line.lengths_s.append(length_s)
+            for column, figures in zip(line[1:], zip(*points, strict=True), strict=True):
+                column.extend(figures)
 
 
 def _values(window: UsageWindow, node: str) -> Iterator[tuple[str, str, float]]:
     """Yield panel, name of the line and value: the maximum of memory, else the mean."""
     for index, gpu in enumerate(window.gpus):
-        for panel, value in _of_gpu(gpu):
-            yield panel, f"{node}, GPU {index}", value
+        name = f"{node}, GPU {index}"
+        if gpu.utilization:
+            yield GPU_BUSY, name, 100.0 * gpu.utilization.mean
+        if gpu.power_w:
+            yield GPU_POWER, name, gpu.power_w.mean
+        if gpu.memory_bytes:
+            yield GPU_MEMORY, name, gpu.memory_bytes.max / _GIB
     if window.cpus_busy:
         yield CPUS_BUSY, node, window.cpus_busy.mean
     if window.memory_bytes:
         yield MEMORY, node, window.memory_bytes.max / _GIB
-
-
-def _of_gpu(gpu: GpuWindow) -> Iterator[tuple[str, float]]:
-    spreads: tuple[tuple[str, Spread | None, float], ...] = (
-        (GPU_BUSY, gpu.utilization, 100.0),
-        (GPU_POWER, gpu.power_w, 1.0),
-    )
-    for panel, spread, factor in spreads:
-        if spread:
-            yield panel, spread.mean * factor
-    if gpu.memory_bytes:
-        yield GPU_MEMORY, gpu.memory_bytes.max / _GIB

@@ -43,7 +43,7 @@ Part = tuple[str, float, dict[str, Any]]
 """A part of a bar: its name, its width and its style."""
 
 
-def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], title: str) -> Figure:
+def draw_sizes(sizes: Sequence[Losses], names: Sequence[str]) -> Figure:
     """Draw one bar for each size: what is left and all shares are 100 %. A share that won time
     reaches left of zero: all to its right is longer by as much."""
     is_compared = bool(sizes[0].against)
@@ -58,7 +58,7 @@ def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], title: str) -> Fig
         left.append(kept)
     ideal = "not lost, and lost to" if is_compared else "computing, and all else"
     x = f"share of all the time (%): {ideal}"
-    figure = _draw_stacks(stacks, names, title, x=x, y="nodes x GPUs")
+    figure = _draw_stacks(stacks, names, x=x, y="nodes x GPUs")
     (axes,) = figure.axes
     axes.axvline(0, color="#666666", linewidth=0.8)
     for place, kept in enumerate(left):
@@ -75,7 +75,7 @@ def draw_sizes(sizes: Sequence[Losses], names: Sequence[str], title: str) -> Fig
     return figure
 
 
-def draw_phases(rows: Sequence[Row], title: str) -> Figure:
+def draw_phases(rows: Sequence[Row]) -> Figure:
     """Draw one bar per run of what a step consists of; `rows` have phases."""
     of_rows = [row.run.phase_s or {} for row in rows]
     spent = {phase for phases in of_rows for phase, time_s in phases.items() if time_s}
@@ -97,11 +97,11 @@ def draw_phases(rows: Sequence[Row], title: str) -> Figure:
     for number, run in rows:
         variant = f" {run.variant}" if run.variant else ""
         names.append(label(f"#{number}{variant}: {run.nodes} x {run.gpus_per_node}"))
-    return _draw_stacks(stacks, names, title, x=f"mean time per step ({unit})", y="")
+    return _draw_stacks(stacks, names, x=f"mean time per step ({unit})", y="")
 
 
 def _draw_stacks(
-    stacks: Sequence[Iterable[Part]], names: Sequence[str], title: str, *, x: str, y: str
+    stacks: Sequence[Iterable[Part]], names: Sequence[str], *, x: str, y: str
 ) -> Figure:
     figure = new_figure(9, 1.9 + 0.5 * len(stacks))
     axes = figure.subplots()
@@ -111,7 +111,6 @@ def _draw_stacks(
     axes.set_ylim(len(names) - 0.4, -0.6)  # the first one on top
     finish(axes, x=x, y=y)
     shared_legend(figure, [axes], columns=4)
-    figure.suptitle(title)
     return figure
 
 
