@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ from hpcdist.job.spec import Section
 FILE_NAME = "hpcdist.yaml"
 
 
+CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
+DEFAULT_ORIGIN = "default"
+
+
 class _Contents(Section, frozen=True, kw_only=True):
     """The keys of an hpcdist.yaml."""
 
@@ -39,7 +43,7 @@ class _Contents(Section, frozen=True, kw_only=True):
     clusters: dict[str, dict[str, Any] | None] = {}  # noqa: RUF012 - msgspec gives every struct its own
 
 
-class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
+class _ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
     """One hpcdist.yaml: its profiles as plain values, unchecked."""
 
     path: Path
@@ -47,125 +51,6 @@ class ProfileFile(msgspec.Struct, frozen=True, kw_only=True):
     """Its name in messages."""
     default: str | None
     clusters: dict[str, dict[str, Any]]
-
-
-def profile_files() -> list[ProfileFile]:
-    """The hpcdist.yaml files that count, the project's before the user's."""
-    paths = [path for path in (project_file(), user_file()) if path is not None]
-    return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
-
-
-def user_file() -> Path:
-    """Return the path of the user's file, whether it exists or not."""
-    folder = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):  # such a value is to be ignored, the XDG specification says
-        folder = os.path.expanduser("~/.config")
-    return Path(folder, "hpcdist", FILE_NAME)
-
-
-def project_file() -> Path | None:
-    """The project's file, if there is one."""
-    for folder in _project_folders():
-        path = folder / FILE_NAME
-        if os.path.lexists(path):
-            _refuse_planted(path)
-            return path
-    return None
-
-
-def shown_path(path: Path) -> str:
-    """A path as messages show it: short where it is in the current directory or the home."""
-    home = os.path.expanduser("~")
-    if path.parent == _cwd():
-        return path.name
-    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
-
-
-def _project_folders() -> Iterator[Path]:
-    here = _cwd()
-    for folder in (here, *here.parents):
-        yield folder
-        if os.path.lexists(folder / ".git"):
-            return
-
-
-def _cwd() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise ProfileError(
-            "the current directory does not exist any more", hint="go to one that exists"
-        ) from None
-
-
-def _refuse_planted(path: Path) -> None:
-    """In /tmp anyone can put an hpcdist.yaml above our folder, and its `setup` would be run."""
-    shared = path.parent.stat().st_mode & stat.S_IWOTH
-    owner = path.lstat().st_uid
-    if shared and owner not in {0, os.getuid()}:
-        raise ProfileError(
-            f"{path} belongs to another user (number {owner}), in a folder that everyone can write",
-            hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you trust it",
-        )
-
-
-def _read(path: Path) -> ProfileFile:
-    shown = shown_path(path)
-    try:
-        values = _parse(path, shown)
-        if values.get("clusters", ...) is None:
-            del values["clusters"]
-        contents = convert_values(values, _Contents, lambda _: shown, whole="the file")
-    except JobError as error:
-        raise ProfileError(error.message, hint=error.hint) from None
-    clusters = {name: profile or {} for name, profile in contents.clusters.items()}
-    return ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
-
-
-def _parse(path: Path, shown: str) -> dict[str, Any]:
-    from hpcdist.job.yaml_text import parse_keys
-
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ProfileError(
-            f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from None
-    return parse_keys(content, shown, hint="it has the keys default and clusters") or {}
-
-
-_SUFFIX = ".yaml"
-
-
-def shipped_names() -> list[str]:
-    """Return the names of the shipped files."""
-    return sorted(path.stem for path in _folder().glob(f"*{_SUFFIX}"))
-
-
-def shipped_file(name: str) -> str:
-    """The text of a file; ProfileError with the nearest names where there is none of the name."""
-    names = shipped_names()
-    if name not in names:
-        near = nearest(name, names)
-        listed = f"those that ship are {', '.join(nearest_first(name, names))}"
-        raise ProfileError(
-            f"no profile called {name!r} comes with hpcdist",
-            hint=f"did you mean {near}? {listed}" if near else listed,
-        )
-    return (_folder() / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
-
-
-def description(name: str) -> str:
-    """The first line of a file: what it is for."""
-    return shipped_file(name).splitlines()[0].removeprefix("#").strip()
-
-
-def _folder() -> Path:
-    return shipped_folder("templates") / "clusters"
-
-
-CLUSTER_VARIABLE = "HPCDIST_CLUSTER"
-DEFAULT_ORIGIN = "default"
 
 
 class LoadedProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +75,116 @@ NO_PROFILE = LoadedProfile(
 """The profile of a run on this machine, whatever the files say."""
 
 
+# The files.
+
+
+def _profile_files() -> list[_ProfileFile]:
+    """Return the hpcdist.yaml files that count, the project's before the user's."""
+    paths = [path for path in (_project_file(), user_file()) if path is not None]
+    return [_read(path) for path in dict.fromkeys(paths) if os.path.lexists(path)]
+
+
+def user_file() -> Path:
+    """Return the path of the user's file, whether it exists or not."""
+    folder = os.environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(folder):  # such a value is to be ignored, the XDG specification says
+        folder = os.path.expanduser("~/.config")
+    return Path(folder, "hpcdist", FILE_NAME)
+
+
+def _project_file() -> Path | None:
+    here = _cwd()
+    for folder in (here, *here.parents):
+        path = folder / FILE_NAME
+        if os.path.lexists(path):
+            _refuse_planted(path)
+            return path
+        if os.path.lexists(folder / ".git"):
+            break
+    return None
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as messages show it: short where it is in the current directory or the home."""
+    home = os.path.expanduser("~")
+    if path.parent == _cwd():
+        return path.name
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _cwd() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ProfileError(
+            "the current directory does not exist any more", hint="go to one that exists"
+        ) from None
+
+
+def _refuse_planted(path: Path) -> None:
+    """In /tmp anyone can put an hpcdist.yaml above our folder, and its `setup` would be run."""
+    shared = path.parent.stat().st_mode & stat.S_IWOTH
+    owner = path.lstat().st_uid
+    if shared and owner not in {0, os.getuid()}:
+        raise ProfileError(
+            f"{path} belongs to another user (number {owner}), in a folder that everyone can write",
+            hint=f"have your own {FILE_NAME} in the folder of the project; a copy, if you trust it",
+        )
+
+
+def _read(path: Path) -> _ProfileFile:
+    from hpcdist.job.yaml_text import parse_keys
+
+    shown = shown_path(path)
+    try:
+        content = path.read_bytes()
+        values = parse_keys(content, shown, hint="it has the keys default and clusters") or {}
+        if values.get("clusters", ...) is None:
+            del values["clusters"]
+        contents = convert_values(values, _Contents, lambda _: shown, whole="the file")
+    except OSError as error:
+        raise ProfileError(
+            f"{shown} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from None
+    except JobError as error:
+        raise ProfileError(error.message, hint=error.hint) from None
+    clusters = {name: profile or {} for name, profile in contents.clusters.items()}
+    return _ProfileFile(path=path, shown=shown, default=contents.default, clusters=clusters)
+
+
+# The files that ship.
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the shipped files."""
+    return sorted(path.stem for path in _shipped_folder().glob("*.yaml"))
+
+
+def shipped_file(name: str) -> str:
+    """Return the text of a file; ProfileError with the nearest names where there is none."""
+    names = shipped_names()
+    if name not in names:
+        near = nearest(name, names)
+        listed = f"those that ship are {', '.join(nearest_first(name, names))}"
+        raise ProfileError(
+            f"no profile called {name!r} comes with hpcdist",
+            hint=f"did you mean {near}? {listed}" if near else listed,
+        )
+    return (_shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def description(name: str) -> str:
+    """Return the first line of a file, which says what it is for."""
+    return shipped_file(name).splitlines()[0].removeprefix("#").strip()
+
+
+def _shipped_folder() -> Path:
+    return shipped_folder("templates") / "clusters"
+
+
+# The profile that counts.
+
+
 def load_profile(
     name: str | None = None, *, flags: Mapping[str, Flag] | None = None
 ) -> LoadedProfile:
@@ -197,14 +192,13 @@ def load_profile(
 
     `flags` maps keys of the profile to flags.
     """
-    files = profile_files()
-    chosen = _choose(name, files)
-    return _loaded(chosen, files, flags or {})
+    files = _profile_files()
+    return _loaded(_choose(name, files), files, flags or {})
 
 
 def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]]:
-    """The name of the default one, and every profile, or what is wrong with it, by name."""
-    files = profile_files()
+    """Return the name of the default one, and every profile, or what is wrong with it, by name."""
+    files = _profile_files()
     profiles: dict[str, LoadedProfile | ProfileError] = {}
     for name in _profile_names(files):
         try:
@@ -215,13 +209,13 @@ def list_profiles() -> tuple[str | None, dict[str, LoadedProfile | ProfileError]
 
 
 def _loaded(
-    name: str | None, files: Sequence[ProfileFile], flags: Mapping[str, Flag]
+    name: str | None, files: Sequence[_ProfileFile], flags: Mapping[str, Flag]
 ) -> LoadedProfile:
     values: dict[str, Any] = {}
     origins = dict.fromkeys(ClusterProfile.__struct_fields__, DEFAULT_ORIGIN)
     for file in reversed(files):  # the project's file comes last, and wins
         if name is not None and name in file.clusters:
-            found = _checked(file, name)
+            found = _profile_values(file, name)
             values |= found
             origins |= dict.fromkeys(found, file.shown)
     given = {key: flag.value for key, flag in flags.items()}
@@ -235,11 +229,19 @@ def _loaded(
     )
 
 
-def _checked(file: ProfileFile, name: str) -> dict[str, Any]:
-    values = {key: _in_full(key, value) for key, value in file.clusters[name].items()}
+def _profile_values(file: _ProfileFile, name: str) -> dict[str, Any]:
+    """Return the checked values of a profile."""
+    values = dict(file.clusters[name])
+    # A key that has nothing behind it is empty; several lines of bash may be one text.
+    empty: dict[str, Any] = {"setup": [], "directives": [], "environment": {}, "lsf": {}}
+    values |= {key: value for key, value in empty.items() if values.get(key, ...) is None}
+    if isinstance(values.get("setup"), str):
+        values["setup"] = [values["setup"]]
     _check(values, lambda _: f"{file.shown}: cluster {name}")
-    if values.get("python") is not None:
-        values["python"] = _interpreter(values["python"], file.path.parent)
+    if python := values.get("python"):
+        python = os.path.expanduser(python)
+        # A path is relative to the file, a bare name is for PATH.
+        values["python"] = os.path.abspath(file.path.parent / python) if "/" in python else python
     return values
 
 
@@ -251,22 +253,7 @@ def _check(values: Mapping[str, Any], origin: Origin) -> None:
         raise ProfileError(error.message, hint=error.hint) from None
 
 
-def _in_full(key: str, value: Any) -> Any:
-    """A key that has nothing behind it is empty; several lines of bash may be one text."""
-    if value is None and key in {"setup", "directives"}:
-        return []
-    if value is None and key in {"environment", "lsf"}:
-        return {}
-    return [value] if key == "setup" and isinstance(value, str) else value
-
-
-def _interpreter(python: str, folder: Path) -> str:
-    """With ~ expanded; a path is relative to the file, a bare name is for PATH."""
-    expanded = os.path.expanduser(python)
-    return os.path.abspath(folder / expanded) if "/" in expanded else expanded
-
-
-def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
+def _choose(name: str | None, files: Sequence[_ProfileFile]) -> str | None:
     names = _profile_names(files)
     choices = [
         ("", name),
@@ -281,12 +268,12 @@ def _choose(name: str | None, files: Sequence[ProfileFile]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _profile_names(files: Sequence[ProfileFile]) -> list[str]:
+def _profile_names(files: Sequence[_ProfileFile]) -> list[str]:
     return list(dict.fromkeys(name for file in files for name in file.clusters))
 
 
 def _unknown(
-    name: str, origin: str, names: Sequence[str], files: Sequence[ProfileFile]
+    name: str, origin: str, names: Sequence[str], files: Sequence[_ProfileFile]
 ) -> ProfileError:
     message = f"{origin}there is no cluster called {name!r}"
     ships = name in shipped_names()
@@ -297,20 +284,18 @@ def _unknown(
             hint=f"looked in this folder, those above it, and {shown_path(user_file())}; "
             f"`hpcdist cluster {how}` makes one",
         )
-    near = nearest(name, names)
-    listed = f"clusters are {', '.join(nearest_first(name, names)) or 'none'}"
-    where = f"in {' and '.join(file.shown for file in files)}"
+    hint = f"did you mean {near}? " if (near := nearest(name, names)) else ""
+    hint += f"clusters are {', '.join(nearest_first(name, names)) or 'none'}"
+    hint += f", in {' and '.join(file.shown for file in files)}"
     if ships:
-        where += f"; `hpcdist cluster copy {name}` prints the one that comes with hpcdist"
-    return ProfileError(
-        message, hint=f"did you mean {near}? {listed}, {where}" if near else f"{listed}, {where}"
-    )
+        hint += f"; `hpcdist cluster copy {name}` prints the one that comes with hpcdist"
+    return ProfileError(message, hint=hint)
 
 
 def choose_cluster(
     scheduler: str | None, cluster: str | None, flags: Mapping[str, Flag]
 ) -> tuple[str, LoadedProfile]:
-    """The scheduler by name, or `auto`, and the profile.
+    """Return the scheduler by name, or `auto`, and the profile.
 
     A run on this machine that was asked for by name goes by no profile: what hpcdist.yaml says is
     about clusters, and this machine may be the laptop on which the project is written.
@@ -318,7 +303,13 @@ def choose_cluster(
     Raises ProfileError where the profile is wrong, or is for another scheduler.
     """
     if scheduler == LOCAL:
-        _refuse_on_this_machine(cluster, flags)
+        given = [f"--cluster {cluster}"] if cluster is not None else []
+        given += [f"{flag.name} {flag.value}" for flag in flags.values()]
+        if given:
+            raise ProfileError(
+                f"{given[0]} is for a cluster, but the run is on this machine",
+                hint="leave out one of the two",
+            )
         return scheduler, NO_PROFILE
     loaded = load_profile(cluster, flags=flags)
     wanted = loaded.profile.scheduler
@@ -330,13 +321,3 @@ def choose_cluster(
         f"{loaded.origins['scheduler']}: cluster {loaded.name} is for {wanted}, not {scheduler}",
         hint=f"leave out the scheduler {scheduler}, or choose another cluster with --cluster",
     )
-
-
-def _refuse_on_this_machine(cluster: str | None, flags: Mapping[str, Flag]) -> None:
-    given = [f"--cluster {cluster}"] if cluster is not None else []
-    given += [f"{flag.name} {flag.value}" for flag in flags.values()]
-    if given:
-        raise ProfileError(
-            f"{given[0]} is for a cluster, but the run is on this machine",
-            hint="leave out one of the two",
-        )
