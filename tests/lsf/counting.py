@@ -36,17 +36,17 @@ def await_counting(user, run, attempt=0, *, num_ranks=2):
     )
 
 
-def end_counting(user, run):
-    """Open the gate to it once it has begun its second attempt, and see that it went on exactly
-    where it stopped, all ranks alike."""
+def end_counting(user, run, attempt=1):
+    """Open the gate to it once it has begun this attempt, and see that it went on exactly where it
+    stopped the last time, all ranks alike."""
     num_ranks = run.read_outline().resources.nodes
-    await_counting(user, run, 1, num_ranks=num_ranks)
+    await_counting(user, run, attempt, num_ranks=num_ranks)
     user.write("gate", "")
     user.done(run)
-    assert run.newest_attempt() == 1
+    assert run.newest_attempt() == attempt
     said = [_told(log(run, rank)) for rank in range(num_ranks)]
     assert all(one == said[0] for one in said)
-    stopped, counted = said[0]
+    *_, stopped, counted = said[0]
     assert stopped.removeprefix("stopped ") == counted.removeprefix("counted from ")
 
 

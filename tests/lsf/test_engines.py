@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cluster_user import User, job_id, log
+from cluster_user import User, assert_accounted, job_id, log
 from counting import COUNT, await_counting, count, end_counting
 from lsf_site.config import STRICT
 from trainings import CPU, TWO
@@ -42,6 +42,10 @@ def test_an_older_engine_does_what_is_needed_and_is_sent_nothing_that_it_misread
     assert site.job_state(job_id(runs[1])) == "EXIT"
     site.reach_limit(job_id(run))
     end_counting(user, run)
+    (summary,) = json.loads(user("summary", run.id, "--json").stdout)
+    assert_accounted(summary["accounting"], run)
+    assert summary["accounting"]["queue_wait_s"] is None
+    assert summary["accounting"]["max_rss_bytes"] is None
     user.done(runs[0])
     user.done(after)
     assert "counted from 0" in user("logs", after.id).stdout
@@ -49,13 +53,13 @@ def test_an_older_engine_does_what_is_needed_and_is_sent_nothing_that_it_misread
 
 def test_the_states_of_many_runs_are_one_question(user):
     user.write("count.py", COUNT)
-    done = user("submit", "count.py", *CPU, "--sweep", "args=[a]", "--repeat", 3)
+    done = user("submit", "count.py", *CPU, "--sweep", "args=[a]", "--repeat", 2)
     assert done.returncode == 0, done.stderr
     other = user.submit("count.py", *CPU)
     before = user.cluster.calls().get("bjobs", 0)
     found = json.loads(user("status", "--json").stdout)
     assert user.cluster.calls()["bjobs"] == before + 1
-    assert len(found) == 4
+    assert len(found) == 3
     user.write("gate", "")
     for run in user.runs():
         user.done(run)

@@ -4,17 +4,18 @@ import os
 import signal
 
 import pytest
-from cluster_user import agent_pid, events, job_id, log
-from trainings import CPU, TWO, end_well
+from cluster_user import agent_pid, job_id, log
+from counting import await_counting, count
+from trainings import CPU, TWO
 
 WORK = """\
-import os, sys, time
+import os, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
 dist.barrier()
 print("working", os.getpid(), flush=True)
-if sys.argv[1:] == ["raise"] and os.environ["RANK"] == "2":
-    raise ValueError("the third rank cannot go on")
+if os.environ["RANK"] == "1":
+    raise ValueError("the second rank cannot go on")
 dist.barrier()
 time.sleep(600)
 """
@@ -34,14 +35,13 @@ def waiting(user, *options):
 
 
 def test_the_rank_that_raised_is_named_and_not_those_that_waited_for_it(user):
-    words = (user.write("work.py", WORK), *CPU, "--nodes", 2, "--gpus", 2, "--wait")
-    done = user("submit", *words, "--", "raise")
+    done = user("submit", user.write("work.py", WORK), *CPU, *TWO, "--wait")
     assert done.returncode == 1
     (run,) = user.runs()
     verdict = run.read_verdict()
-    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 2, 1)
+    assert (verdict.kind, verdict.rank, verdict.node) == ("exception", 1, 1)
     assert (verdict.exception, verdict.host) == ("ValueError", "hostB")
-    assert "the third rank cannot go on" in verdict.message
+    assert "the second rank cannot go on" in verdict.message
     assert "hostB" in done.stderr
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
     job = user.cluster.job(job_id(run))
@@ -66,18 +66,19 @@ def test_an_agent_that_is_killed_is_named_with_its_node(user, node):
     assert user.cluster.wait_for_end(job_id(run)) == "EXIT"
 
 
-def test_a_training_that_loses_a_host_and_then_its_first_goes_on_exactly(
-    user, training, uninterrupted
-):
+def test_a_run_that_loses_a_host_and_then_its_first_goes_on(user):
     """The one is told by an agent, which calls brequeue; the other by nobody: LSF has -r."""
     site = user.cluster
-    assert site.job(job_id(training)).hosts == ["hostA", "hostB"]
+    run = count(user)
+    assert site.job(job_id(run)).hosts == ["hostA", "hostB"]
     for attempt, host in enumerate(["hostB", "hostA"], 1):
         site.lose_host(host)
-        site.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 90)
-    assert site.job(job_id(training)).hosts == ["hostC", "hostD"]
-    end_well(user, training, uninterrupted, attempts=3)
-    lost = [training.read_attempt_verdict(attempt) for attempt in range(2)]
+        await_counting(user, run, attempt)
+    assert site.job(job_id(run)).hosts == ["hostC", "hostD"]
+    user.write("gate", "")
+    user.done(run)
+    assert run.newest_attempt() == 2
+    lost = [run.read_attempt_verdict(attempt) for attempt in range(2)]
     assert [one.kind for one in lost] == ["agent_lost", "agent_lost"]
     assert "hostB" in lost[0].message
     assert "hostA" in lost[1].message

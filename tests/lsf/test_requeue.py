@@ -6,25 +6,25 @@ from counting import COUNT, await_counting, count, end_counting
 from trainings import CPU, TWO, end_well, stopped_steps
 
 
-def test_a_training_that_reaches_its_limit_and_is_requeued_goes_on_exactly(
-    user, training, uninterrupted
-):
-    """SIGUSR2, and our own brequeue; then SIGINT, and the administrator's."""
-    for attempt, end in enumerate([user.cluster.reach_limit, user.cluster.requeue], 1):
-        end(job_id(training))
-        user.cluster.wait_for(lambda n=attempt: len(events(training, "resume")) == n, 90)
-    end_well(user, training, uninterrupted, attempts=3)
+def test_a_training_that_reaches_its_limit_goes_on_exactly(user, training, uninterrupted):
+    """SIGUSR2, and our own brequeue."""
+    user.cluster.reach_limit(job_id(training))
+    user.cluster.wait_for(lambda: events(training, "resume"), 90)
+    end_well(user, training, uninterrupted)
     stops, resumed = stopped_steps(training)
     assert stops == set(resumed)  # every rank stopped at one step, and went on from there
-    kinds = [training.read_attempt_verdict(attempt).kind for attempt in range(2)]
-    assert kinds == ["time_limit", "preempted"]
+    assert training.read_attempt_verdict(0).kind == "time_limit"
 
 
-def test_a_preempted_job_goes_on_where_it_stopped(user):
+def test_a_job_that_is_preempted_and_one_that_an_administrator_requeues_go_on(user):
+    """SIGINT, and LSF's own brequeue."""
     run = count(user)
     user.cluster.preempt(job_id(run))
-    end_counting(user, run)
-    assert run.read_attempt_verdict(0).kind == "preempted"
+    await_counting(user, run, 1)
+    user.cluster.requeue(job_id(run))
+    end_counting(user, run, 2)
+    kinds = [run.read_attempt_verdict(attempt).kind for attempt in range(2)]
+    assert kinds == ["preempted", "preempted"]
 
 
 def test_the_job_stops_before_a_limit_of_its_own(user):

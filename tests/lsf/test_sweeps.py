@@ -34,9 +34,10 @@ def submit_sweep(user, script, *arguments):
     return Sweep(user.folder / "runs" / done.stdout.splitlines()[0])
 
 
-def test_a_sweep_is_an_array_per_shape_and_its_worst_end_counts(user):
+def test_a_sweep_of_a_module_is_an_array_per_shape_and_its_worst_end_counts(user):
+    # `user.write` has made says.py, a module of the folder that is submitted from.
     options = ("--sweep", "nodes=1,2 args=[a],[fail]", "--summary-after", "--wait", "--json")
-    done = user("submit", "says.py", *CPU, *options)
+    done = user("submit", "-m", "says", "--no-snapshot", *CPU, *options)
     assert done.returncode == 1, done.stderr
     answer = json.loads(done.stdout)
     sweep = Sweep(user.folder / "runs" / answer["sweep"])
@@ -134,11 +135,3 @@ def test_where_the_profile_allows_it_lsf_ends_what_could_never_start(user):
     found = user.status(never)
     assert found["state"] == "cancelled", found
     assert "--after" in found["reason"]
-
-
-def test_a_module_is_swept_over_its_arguments(user):
-    # `user.write` has made says.py, a module of the folder that is submitted from.
-    sweep = submit_sweep(user, "-m", "says", "--sweep", "args=[a],[b]", "--wait", "--no-snapshot")
-    logs = [log(run).split() for run in sweep.runs()]
-    assert [words[:3] for words in logs] == [["says", "a", "1"], ["says", "b", "1"]]
-    assert logs[0][3] != logs[1][3], "they are tasks of one array"

@@ -115,7 +115,8 @@ def test_status_logs_after_and_cancel_work(hpcdist):
     hpcdist("cancel", run.id)
     assert state_of(hpcdist, run) == "cancelled"
     (hpcdist.folder / "gate").touch()
-    wait_until(lambda: state_of(hpcdist, after) == "done")
+    wait_until(after.read_verdict)
+    assert state_of(hpcdist, after) == "done"
     assert "counted from 0" in hpcdist("logs", after.id).stdout
 
 
@@ -126,7 +127,8 @@ def test_a_run_that_is_stopped_is_started_again_and_goes_on(hpcdist):
     os.kill(job["pid"], signal.SIGUSR2)
     wait_until(has_begun(run, 1))
     (hpcdist.folder / "gate").touch()
-    wait_until(lambda: state_of(hpcdist, run) == "done")
+    wait_until(run.read_verdict)
+    assert state_of(hpcdist, run) == "done"
     begin = (run.path / "saved-0").read_text()
     assert f"counted from {begin} as rank 0" in hpcdist("logs", run.id).stdout
 

@@ -94,6 +94,14 @@ def events(run, name, *, rank=0):
     return [one for path in files for one in read_events(path).events if one["event"] == name]
 
 
+def assert_accounted(books, run):
+    """That a scheduler's books tell of a job on two nodes that ended well."""
+    assert (books["job_id"], books["state"]) == (job_id(run), "DONE")
+    assert (books["exit_code"], len(books["nodes"])) == (0, 2)
+    assert books["elapsed_s"] >= 0
+    assert books["end_s"] >= books["start_s"] >= books["submit_s"]
+
+
 def agent_pid(run, node):
     """The process of a node's agent, as this machine numbers it."""
     return json.loads(run.agent_file(node).read_text())["process"]["pid"]

@@ -12,6 +12,8 @@ from hpcdist.schedulers.lsf.bjobs import (
     ListedJob,
     make_job,
     parse_hosts,
+    parse_seconds,
+    parse_size,
     parse_time,
     read_pending,
 )
@@ -234,3 +236,19 @@ def test_the_table_of_queues_hosts_and_parameters_are_read():
     ]
     assert parse_max_array_size(RECORDED["BPARAMS_ALL"]) == 4000
     assert parse_max_array_size("") == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("12 second(s)", 12), ("7", 7), ("01:00:02", 3602), ("-", None), ("", None)],
+)
+def test_lengths_of_time_come_in_several_forms(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512 Mbytes", 2**29), ("1.5 Gbytes", 3 * 2**29), ("3K", 3072), ("2 MB", 2**21), ("-", None)],
+)
+def test_sizes_come_in_several_forms(text, size):
+    assert parse_size(text) == size
