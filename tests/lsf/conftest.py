@@ -5,7 +5,7 @@ from cluster_user import User
 from lsf_site.config import SiteConfig
 from lsf_site.site import Site, path_without_slurm
 from made_once import session_folder
-from trainings import train, train_undisturbed
+from trainings import train_undisturbed
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +69,3 @@ def hasty_user(lsf_like, tmp_path):
 def uninterrupted(site_of, tmp_path_factory):
     """What a training ends with when nothing comes in between."""
     return train_undisturbed(site_of(), session_folder(tmp_path_factory))
-
-
-@pytest.fixture
-def training(user, uninterrupted):
-    """The same training, well under way on hostA and hostB."""
-    return train(user)

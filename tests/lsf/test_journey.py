@@ -7,7 +7,7 @@ import stat
 
 import pytest
 from cluster_user import User, assert_accounted, events, job_id, log, printed
-from trainings import CPU, TWO
+from trainings import CPU, HELD_MODEL, TRAIN, TWO, end_well, stopped_steps
 
 from hpcdist.machine.network import local_addresses
 
@@ -40,32 +40,42 @@ print(json.dumps({name: value for name, value in os.environ.items() if name[0] !
 
 
 @pytest.fixture
-def user(lsf_here, tmp_path):
-    return User(lsf_here, tmp_path)
+def user(lsf_like, tmp_path):
+    """Of a site whose host names resolve, and which leaves time after a signal."""
+    hosts = tuple(f"127.0.1.{number}" for number in range(1, 5))
+    return User(lsf_like(hosts=hosts, kill_interval_s=60.0, limit_grace_s=60.0), tmp_path)
 
 
-def test_a_training_from_submit_to_summary(user):
+def test_a_training_from_submit_to_summary_goes_on_exactly_after_its_limit(user, uninterrupted):
+    """The limit is SIGUSR2, and our own brequeue."""
     environment = user.cluster.environment | SECRETS
-    words = ("ddp", *TWO, *CPU, "--set", "train.epochs=2", "--set", "train.batch_size=64")
-    rendered = user("render", *words, env=environment).stdout
-    done = user("submit", *words, "--wait", "--summary-after", env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "MASTER_ADDR 127.0.1.1" in done.stderr
-    assert "epoch 2/2" in done.stdout
-    (run,) = user.runs()
+    user.write("held.py", HELD_MODEL)
+    rendered = user("render", *TRAIN, *TWO, env=environment).stdout
+    waiting = user.start("submit", *TRAIN, *TWO, "--wait", "--summary-after", env=environment)
+    (run,) = user.cluster.wait_for(user.runs)
     assert run.script_file.read_text() == rendered.replace("RUN", run.id)
+    user.cluster.wait_for(lambda: len(events(run, "epoch")) >= 3, 90)
+    user.cluster.reach_limit(job_id(run))
+    user.cluster.wait_for(lambda: events(run, "resume"), 90)
+    end_well(user, run, uninterrupted)
+    stops, resumed = stopped_steps(run)
+    assert stops == set(resumed)  # every rank stopped at one step, and went on from there
+    assert run.read_attempt_verdict(0).kind == "time_limit"
 
+    said, errors = waiting.communicate(timeout=100)
+    assert waiting.returncode == 0, errors
+    assert "MASTER_ADDR 127.0.1.1" in errors
+    assert "epoch 6/6" in said
     for rank in range(2):
-        assert events(run, "end", rank=rank)[0]["status"] == "done"
+        assert events(run, "end", rank=rank)[-1]["status"] == "done"
     assert events(run, "start", rank=1)[0]["host"] == "127.0.1.2"
-    user.cluster.wait_for_end(job_id(run))
     (row,) = json.loads(user("summary", "--json").stdout)
     assert (row["run"], row["state"], row["world_size"]) == (run.id, "done", 2)
     assert_accounted(row["accounting"], run)
     assert row["accounting"]["queue_wait_s"] is not None
     assert row["accounting"]["max_rss_bytes"] == 256 * 2**20
     assert run.id in user("runs").stdout
-    assert "epoch 2/2" in user("logs", run.id, "--rank", 0).stdout
+    assert "epoch 6/6" in user("logs", run.id, "--rank", 0).stdout
     user.cluster.wait_for((run.path / "summary.txt").exists)
     assert run.id in (run.path / "summary.txt").read_text()
     assert not left_open(run), "others may look into the run"
@@ -74,7 +84,7 @@ def test_a_training_from_submit_to_summary(user):
 
 def left_open(run):
     """What others than its user could open: a folder that is closed closes what is in it."""
-    files = [path for path in run.path.glob("*") if path.is_file()]
+    files = [path for path in run.path.glob("*") if path.is_file() and path.name != "released"]
     own = [run.path, *files, *run.submitit_folder.glob("*_host.sh")]
     assert len(own) > 5
     return [str(path) for path in own if stat.S_IMODE(path.stat().st_mode) & 0o077]
@@ -170,7 +180,7 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 trainer = pl.Trainer(
-    devices=1, num_nodes=2, accelerator="cpu", strategy="ddp", fast_dev_run=True, logger=False,
+    devices=2, num_nodes=1, accelerator="cpu", strategy="ddp", fast_dev_run=True, logger=False,
     enable_progress_bar=False, enable_model_summary=False,
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(8, 2), num_workers=0))
@@ -193,10 +203,10 @@ def misled(user):
 
 
 def test_lightning_finds_its_ranks_whatever_jsrun_and_the_rank_file_say(user):
-    run = user.submit(user.write("fit.py", LIGHTNING), *TWO, *CPU, *misled(user))
+    run = user.submit(user.write("fit.py", LIGHTNING), "--gpus", 2, *CPU, *misled(user))
     user.done(run)
     for rank in range(2):
-        assert f"place {rank} 0 {rank} 2" in log(run, rank)
+        assert f"place {rank} {rank} 0 2" in log(run, rank)
 
 
 def test_a_job_runs_as_it_was_submitted(user):
