@@ -1,14 +1,24 @@
-"""The command as a user calls it: in a process of its own, in a folder of its own."""
+"""The command as a user calls it: in a process of its own, in a folder of its own.
 
+Hundreds of calls are forked from a process that has imported the command already. What goes on
+while a test looks at it is started anew, and so is what runs a rank in the command's own process,
+or needs another PYTHONPATH.
+"""
+
+import json
+import math
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from forked_command import command_server, run_command
 
 LIMIT_S = 110.0
+_PYTHON_PATH = os.environ.get("PYTHONPATH")
 
 
 @dataclass
@@ -16,6 +26,7 @@ class Hpcdist:
     """Calls the command in one folder."""
 
     folder: Path
+    server: socket.socket
     environment: dict[str, str] = field(default_factory=dict)
 
     def command(self, *arguments):
@@ -24,7 +35,16 @@ class Hpcdist:
     def settings(self):
         return {"cwd": self.folder, "env": os.environ | self.environment}
 
-    def __call__(self, *arguments, **options):
+    def __call__(self, *arguments):
+        environment = os.environ | self.environment
+        if "--debug" not in arguments and environment.get("PYTHONPATH") == _PYTHON_PATH:
+            return run_command(
+                self.server,
+                [str(argument) for argument in arguments],
+                cwd=self.folder,
+                environment=environment,
+                limit_s=LIMIT_S,
+            )
         return subprocess.run(
             self.command(*arguments),
             **self.settings(),
@@ -33,7 +53,6 @@ class Hpcdist:
             text=True,
             timeout=LIMIT_S,
             check=False,
-            **options,
         )
 
     def start(self, *arguments, **options):
@@ -47,14 +66,28 @@ class Hpcdist:
 
     @property
     def runs(self):
-        return sorted((self.folder / "runs").glob("*"))
+        """The folders of runs and sweeps, in the order in which they were submitted."""
+        return sorted((self.folder / "runs").glob("*"), key=_submitted)
+
+
+def _submitted(folder):
+    files = [file for name in ("spec", "sweep") if (file := folder / f"{name}.json").exists()]
+    created_s = json.loads(files[0].read_text())["created_s"] if files else math.inf
+    return created_s, folder
+
+
+@pytest.fixture(scope="session")
+def command_process(lasting_process):
+    """The process that calls of the command are forked from."""
+    with command_server(lasting_process) as server:
+        yield server
 
 
 @pytest.fixture
-def hpcdist(tmp_path, monkeypatch):
+def hpcdist(tmp_path, monkeypatch, command_process):
     monkeypatch.delenv("HPCDIST_RUNS", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    return Hpcdist(tmp_path)
+    return Hpcdist(tmp_path, command_process)
 
 
 @pytest.fixture
