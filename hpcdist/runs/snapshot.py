@@ -62,38 +62,24 @@ class SnapshotPlan:
     def path_in(self, folder: Path, path: str) -> Path | None:
         """Return the copy of a file or a folder in the snapshot that is in `folder`; None where
         there is none. A path may go on within a file, which is a zip file then."""
-        relative = self._relative(path)
-        if relative is None or not any(_overlap(relative, entry.path) for entry in self.files()):
-            return None
-        return folder / relative
+        parent, name = os.path.split(os.path.abspath(path))
+        # Links on the way are resolved, and it itself is not.
+        relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
+        for entry in self.entries:
+            is_copied = entry.target != os.path.join(
+                self.root, entry.path
+            )  # and not ignored by git
+            held = f"{entry.path}/"
+            if is_copied and (
+                relative == "." or held.startswith(f"{relative}/") or relative.startswith(held)
+            ):
+                return folder / relative
+        return None
 
     def python_path_in(self, folder: Path, entries: Sequence[str]) -> list[str]:
         """Return entries of sys.path, with those that lead into the work tree leading into the
         copy."""
-        return [self._module_folder(folder, entry) or entry for entry in entries]
-
-    def files(self) -> Iterable[Entry]:
-        """Return what is copied: all but the links to what git ignores."""
-        return (entry for entry in self.entries if not self._is_original(entry))
-
-    def _module_folder(self, folder: Path, path: str) -> str | None:
-        copy = self.path_in(folder, path) if path else None
-        return None if copy is None else str(copy)
-
-    def _relative(self, path: str) -> str | None:
-        """Return a path relative to the root; links on the way to it are resolved, it itself is
-        not."""
-        parent, name = os.path.split(os.path.abspath(path))
-        relative = os.path.relpath(os.path.join(os.path.realpath(parent), name), self.root)
-        return None if relative.split("/")[0] == ".." else relative
-
-    def _is_original(self, entry: Entry) -> bool:
-        return entry.target == os.path.join(self.root, entry.path)
-
-
-def _overlap(path: str, held: str) -> bool:
-    """Return whether two relative paths are the same, or one is below the other."""
-    return path == "." or f"{held}/".startswith(f"{path}/") or path.startswith(f"{held}/")
+        return [str((entry and self.path_in(folder, entry)) or entry) for entry in entries]
 
 
 def plan_snapshot(
@@ -109,22 +95,22 @@ def plan_snapshot(
         SnapshotTooLargeError: the files have more than `limit_bytes`.
 
     """
-    tree = find_work_tree(str(cwd))
-    left_out = _folders_of_runs(tree.root, cwd, runs)
-    paths = [path for path in tracked_and_untracked(tree.root) if not _is_out(path, left_out)]
-    sizes, links = _look_at(tree.root, paths)
-    _check_size(tree.root, {path: status.st_size for path, status in sizes.items()}, limit_bytes)
-    originals, notes = _links_to_ignored(tree.root, left_out, [*sizes, *links])
+    root, commit = _find_work_tree(str(cwd))
+    left_out = _folders_of_runs(root, cwd, runs)
+    paths = [path for path in _list_files(root, _LISTED) if not _is_out(path, left_out)]
+    sizes, links = _look_at(root, paths)
+    _check_size(root, {path: status.st_size for path, status in sizes.items()}, limit_bytes)
+    originals, notes = _links_to_ignored(root, left_out, [*sizes, *links])
     entries = [
-        *in_threads(lambda item: _file(tree.root, *item), list(sizes.items())),
-        *(Entry(path=path, target=_target(tree.root, path, left_out)) for path in links),
+        *in_threads(lambda item: _file(root, *item), list(sizes.items())),
+        *(Entry(path=path, target=_target(root, path, left_out)) for path in links),
         *originals,
     ]
     return SnapshotPlan(
-        id=content_id(entries)[:_ID_LENGTH],
-        root=tree.root,
+        id=_content_id(entries)[:_ID_LENGTH],
+        root=root,
         cwd=os.path.realpath(cwd),
-        commit=tree.commit,
+        commit=commit,
         entries=entries,
         notes=notes,
     )
@@ -146,8 +132,8 @@ def _look_at(root: str, paths: Iterable[str]) -> tuple[dict[str, os.stat_result]
     # A folder may have been replaced by a link: git still lists the files that were in it.
     replaced = set(links)
     return (
-        {path: statuses[path] for path in statuses if replaced.isdisjoint(parents(path))},
-        [path for path in links if replaced.isdisjoint(parents(path))],
+        {path: statuses[path] for path in statuses if replaced.isdisjoint(_parents(path))},
+        [path for path in links if replaced.isdisjoint(_parents(path))],
     )
 
 
@@ -197,8 +183,11 @@ def _links_to_ignored(
     root: str, left_out: set[str], copied: Iterable[str]
 ) -> tuple[list[Entry], list[str]]:
     """Return links that keep what git ignores in reach, and what there is to say about them."""
-    taken = {place for path in copied for place in (path, *parents(path))}
-    paths = [path for path in ignored(root) if path not in taken and not _is_out(path, left_out)]
+    # git lists a folder whose files are all ignored by a pattern, and then its files as well.
+    ignored = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
+    whole = sorted(path for path in ignored if ignored.isdisjoint(_parents(path)))
+    taken = {place for path in copied for place in (path, *_parents(path))}
+    paths = [path for path in whole if path not in taken and not _is_out(path, left_out)]
     entries = [
         Entry(path=path, target=os.path.join(root, path)) for path in paths[:_MAX_IGNORED_LINKS]
     ]
@@ -228,7 +217,13 @@ def _folders_of_runs(root: str, cwd: Path, runs: Path) -> set[str]:
 def _is_out(path: str, left_out: set[str]) -> bool:
     if path.endswith(".pyc") or "__pycache__" in path.split("/"):
         return True
-    return not left_out.isdisjoint([path, *parents(path)])
+    return not left_out.isdisjoint([path, *_parents(path)])
+
+
+def _parents(path: str) -> list[str]:
+    """Return the folders that a path lies in, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 _CHUNK_BYTES = 1 << 20
@@ -251,7 +246,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Where a link points to; empty for a file."""
 
 
-def content_id(entries: Iterable[Entry]) -> str:
+def _content_id(entries: Iterable[Entry]) -> str:
     """Return the hash over all that a job could see of the entries."""
     digest = hashlib.sha256()
     for entry in sorted(entries, key=lambda entry: entry.path):
@@ -312,59 +307,34 @@ class NoWorkTreeError(UserError):
     """The working directory lies in no git work tree, or git cannot tell."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkTree:
-    """A git work tree."""
-
-    root: str
-    commit: str | None
-    """None before the first commit."""
-
-
-def find_work_tree(cwd: str) -> WorkTree:
-    """Return the work tree that `cwd` lies in; NoWorkTreeError where there is none."""
+def _find_work_tree(cwd: str) -> tuple[str, str | None]:
+    """Return the root of the work tree that `cwd` lies in, and its commit, which is None before the
+    first; NoWorkTreeError where there is none."""
     done = _run(cwd, ["rev-parse", "--show-toplevel", "HEAD"])
     # Before the first commit git fails, and prints HEAD itself in place of its commit.
     root, _, head = os.fsdecode(done.stdout).removesuffix("\n").rpartition("\n")
     if not root:
+        said = _said(done)  # where there simply is no repository, the same once more
+        why = "" if said.startswith("not a git repository") else f" that can be read: {said}"
         raise NoWorkTreeError(
-            f"{cwd} is in no git work tree{_said_of_other_faults(done)}",
+            f"{cwd} is in no git work tree{why}",
             hint="make one with git init, or submit without a snapshot: --no-snapshot",
         )
-    return WorkTree(root=root, commit=head if _COMMIT.fullmatch(head) else None)
+    return root, head if _COMMIT.fullmatch(head) else None
 
 
-def tracked_and_untracked(root: str) -> list[str]:
-    """Return the files that git tracks or would, relative to the root; those of nested work trees
-    too.
-
-    A file that is tracked but deleted is still among them.
-    """
-    return _list(root, _LISTED)
-
-
-def ignored(root: str) -> list[str]:
-    """Return what git ignores, relative to the root: a folder ignored whole is one entry."""
-    # git lists a folder whose files are all ignored by a pattern, and then its files as well.
-    entries = {entry.rstrip("/") for entry in _ls_files(root, _IGNORED)} - {""}
-    return sorted(path for path in entries if entries.isdisjoint(parents(path)))
-
-
-def parents(path: str) -> list[str]:
-    """Return the folders that a path lies in, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:end]) for end in range(1, len(parts))]
-
-
-def _list(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:
+def _list_files(folder: str, arguments: Sequence[str], prefix: str = "") -> list[str]:
+    """Return the files that git lists, those of nested work trees too; one that is tracked but
+    deleted is still among them."""
     files: list[str] = []
     for entry in sorted(set(_ls_files(folder, arguments))):
         path = os.path.join(folder, entry)
+        is_tree = os.path.lexists(os.path.join(path, ".git"))
         # A submodule, or a work tree that lies in this one: git lists the folder alone.
-        if entry.endswith("/") or os.path.lexists(os.path.join(path, ".git")):
+        if entry.endswith("/") or is_tree:
             name = entry.rstrip("/")
-            if os.path.lexists(os.path.join(path, ".git")) and not os.path.islink(path):
-                files += _list(os.path.join(folder, name), arguments, f"{prefix}{name}/")
+            if is_tree and not os.path.islink(path):
+                files += _list_files(os.path.join(folder, name), arguments, f"{prefix}{name}/")
         else:
             files.append(prefix + entry)
     return files
@@ -400,12 +370,6 @@ def _run(folder: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[b
             f"git {arguments[0]} has not answered after {_TIMEOUT_S:.0f} s in {folder}",
             hint="see whether the file system answers, or use --no-snapshot",
         ) from None
-
-
-def _said_of_other_faults(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return nothing where there simply is no repository: git's words would only say so again."""
-    text = _said(done)
-    return "" if text.startswith("not a git repository") else f" that can be read: {text}"
 
 
 def _said(done: subprocess.CompletedProcess[bytes]) -> str:

@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -60,7 +61,9 @@ def store(plan: SnapshotPlan, runs: Path) -> Path:
     folder = plan.folder(runs)
     try:
         folder.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-        if _mark_used(manifest_file(folder)) and folder.is_dir():
+        with suppress(FileNotFoundError):
+            os.utime(manifest_file(folder))  # it is used from now on
+        if manifest_file(folder).exists() and folder.is_dir():
             _mend(plan, folder)
         else:
             _store_new(plan, folder)
@@ -82,17 +85,25 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def aside(folder: Path) -> Path:
+def _aside(folder: Path) -> Path:
     """Return a name beside a snapshot's folder that nobody else uses."""
     return folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
 
 
 def _store_new(plan: SnapshotPlan, folder: Path) -> None:
-    copy = aside(folder)
+    copy = _aside(folder)
     copy.mkdir(mode=files.PRIVATE_FOLDER)
     try:
-        _fill(plan, copy)
-        _write_manifest(plan, folder)
+        _make_folders(plan, copy)
+        in_threads(lambda entry: _put(plan, entry, os.path.join(copy, entry.path)), plan.entries)
+        manifest = Manifest(
+            id=plan.id,
+            source=plan.root,
+            commit=plan.commit,
+            created_s=time.time(),
+            entries=plan.entries,
+        )
+        files.write_json(manifest_file(folder), msgspec.to_builtins(manifest))
         try:
             copy.rename(folder)
         except OSError:
@@ -103,37 +114,9 @@ def _store_new(plan: SnapshotPlan, folder: Path) -> None:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _write_manifest(plan: SnapshotPlan, folder: Path) -> None:
-    manifest = Manifest(
-        id=plan.id,
-        source=plan.root,
-        commit=plan.commit,
-        created_s=time.time(),
-        entries=plan.entries,
-    )
-    files.write_json(manifest_file(folder), msgspec.to_builtins(manifest))
-
-
-def _mark_used(manifest: Path) -> bool:
-    try:
-        os.utime(manifest)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _make_folders(plan: SnapshotPlan, folder: Path) -> None:
     for path in sorted({os.path.dirname(entry.path) for entry in plan.entries} - {""}):
         os.makedirs(os.path.join(folder, path), mode=files.PRIVATE_FOLDER, exist_ok=True)
-
-
-def _fill(plan: SnapshotPlan, folder: Path) -> None:
-    """Put everything into a folder that is empty."""
-    _make_folders(plan, folder)
-    in_threads(
-        lambda entry: _put(plan, entry, os.path.join(folder, entry.path)),
-        plan.entries,
-    )
 
 
 def _mend(plan: SnapshotPlan, folder: Path) -> None:
@@ -153,14 +136,11 @@ def _mend(plan: SnapshotPlan, folder: Path) -> None:
             raise
 
 
-def _put(plan: SnapshotPlan, entry: Entry, path: str) -> None:
+def _put(plan: SnapshotPlan, entry: Entry, copy: str) -> None:
     if entry.target:
-        os.symlink(entry.target, path)
-    else:
-        _copy(os.path.join(plan.root, entry.path), entry, path)
-
-
-def _copy(source: str, entry: Entry, copy: str) -> None:
+        os.symlink(entry.target, copy)
+        return
+    source = os.path.join(plan.root, entry.path)
     try:
         original = open_file(source)
     except OSError as error:
@@ -220,7 +200,13 @@ def why_not_removable(folder: Path) -> str | None:
         return "its manifest is missing or damaged, so it is not known what a job wrote there"
     if age_s(folder) < _SUBMITTING_S:
         return "a submission used it within the last hour"
-    others = _written(folder, {entry.path for entry in manifest.entries})
+    own = {entry.path for entry in manifest.entries}
+    others = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]  # bytecode does not count
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        paths = (os.path.relpath(os.path.join(parent, name), folder) for name in names + links)
+        others += [path for path in paths if path not in own]
     changed = [
         entry.path
         for entry in manifest.entries
@@ -234,7 +220,7 @@ def why_not_removable(folder: Path) -> str | None:
 
 def remove(folder: Path) -> str | None:
     """Remove a snapshot; returns why it was kept, where a submission took it at this moment."""
-    away = aside(folder)
+    away = _aside(folder)
     folder.rename(away)
     # A submission marks the manifest before it looks for the folder: one of the two sees the other.
     if age_s(folder) < _SUBMITTING_S:
@@ -258,14 +244,3 @@ def _folders(runs: Path, name: re.Pattern[str]) -> list[Path]:
         for entry in entries
         if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
     )
-
-
-def _written(folder: Path, own: set[str]) -> list[str]:
-    """Return what is in a snapshot's folder and not of the snapshot; bytecode does not count."""
-    foreign = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        paths = (os.path.relpath(os.path.join(parent, name), folder) for name in names + links)
-        foreign += [path for path in paths if path not in own]
-    return foreign
