@@ -30,16 +30,15 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from hpcdist.base import files
 from hpcdist.base.errors import RunDirectoryError, RunNotFoundError
 from hpcdist.runs.spec import JobOutline, RunSpec, Submission, SweepPlace
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 
 DEFAULT_RUNS = "runs"
 RUNS_VARIABLE = "HPCDIST_RUNS"
@@ -57,6 +56,8 @@ _SPEC_KEYS = frozenset({"created_s", "job"})
 _SLUG_LENGTH = 40
 _RESERVE_BYTES = 1 << 17
 _REPORT = "_lsf.out"
+
+_Struct = TypeVar("_Struct", Beginning, Verdict)
 
 
 class _Within:
@@ -165,7 +166,7 @@ class Run:
 
     def has_started(self) -> bool:
         """Return whether an agent of the run ever came to live."""
-        return any(self.launch_folder.glob("agent-*.json"))
+        return bool(self.agent_files())
 
     def job_logs(self) -> list[Path]:
         """Return what the scheduler kept of the job's own output, before and around the ranks.
@@ -235,7 +236,7 @@ class Run:
 
     def read_verdict(self) -> Verdict | None:
         """Return what verdict.json says; None while the run goes on, or where it is torn."""
-        return _read_verdict(self.verdict_file)
+        return _read(self.verdict_file, Verdict)
 
     def write_verdict(self, verdict: Verdict) -> bool:
         """Write the verdict unless there is one; True for the one writer that won.
@@ -250,34 +251,36 @@ class Run:
 
     def write_attempt_verdict(self, verdict: Verdict) -> None:
         """Say why an attempt ended after which the ranks are started again."""
-        folder = self.attempts_folder / f"{verdict.attempt:05d}"
-        files.write_json(folder / "verdict.json", msgspec.to_builtins(verdict))
+        path = self._attempt_file(verdict.attempt, "verdict.json")
+        files.write_json(path, msgspec.to_builtins(verdict))
 
     def write_lost_attempt_verdict(self, verdict: Verdict) -> bool:
         """Say why an attempt ended whose own agents did not; True where there was no verdict on it
         yet."""
-        path = self.attempts_folder / f"{verdict.attempt:05d}" / "verdict.json"
+        path = self._attempt_file(verdict.attempt, "verdict.json")
         return files.write_once(path, files.to_json(msgspec.to_builtins(verdict)))
 
     def read_attempt_verdict(self, attempt: int) -> Verdict | None:
         """Return why an attempt ended; None where it goes on, or was the last."""
-        return _read_verdict(self.attempts_folder / f"{attempt:05d}" / "verdict.json")
+        return _read(self._attempt_file(attempt, "verdict.json"), Verdict)
 
-    def write_beginning(self, attempt: int, beginning: dict[str, Any]) -> None:
+    def write_beginning(self, attempt: int, beginning: Beginning) -> None:
         """Note how an attempt begins."""
-        files.write_json(self.attempts_folder / f"{attempt:05d}" / "begin.json", beginning)
+        path = self._attempt_file(attempt, "begin.json")
+        files.write_json(path, msgspec.to_builtins(beginning))
 
-    def read_beginning(self, attempt: int) -> dict[str, Any] | None:
+    def read_beginning(self, attempt: int) -> Beginning | None:
         """Return how an attempt began; None where that is not known."""
-        value = files.read_json(self.attempts_folder / f"{attempt:05d}" / "begin.json")
-        return value if isinstance(value, dict) else None
+        return _read(self._attempt_file(attempt, "begin.json"), Beginning)
+
+    def _attempt_file(self, attempt: int, name: str) -> Path:
+        return self.attempts_folder / f"{attempt:05d}" / name
 
     def claim_end_of_life(self, life: int) -> bool:
         """Take it on to have the job started again after one of its lives; True for one caller."""
+        path = self.launch_folder / f"life-{life:05d}.ended"
         try:
-            (self.launch_folder / f"life-{life:05d}.ended").touch(
-                files.PRIVATE_FILE, exist_ok=False
-            )
+            path.touch(files.PRIVATE_FILE, exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -344,15 +347,11 @@ def is_run(path: str | Path) -> bool:
     file = os.path.join(path, "spec.json")
     if not os.path.isfile(file):
         return False
-    if is_own_spec(files.read_json(Path(file))):
+    content = files.read_json(Path(file))
+    if isinstance(content, dict) and content.keys() >= _SPEC_KEYS:
         return True
     is_named_so = _ID.fullmatch(os.path.basename(os.path.abspath(path))) is not None
     return is_named_so or all(os.path.isdir(os.path.join(path, own)) for own in _OWN_FOLDERS)
-
-
-def is_own_spec(content: object) -> bool:
-    """Return whether the content of a spec.json is hpcdist's, by its form."""
-    return isinstance(content, dict) and content.keys() >= _SPEC_KEYS
 
 
 def find_run(runs: Path, name: str) -> Run:
@@ -435,9 +434,9 @@ def make_unique_folder(runs: Path, job_slug: str) -> Path:
             return path
 
 
-def _read_verdict(path: Path) -> Verdict | None:
+def _read(path: Path, kind: type[_Struct]) -> _Struct | None:
     try:
-        return msgspec.convert(files.read_json(path), Verdict)
+        return msgspec.convert(files.read_json(path), kind)
     except msgspec.ValidationError:
         return None
 
@@ -447,13 +446,9 @@ def _attempt_part(attempt: int) -> str:
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, int, Path]]:
-    def entries() -> Iterator[tuple[int, int, Path]]:
-        try:
-            names = os.listdir(folder)
-        except OSError:
-            return
-        for name in names:
-            if match := pattern.fullmatch(name):
-                yield int(match[1]), int(match[2] or 0), folder / name
-
-    return sorted(entries())
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    matches = filter(None, map(pattern.fullmatch, names))
+    return sorted((int(one[1]), int(one[2] or 0), folder / one[0]) for one in matches)

@@ -1,4 +1,4 @@
-"""The verdict: the one answer to why a run ended, as it stands in verdict.json."""
+"""The ends of an attempt or a run: how it began (begin.json) and why it ended (verdict.json)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ Kind = Literal[
     "preempted",  # the scheduler wants the nodes for others
     "no_progress",  # it was started again and again, and came no further
 ]
+
+
+class Beginning(Struct, frozen=True, kw_only=True):
+    """The beginning of an attempt."""
+
+    life: int
+    """Number of the scheduler's starts of the job before."""
+    progress: int = 0
+    """Progress of the run until then."""
+    time_s: float | None = None
+    """Unix time."""
 
 
 class RankEnd(Struct, frozen=True, kw_only=True, omit_defaults=False):

@@ -8,7 +8,7 @@ import pytest
 
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import EventWriter
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.summary import summarize, to_json
 
 KEYS = {
@@ -253,7 +253,7 @@ def test_the_time_lost_by_restarts_is_that_between_them_and_that_of_steps_done_a
     events.write(run, 0, [start, events.end(step=0) | {"time_s": 1050.0}], attempt=1)
     events.write(run, 0, [start, *timed(1100, 30)], attempt=2)
     run.write_attempt_verdict(stop)
-    run.write_beginning(0, {"life": 0})
+    run.write_beginning(0, Beginning(life=0))
     figures = only(run)
     assert figures.lost_steps == 10
     assert figures.lost_time_s == pytest.approx(96 + 10 * 0.1)

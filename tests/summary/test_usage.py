@@ -10,7 +10,7 @@ import pytest
 
 from hpcdist.base.plotting import drawing, save
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Accounting
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.attempts import AttemptSpan, cost_by_events
@@ -231,7 +231,7 @@ def test_spans_come_from_the_attempts_own_files(make_run, events):
         start = events.start(0, world_size=1, time_s=begin_s + 5)
         first = events.window(step=10, times_s=[1.0] * 10, samples=10, time_s=begin_s + 20)
         events.write(run, 0, [start, first, events.end(time_s=end_s)], attempt=attempt)
-        run.write_beginning(attempt, {"life": life, "progress": 0, "time_s": begin_s})
+        run.write_beginning(attempt, Beginning(life=life, time_s=begin_s))
     cost = summary_of(run).runs[0].cost
     assert cost.held_s == 150.0
     # The first hangs for 80 s; the second steps after 10 s, and does the 10 steps again.
@@ -244,7 +244,7 @@ def test_the_time_until_a_lost_node_is_noticed_is_lost_by_all_accounts(make_run,
     for attempt, begin_s in enumerate((1000.0, 2000.0)):
         steps = events.window(step=10, times_s=[1.0] * 10, samples=10, time_s=begin_s + 20)
         events.write(run, 0, [start, steps], attempt=attempt)
-        run.write_beginning(attempt, {"life": 0, "progress": 0, "time_s": begin_s})
+        run.write_beginning(attempt, Beginning(life=0, time_s=begin_s))
     lost = Verdict(
         kind="agent_lost", state="failed", message="m", exit_code_of_run=1, attempt=0, time_s=1990.0
     )

@@ -18,6 +18,7 @@ from typing import Literal
 from hpcdist.rank.recorder import StepRecorder
 from hpcdist.runs.events import SCHEMA_VERSION, EventWriter
 from hpcdist.runs.run import Run
+from hpcdist.runs.verdict import Beginning
 
 PHASES = (
     "checkpoint",
@@ -388,7 +389,7 @@ def write(history: History, run: Run) -> None:
         folder = run.attempts_folder / f"{attempt.number:05d}"
         folder.mkdir(exist_ok=True)
         begin_s = _FIRST_DAY_S + attempt.begins_s + attempt.clock_ahead_s
-        run.write_beginning(attempt.number, {"life": attempt.life, "time_s": begin_s})
+        run.write_beginning(attempt.number, Beginning(life=attempt.life, time_s=begin_s))
         for rank in attempt.ranks:
             _write_rank(history, attempt, rank, run)
 

@@ -27,7 +27,7 @@ from hpcdist.base.text import listed
 from hpcdist.job.spec import JobSpec, OwnCodeJob
 from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import Verdict
+from hpcdist.runs.verdict import Beginning, Verdict
 from hpcdist.schedulers.base import Scheduler
 from hpcdist.schedulers.requeue import RequeueRefusedError, is_overdue, with_cause
 from hpcdist.training.checkpoint import files as checkpoint_files
@@ -43,16 +43,6 @@ _TERMINATED_S = 15.0
 _PAUSE_S = 5.0
 
 _T = TypeVar("_T")
-
-
-class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of an attempt, as it stands in attempts/NNNNN/begin.json."""
-
-    life: int
-    """Number of the scheduler's starts of the job before."""
-    progress: int
-    """Progress of the run until then."""
-    time_s: float
 
 
 class Attempts:
@@ -99,19 +89,14 @@ def begin_attempt(run: Run, job: JobSpec, *, life: int) -> int:
     """Take the next attempt number, and note how the attempt begins."""
     beginning = Beginning(life=life, progress=progress(run, job), time_s=time.time())
     attempt = run.claim_attempt()
-    run.write_beginning(attempt, msgspec.to_builtins(beginning))
+    run.write_beginning(attempt, beginning)
     return attempt
 
 
 def beginnings(run: Run) -> dict[int, Beginning]:
     """Return how each attempt began, by attempt, without those whose file is missing or damaged."""
-    found: dict[int, Beginning] = {}
-    for attempt in run.attempts():
-        try:
-            found[attempt] = msgspec.convert(run.read_beginning(attempt), Beginning)
-        except msgspec.ValidationError:
-            continue
-    return found
+    begun = {attempt: run.read_beginning(attempt) for attempt in run.attempts()}
+    return {attempt: beginning for attempt, beginning in begun.items() if beginning is not None}
 
 
 def progress(run: Run, job: JobSpec) -> int:

@@ -178,11 +178,10 @@ def _attempts(run: Run) -> dict[int, AttemptRecord]:
 
 
 def _attempt(run: Run, attempt: int) -> AttemptRecord:
-    beginning = run.read_beginning(attempt) or {}
-    life, begin_s = beginning.get("life"), beginning.get("time_s")
+    beginning = run.read_beginning(attempt)
     return AttemptRecord(
-        life=life if isinstance(life, int) else None,
-        begin_s=begin_s if isinstance(begin_s, float) else None,
+        life=None if beginning is None else beginning.life,
+        begin_s=None if beginning is None else beginning.time_s,
         verdict=run.read_attempt_verdict(attempt),
     )
 
