@@ -11,7 +11,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,11 @@ class EventWriter:
         """Append one event; `time_s` (unix time) is added."""
         if self._file is None:
             return
-        line = _encode({"event": event, "time_s": time.time(), **fields}) + b"\n"
+        content = {"event": event, "time_s": time.time(), **fields}
+        try:
+            line = _encoder.encode(content) + b"\n"
+        except UnicodeEncodeError:  # what is no Unicode, as the names of some files are
+            line = _encoder.encode(_escaped(msgspec.to_builtins(content))) + b"\n"
         try:
             if _identity(self._file) != self._identity:
                 assert self.path is not None
@@ -78,15 +81,6 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _encode(event: dict[str, Any]) -> bytes:
-    """Return an event as JSON; what is no Unicode, as the names of some files are, is escaped in
-    the text."""
-    try:
-        return _encoder.encode(event)
-    except UnicodeEncodeError:
-        return _encoder.encode(_escaped(msgspec.to_builtins(event)))
-
-
 def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return as_utf8(value)
@@ -105,20 +99,13 @@ class EventFile(msgspec.Struct):
 def read_events(path: Path) -> EventFile:
     """Read one event file; lines that are torn or not events are counted and left out."""
     result = EventFile()
-    for line in _lines(path):
-        event = decode_event(line)
-        if event is None:
-            result.torn_lines += 1
-        else:
-            result.events.append(event)
-    return result
-
-
-def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         for line in file:
-            if line.strip():
-                yield line
+            if (event := decode_event(line)) is not None:
+                result.events.append(event)
+            elif line.strip():
+                result.torn_lines += 1
+    return result
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from hpcdist.base import files
 from hpcdist.base.errors import HpcdistError, RunFailedError
-from hpcdist.base.files import open_private
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 
@@ -41,20 +40,20 @@ def _pickled(value: tuple[Kind, Any]) -> bytes:
     `args`, which fails for all whose __init__ takes anything else."""
     import cloudpickle
 
+    names = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
+
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
-            if isinstance(value, BaseException) and _is_reduced_by_its_base(type(value)):
+            if isinstance(value, BaseException) and all(
+                getattr(type(value), name, None) is getattr(BaseException, name, None)
+                for name in names
+            ):
                 return _without_own_init, (type(value), value.args), value.__dict__
             return super().reducer_override(value)
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(value)
     return buffer.getvalue()
-
-
-def _is_reduced_by_its_base(kind: type[BaseException]) -> bool:
-    names = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
-    return all(getattr(kind, name, None) is getattr(BaseException, name, None) for name in names)
 
 
 def _without_own_init(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
@@ -111,6 +110,6 @@ def _raised(run: Run, verdict: Verdict) -> BaseException | None:
 
 
 def _read(path: Path) -> tuple[Kind, Any]:
-    with open_private(path) as file:
+    with files.open_private(path) as file:
         outcome: tuple[Kind, Any] = pickle.load(file)  # noqa: S301 - written by the user's own ranks
     return outcome

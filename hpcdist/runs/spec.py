@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -291,22 +292,15 @@ def _decode(value: Mapping[str, Any], kind: type[_Struct]) -> _Struct:
     fields = {}
     for field in msgspec.structs.fields(kind):
         if field.encode_name in value:
-            try:
+            with suppress(msgspec.ValidationError):
                 fields[field.name] = _decode_field(value[field.encode_name], field.type)
-            except msgspec.ValidationError:
-                continue
     return kind(**fields)
 
 
 def _decode_field(value: Any, kind: Any) -> Any:
     members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    for member in members:
-        if isinstance(value, dict) and _has_defaults(member):
+    for member in members if isinstance(value, dict) else ():
+        is_struct = isinstance(member, type) and issubclass(member, msgspec.Struct)
+        if is_struct and not any(field.required for field in msgspec.structs.fields(member)):
             return _decode(value, member)
     return msgspec.convert(value, kind)
-
-
-def _has_defaults(kind: Any) -> bool:
-    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
-        return False
-    return not any(field.required for field in msgspec.structs.fields(kind))

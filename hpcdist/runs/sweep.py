@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -46,7 +45,9 @@ class Sweep:
 
     def runs(self) -> list[Run]:
         """Return its runs that are still there, in the order of the points."""
-        return _runs_of(self, all_runs(self.path.parent))
+        pattern = re.compile(re.escape(self.id) + r"-(\d{3,})")
+        runs = (run for run in all_runs(self.path.parent) if pattern.fullmatch(run.id))
+        return sorted(runs, key=lambda run: int(run.id.rpartition("-")[2]))
 
     def read(self) -> SweepSpec:
         """Return what sweep.json says; nothing where it is torn."""
@@ -89,7 +90,14 @@ def find_runs(runs: Path, name: str) -> list[Run]:
     Raises RunNotFoundError.
     """
     named = find_named(runs, name)
-    return _living_runs(named) if isinstance(named, Sweep) else [named]
+    if isinstance(named, Run):
+        return [named]
+    if not (living := named.runs()):
+        raise RunNotFoundError(
+            f"sweep {named.id} has no runs: they were deleted",
+            hint="list what is there with: hpcdist runs",
+        )
+    return living
 
 
 def find_named(runs: Path, name: str) -> Run | Sweep:
@@ -121,21 +129,3 @@ def _find_sweep(runs: Path, name: str) -> Sweep | None:
     if len(sweeps) != 1 or not all(entry.startswith(sweeps[0]) for entry in matches):
         return None
     return Sweep(runs / sweeps[0])
-
-
-def _living_runs(sweep: Sweep) -> list[Run]:
-    living = sweep.runs()
-    if not living:
-        raise RunNotFoundError(
-            f"sweep {sweep.id} has no runs: they were deleted",
-            hint="list what is there with: hpcdist runs",
-        )
-    return living
-
-
-def _runs_of(sweep: Sweep, runs: Sequence[Run]) -> list[Run]:
-    pattern = re.compile(re.escape(sweep.id) + r"-(\d{3,})")
-    return sorted(
-        (run for run in runs if pattern.fullmatch(run.id)),
-        key=lambda run: int(run.id.rpartition("-")[2]),
-    )
