@@ -24,7 +24,7 @@ import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -45,61 +45,10 @@ SHORT_NAMES = {
 MAX_POINTS = 10_000
 """More is taken for a mistake: every point is a run with a directory of its own."""
 
+_Checked = TypeVar("_Checked", bound=Section)
+
 Axes = dict[str, list[Any]]
 """Key, or its short name -> the values that it takes; the first varies slowest."""
-
-
-def check_axes(given: Mapping[str, Any], source: str) -> Axes:
-    """The section `sweep` of the file that messages call `source`; JobError for a mistake in it."""
-    if not given:
-        raise JobError(f"{source}: sweep has no keys", hint="for example sweep: {gpus: [1, 2]}")
-    for key, values in given.items():
-        where = f"{source}: sweep.{key}"
-        if not isinstance(values, list) or not values:
-            raise JobError(
-                f"{where} is {show(values)}, must be a list of values",
-                hint=f"for example {key}: [1, 2]",
-            )
-        # 1 and "1" would be one name in the tables.
-        often = "repeat says how often each point is run"
-        check_each_once(where, values, hint=often, show=_shown)
-    if len({_key(key) for key in given}) < len(given):
-        raise JobError(f"{source}: sweep has the same key twice", hint="give all of its values")
-    return dict(given)
-
-
-def with_axes(axes: Axes, others: Mapping[str, Sequence[Any]]) -> Axes:
-    """The axes with the values of others, which come in the place of those of the same key."""
-    places = {_key(name): name for name in axes}
-    found = dict(axes)
-    for name, values in others.items():
-        found[places.get(_key(name), name)] = list(values)
-    return found
-
-
-def combinations(axes: Axes, source: str) -> dict[str, dict[str, Any]]:
-    """Return the points, in the order in which they are run: name -> the values of the keys."""
-    number = math.prod(map(len, axes.values()))
-    if not 2 <= number <= MAX_POINTS:
-        raise JobError(
-            f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
-            hint="the first point is what the others are compared with",
-        )
-    points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    return {_name(point): {_key(name): value for name, value in point.items()} for point in points}
-
-
-def _key(name: str) -> str:
-    return SHORT_NAMES.get(name, name)
-
-
-def _name(point: Mapping[str, Any]) -> str:
-    """`strategy=ddp gpus=2`."""
-    return " ".join(f"{name}={_shown(value)}" for name, value in point.items())
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else show(value)
 
 
 _SIZE = "resources."
@@ -163,37 +112,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     def swept(self, others: Mapping[str, Sequence[Any]]) -> Comparison:
         """With other values, which the user gave, on its axes, or on more of them; raises
         JobError."""
-        axes = with_axes(self.axes, others)
+        names = {_key(name): name for name in self.axes}
+        given = {names.get(_key(name), name): list(values) for name, values in others.items()}
+        axes = {**self.axes, **given}
         job = next(iter(self.variants.values())).job
         return msgspec.structs.replace(self, axes=axes, variants=_points(job, axes, self.source))
 
     def flags(self, variant: str, given: Mapping[str, Flag]) -> dict[str, Flag]:
         """The values of one variant, where the user gave `given` for all; raises JobError."""
-        own = {
-            key: Flag(name=self._place_of(variant, key, value), value=value)
-            for key, value in self.variants[variant].set.items()
-        }
-        for key, flag in own.items():
+        own = {}
+        for key, value in self.variants[variant].set.items():
+            place = f"sweep at {variant}: " if self.axes else f"compare.{variant}.set."
+            own[key] = Flag(name=f"{self.source}: {place}{key}={show(value)}", value=value)
             typed = given.get(key)
-            if typed is None or typed.value == flag.value:
-                continue
-            if self.axes or not key.startswith(_SIZE):
-                raise self._contradiction(typed, key, flag.value, variant)
+            is_other = typed is not None and typed.value != value
+            if typed is not None and is_other and (self.axes or not key.startswith(_SIZE)):
+                remedy = "give its values by --sweep" if self.axes else "write your own comparison"
+                raise JobError(
+                    f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
+                    f"variant {variant!r}, and makes it that variant",
+                    hint=f"leave {typed.name} out, or {remedy}",
+                )
         return {**self.shared, **given, **own}
-
-    def _place_of(self, variant: str, key: str, value: Any) -> str:
-        """Return the place of the value of a variant's key, for messages."""
-        if self.axes:
-            return f"{self.source}: sweep at {variant}: {key}={show(value)}"
-        return f"{self.source}: compare.{variant}.set.{key}={show(value)}"
-
-    def _contradiction(self, typed: Flag, key: str, value: Any, variant: str) -> JobError:
-        own = "give its values by --sweep" if self.axes else "write a comparison of your own"
-        return JobError(
-            f"{typed.name} contradicts {self.source}: {key} is {show(value)} in the "
-            f"variant {variant!r}, and makes it that variant",
-            hint=f"leave {typed.name} out, or {own}",
-        )
 
 
 def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
@@ -206,25 +146,16 @@ def find_comparison(name: str | os.PathLike[str]) -> Comparison | None:
     return _load(file, values) if compares(values) else None
 
 
-def check_comparison(comparison: Comparison) -> None:
-    """Raise JobError for the first variant whose job cannot be loaded."""
-    for name, variant in comparison.variants.items():
-        load_job(variant.job, flags=comparison.flags(name, {}))
-
-
 def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
-    def origin(_: tuple[str, ...]) -> str:
-        return file.shown
-
-    kind: type[ComparisonFile | SweepFile]
-    kind = ComparisonFile if "compare" in values else SweepFile
-    checked = convert_values(values, kind, origin, whole="a comparison")
+    checked: ComparisonFile | SweepFile
     axes: Axes = {}
-    if isinstance(checked, SweepFile):
-        axes = check_axes(checked.sweep, file.shown)
-        variants = _points(_path_of(file, checked.job), axes, file.shown)
+    if "compare" in values:
+        checked = _convert(values, ComparisonFile, file.shown, "a comparison")
+        variants = _variants(file, checked.compare)
     else:
-        variants = _variants(file, checked)
+        checked = _convert(values, SweepFile, file.shown, "a comparison")
+        axes = _check_axes(checked.sweep, file.shown)
+        variants = _points(_path_of(file, checked.job), axes, file.shown)
     sizes = {f"{_SIZE}{key}": value for key, value in (values.get("resources") or {}).items()}
     shared = {
         key: Flag(name=f"{file.shown}: {key}={show(value)}", value=value)
@@ -242,30 +173,71 @@ def _load(file: JobFile, values: dict[str, Any]) -> Comparison:
     )
 
 
+def _convert(values: Mapping[str, Any], kind: type[_Checked], source: str, whole: str) -> _Checked:
+    return convert_values(values, kind, lambda _: source, whole=whole)
+
+
+def _check_axes(given: Mapping[str, Any], source: str) -> Axes:
+    """The section `sweep` of the file that messages call `source`; JobError for a mistake in it."""
+    if not given:
+        raise JobError(f"{source}: sweep has no keys", hint="for example sweep: {gpus: [1, 2]}")
+    for key, values in given.items():
+        where = f"{source}: sweep.{key}"
+        if not isinstance(values, list) or not values:
+            raise JobError(
+                f"{where} is {show(values)}, must be a list of values",
+                hint=f"for example {key}: [1, 2]",
+            )
+        # 1 and "1" would be one name in the tables.
+        often = "repeat says how often each point is run"
+        check_each_once(where, values, hint=often, show=_shown)
+    if len({_key(key) for key in given}) < len(given):
+        raise JobError(f"{source}: sweep has the same key twice", hint="give all of its values")
+    return dict(given)
+
+
+def _key(name: str) -> str:
+    return SHORT_NAMES.get(name, name)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
 def _points(job: str, axes: Axes, source: str) -> dict[str, Variant]:
-    found = combinations(axes, source)
-    return {name: Variant(job=job, set=values) for name, values in found.items()}
-
-
-def _variants(file: JobFile, checked: ComparisonFile) -> dict[str, Variant]:
-    variants = {name: _variant(file, name, value) for name, value in checked.compare.items()}
-    if len(variants) < 2:
+    """Return all combinations in the order in which they are run, by names such as `strategy=ddp
+    gpus=2`."""
+    number = math.prod(map(len, axes.values()))
+    if not 2 <= number <= MAX_POINTS:
         raise JobError(
-            f"{file.shown}: compare has {len(variants)} of the 2 or more variants that it needs",
-            hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
+            f"{source}: sweep has {number} points, must be from 2 to {MAX_POINTS}",
+            hint="the first point is what the others are compared with",
         )
+    variants = {}
+    for values in itertools.product(*axes.values()):
+        point = dict(zip(axes, values, strict=True))
+        name = " ".join(f"{key}={_shown(value)}" for key, value in point.items())
+        variants[name] = Variant(job=job, set={_key(key): value for key, value in point.items()})
     return variants
 
 
-def _variant(file: JobFile, name: str, value: Any) -> Variant:
-    where = f"{file.shown}: compare.{name}"
-    if not isinstance(value, dict):
+def _variants(file: JobFile, given: Mapping[str, Any]) -> dict[str, Variant]:
+    if len(given) < 2:
         raise JobError(
-            f"{where} is {show(value)}, must be a section with keys",
-            hint=f"for example {name}: {{job: ddp}}",
+            f"{file.shown}: compare has {len(given)} of the 2 or more variants that it needs",
+            hint="name another: compare: {one: {job: ddp}, other: {job: ddp, set: {...}}}",
         )
-    variant = convert_values(value, Variant, lambda _: where, whole="a variant")
-    return msgspec.structs.replace(variant, job=_path_of(file, variant.job))
+    variants = {}
+    for name, value in given.items():
+        where = f"{file.shown}: compare.{name}"
+        if not isinstance(value, dict):
+            raise JobError(
+                f"{where} is {show(value)}, must be a section with keys",
+                hint=f"for example {name}: {{job: ddp}}",
+            )
+        variant = _convert(value, Variant, where, "a variant")
+        variants[name] = msgspec.structs.replace(variant, job=_path_of(file, variant.job))
+    return variants
 
 
 def _path_of(file: JobFile, job: str) -> str:
@@ -288,24 +260,25 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_jobs() -> list[JobListing]:
     """Return every job that has a name; a broken one is listed with what is wrong with it."""
-    return [_listing(name, file) for name, file in named_jobs().items()]
-
-
-def _listing(name: str, file: JobFile) -> JobListing:
-    workload, description, mistake = None, "", None
-    try:
-        if (comparison := find_comparison(name)) is not None:
-            check_comparison(comparison)
-            workload, description = "compare", comparison.description
-        else:
-            job = load_job(name).job
-            workload, description = job.workload, job.description
-    except JobError as error:
-        mistake = error.message
-    return JobListing(
-        name=name,
-        workload=workload,
-        description=" ".join(description.split()),
-        path=str(file.path),
-        error=mistake,
-    )
+    listed = []
+    for name, file in named_jobs().items():
+        workload, description, mistake = None, "", None
+        try:
+            if (comparison := find_comparison(name)) is not None:
+                for key, variant in comparison.variants.items():
+                    load_job(variant.job, flags=comparison.flags(key, {}))
+                workload, description = "compare", comparison.description
+            else:
+                job = load_job(name).job
+                workload, description = job.workload, job.description
+        except JobError as error:
+            mistake = error.message
+        listing = JobListing(
+            name=name,
+            workload=workload,
+            description=" ".join(description.split()),
+            path=str(file.path),
+            error=mistake,
+        )
+        listed.append(listing)
+    return listed
