@@ -70,36 +70,37 @@ class _Mistake:
     def explain(self, whole: str) -> JobError:
         """Return the error in the words of the user."""
         if field := _ABOUT_FIELD.match(self._problem):
-            explain = self._unknown if field[1] == "contains unknown" else self._missing
-            return explain(field[2], whole)
+            if field[1] == "contains unknown":
+                return self._unknown(field[2], whole)
+            path, wanted = (*self._path, field[2]), _annotations(self._annotation)[field[2]]
+            return JobError(
+                f"{self._origin(path)}: {dotted(path)} is missing",
+                hint=f"add the key {field[2]}: {_wanted(inspect.type_info(wanted))}",
+            )
         if _is_struct(self._annotation):
             known = ", ".join(self._annotation.__struct_fields__)
             hint = f"{dotted(self._path)} takes: {known}"
             return self._is_not(self._path, self._value, "a section with keys", hint)
         wanted = inspect.type_info(self._annotation)
         if isinstance(wanted, inspect.DictType) and isinstance(self._value, Mapping):
-            return self._wrong_item(wanted.value_type, self._value)
-        return self._is_not(self._path, self._value, self._must_be(wanted), self._hint(wanted))
+            # One item of the mapping is wrong, not the whole.
+            _, annotation = typing.get_args(self._annotation)
+            key = next(key for key, value in self._value.items() if not accepts(annotation, value))
+            path, value = (*self._path, key), self._value[key]
+            quotes = _quotes_hint(wanted.value_type, value)
+            hint = quotes or f"correct {dotted(path)}, or remove it"
+            return self._is_not(path, value, _wanted(wanted.value_type), hint)
+        must = _wanted(wanted)
+        bound = _OUT_OF_BOUNDS.match(self._problem)
+        is_number = isinstance(self._value, int | float) and not isinstance(self._value, bool)
+        if bound is not None and is_number and math.isfinite(self._value):
+            must = _BOUNDS[bound[1]].format(f"{float(bound[2]):.15g}")
+        return self._is_not(self._path, self._value, must, self._hint(wanted))
 
     def _is_not(self, path: Path, value: Any, must: str, hint: str) -> JobError:
         return JobError(
             f"{self._origin(path)}: {dotted(path)} is {show(value)}, must be {must}", hint=hint
         )
-
-    def _must_be(self, wanted: inspect.Type) -> str:
-        bound = _OUT_OF_BOUNDS.match(self._problem)
-        is_number = isinstance(self._value, int | float) and not isinstance(self._value, bool)
-        if bound is None or not is_number or not math.isfinite(self._value):
-            return _wanted(wanted)
-        return _BOUNDS[bound[1]].format(f"{float(bound[2]):.15g}")
-
-    def _wrong_item(self, wanted: inspect.Type, values: Mapping[str, Any]) -> JobError:
-        """The error for the one item of a mapping that is wrong, not for the whole mapping."""
-        _, annotation = typing.get_args(self._annotation)
-        key = next(key for key, value in values.items() if not accepts(annotation, value))
-        path = (*self._path, key)
-        hint = _quotes_hint(wanted, values[key]) or f"correct {dotted(path)}, or remove it"
-        return self._is_not(path, values[key], _wanted(wanted), hint)
 
     def _unknown(self, key: str, whole: str) -> JobError:
         path = (*self._path, key)
@@ -112,13 +113,6 @@ class _Mistake:
         return JobError(
             f"{self._origin(path)}: {dotted(path)} is not a key that is known",
             hint=f"did you mean {suggestion}? {listed}" if suggestion else listed,
-        )
-
-    def _missing(self, key: str, _whole: str) -> JobError:
-        path = (*self._path, key)
-        wanted = _wanted(inspect.type_info(_annotations(self._annotation)[key]))
-        return JobError(
-            f"{self._origin(path)}: {dotted(path)} is missing", hint=f"add the key {key}: {wanted}"
         )
 
     def _hint(self, wanted: inspect.Type) -> str:

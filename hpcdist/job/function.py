@@ -15,7 +15,8 @@ import pickle
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,16 +31,22 @@ def load_function(
     function: Callable[..., Any], payload: bytes, *, flags: Mapping[str, Flag]
 ) -> LoadedJob:
     """The job that calls `function`, which is pickled in `payload`; raises JobError."""
-    inner = _innermost(function)
     name = function_name(function)
-    source = _source(inner)
+    source = _source(_innermost(function))
+    modules: list[str] = []
+    if source is not None:
+        # The file may have changed since its import.
+        with suppress(OSError, SyntaxError, ValueError):
+            modules = heavy_imports(Path(source), function=name).modules
+    # A function of a notebook, say, may name such packages itself.
+    modules = modules or [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
     values = {
         "name": name.rpartition(".")[2].rpartition(":")[2].strip("<>"),
         "workload": "function",
         "function": name,
         "source": source,
         "python_path": _python_path(),
-        "modules": _modules(source, name, payload),
+        "modules": modules,
     }
     return load_values(values, source=name, flags=flags)
 
@@ -85,21 +92,6 @@ def _python_path() -> list[str]:
     ]
 
 
-def _modules(source: str | None, function: str, payload: bytes) -> list[str]:
-    """Heavy packages that the function's file imports, or that the function itself names."""
-    found = [] if source is None else _heavy_in(Path(source), function)
-    if not found:
-        found = [name for name in sorted(PRELOADED_PACKAGES) if name.encode() in payload]
-    return found
-
-
-def _heavy_in(source: Path, function: str) -> list[str]:
-    try:
-        return heavy_imports(source, function=function).modules
-    except (OSError, SyntaxError, ValueError):  # such as a file that has changed since its import
-        return []
-
-
 Call: TypeAlias = "tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]"
 
 MOST_BYTES = 64 * 1000 * 1000
@@ -133,7 +125,10 @@ def pickle_call(
     try:
         return _pickled((function, tuple(args), dict(kwargs)))
     except Exception as error:  # objects pickle themselves as they like
-        raise _refused(_culprit(function, args, kwargs), error) from error
+        parts = {f"the function {function_name(function)}": function}
+        parts |= {f"args[{index}]": value for index, value in enumerate(args)}
+        parts |= {f"kwargs[{key!r}]": value for key, value in kwargs.items()}
+        raise _refused(parts, error) from error
 
 
 def check_arguments(
@@ -175,38 +170,23 @@ def _pickled(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _culprit(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, Any]:
-    """The first part that cannot be sent by itself; else all of them together."""
-    for name, value in _parts(function, args, kwargs):
+def _refused(parts: Mapping[str, Any], error: Exception) -> JobError:
+    """Return the error that names the first part that cannot be sent by itself, or all together."""
+    culprit = "the function with all its arguments"
+    for name, value in parts.items():
         try:
             _pickled(value)
         except Exception:  # noqa: BLE001 - as above
-            return name, value
-    return "the function with all its arguments", None
-
-
-def _parts(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    yield f"the function {function_name(function)}", function
-    for index, value in enumerate(args):
-        yield f"args[{index}]", value
-    for key, value in kwargs.items():
-        yield f"kwargs[{key!r}]", value
-
-
-def _refused(culprit: tuple[str, Any], error: Exception) -> JobError:
-    name, value = culprit
-    kind = "" if callable(value) or value is None else f", a {type(value).__qualname__},"
+            kind = "" if callable(value) or value is None else f", a {type(value).__qualname__},"
+            culprit = name + kind
+            break
     if isinstance(error, _TooLargeError):
         return JobError(
-            f"{name}{kind} takes more than {MOST_BYTES // 10**6} MB pickled",
+            f"{culprit} takes more than {MOST_BYTES // 10**6} MB pickled",
             hint="save large data to a file that all nodes can read, and send its path",
         )
     return JobError(
-        f"{name}{kind} cannot be pickled, and so not be sent to the ranks: "
+        f"{culprit} cannot be pickled, and so not be sent to the ranks: "
         f"{type(error).__name__}: {error}",
         hint="send what it is made from, such as a path, and make it in the function",
     )

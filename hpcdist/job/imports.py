@@ -142,20 +142,20 @@ class Preload(Struct, frozen=True, kw_only=True):
         process is then as the program would have it. At the end it is as it was before, since each
         rank runs the program from its beginning."""
         before = dict(os.environ)
+        changed = {step.name: step for step in self.steps if isinstance(step, Change)}
         try:
             for step in self.steps:
                 if isinstance(step, str):
                     yield step
                 else:
-                    assert step.name is not None
                     _set_variable(step.name, step.value)
         finally:
-            for name in [step.name for step in self.steps if isinstance(step, Change)]:
-                assert name is not None
-                _set_variable(name, before.get(name))
+            for name in changed:
+                _set_variable(name, before.get(name or ""))
 
 
-def _set_variable(name: str, value: str | None) -> None:
+def _set_variable(name: str | None, value: str | None) -> None:
+    assert name is not None  # as its value is known
     if value is None:
         os.environ.pop(name, None)
     else:
@@ -234,8 +234,8 @@ def plan_preload(
         elif _package(event.module) in PRELOADED_PACKAGES:
             if not any(brought in shadowed for brought in _BRINGS.get(_package(event.module), ())):
                 plan.load(event)
-        elif _package(event.module) not in _LIGHT:
-            plan.load_any(event)
+        elif _package(event.module) not in _LIGHT:  # it may import any of the heavy ones
+            plan.meet(_ALL, event.place, is_certain=False)
     return plan.end()
 
 
@@ -284,15 +284,11 @@ class _Plan:
             if self._needs_dynamo:
                 self._bring(_DYNAMO, event.place, is_certain=False)
 
-    def load_any(self, event: Import) -> None:
-        """A package is imported that may import any of the heavy ones."""
-        self._meet(_ALL, event.place, is_certain=False)
-
     def end(self) -> Preload:
         """Import what is imported perhaps: nothing has changed that it would read."""
         for module in self._wanted:
             package = _package(module)
-            self._meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
+            self.meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
             self._import(module)
         left_out = [self._why_left_out(package) for package in self._named]
         return Preload(steps=self._steps, left_out=[left for left in left_out if left is not None])
@@ -301,7 +297,7 @@ class _Plan:
         package = _package(module)
         self._named[package] = None
         brought = _BRINGS.get(package, ())
-        self._meet((*brought, package), place, is_certain=is_certain)
+        self.meet((*brought, package), place, is_certain=is_certain)
         if not is_certain:
             self._wanted[module] = None
         elif package in self._loaded:
@@ -310,7 +306,7 @@ class _Plan:
             for part in brought:  # in the ranks it is imported here, in the environment of here
                 self._import(part)
 
-    def _meet(self, packages: Iterable[str], place: Place | None, *, is_certain: bool) -> None:
+    def meet(self, packages: Iterable[str], place: Place | None, *, is_certain: bool) -> None:
         """Packages are imported, those before that the others import."""
         for package in packages:
             if package in self._loaded or package in self._left_out:

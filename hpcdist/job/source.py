@@ -88,7 +88,7 @@ def check_script(path: str, shown: str) -> None:
         )
     hint = "correct the script; nothing was started"
     if suffix != SUFFIX:
-        if _is_binary(path):
+        if os.path.isfile(path) and b"\0" in (_begins_with(path, _BEGINNING_BYTES) or b""):
             raise JobError(f"{shown} is no Python script, but binary", hint=_other_hint(shown))
         hint = f"correct the script; or, if it is none, {_other_hint(shown)}"
     _check_source(read_bytes(path, shown), path, shown, hint)
@@ -143,15 +143,13 @@ def unpacked(path: Path) -> Iterator[tuple[Path, Path | None]]:
         yield Path(folder) / path.relative_to(archive), Path(folder)
 
 
-def _is_binary(path: str) -> bool:
-    """Return True if a file begins like a program or like data, which may be too large to read."""
+def _begins_with(path: str, num_bytes: int) -> bytes | None:
+    """Return the first bytes of a file, which may be too large to read; None: it is unreadable."""
     try:
-        if not os.path.isfile(path):
-            return False
         with open(path, "rb") as file:
-            return b"\0" in file.read(_BEGINNING_BYTES)
+            return file.read(num_bytes)
     except OSError:
-        return False
+        return None
 
 
 def _check_source(source: bytes, path: str, shown: str, hint: str) -> None:
@@ -181,13 +179,14 @@ def find_module(name: str, shown: str) -> str:
     errors.
     """
     if not all(part.isidentifier() for part in name.split(".")):
-        raise JobError(
-            f"{shown}: {name!r} is not the name of a module",
-            hint=_name_hint(name),
-        )
+        hint = "give it as in an import statement: package.module"
+        if name.endswith(SUFFIX) or "/" in name:
+            stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
+            hint = f"run a file without -m; as a module it would be {stem}"
+        raise JobError(f"{shown}: {name!r} is not the name of a module", hint=hint)
     spec = _find(name, shown)
     if spec.submodule_search_locations is not None:
-        main = _find_below(spec, f"{name}.__main__")
+        main = _ask_finders(f"{name}.{_MAIN}", spec.submodule_search_locations)
         if main is None:
             raise JobError(
                 f"{shown}: {name} is a package without a module __main__, and cannot be run",
@@ -212,16 +211,19 @@ def _find(name: str, shown: str) -> ModuleSpec:
         if spec is None or spec.submodule_search_locations is None:
             break
         parent, found = spec, f"{found}.{part}"
-        spec = _find_below(parent, found)
+        spec = _ask_finders(found, parent.submodule_search_locations)
         if spec is None:
+            folders = " or ".join(map(os.path.relpath, parent.submodule_search_locations or ()))
             raise JobError(
-                f"{shown}: there is no module {found} in {_shown_folders(parent)}",
+                f"{shown}: there is no module {found} in {folders}",
                 hint=_modules_hint(parent, part),
             )
     if spec is None:
+        near = nearest(first, list(_names(".")))
+        looked = f"modules are looked for in the working directory, {os.getcwd()}, first"
         raise JobError(
             f"{shown}: there is no module {first} here, nor where Python looks for packages",
-            hint=_module_hint_here(first),
+            hint=f"did you mean {near}? {looked}" if near else looked,
         )
     if found != name:
         raise JobError(
@@ -229,10 +231,6 @@ def _find(name: str, shown: str) -> ModuleSpec:
             hint=f"did you mean {found}?",
         )
     return spec
-
-
-def _find_below(parent: ModuleSpec, name: str) -> ModuleSpec | None:
-    return _ask_finders(name, list(parent.submodule_search_locations or ()))
 
 
 def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
@@ -248,17 +246,6 @@ def _ask_finders(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     return None
 
 
-def _name_hint(name: str) -> str:
-    if name.endswith(SUFFIX) or "/" in name:
-        stem = os.path.normpath(name.removesuffix(SUFFIX)).replace("/", ".")
-        return f"run a file without -m; as a module it would be {stem}"
-    return "give it as in an import statement: package.module"
-
-
-def _shown_folders(spec: ModuleSpec) -> str:
-    return " or ".join(os.path.relpath(folder) for folder in spec.submodule_search_locations or ())
-
-
 def _modules_hint(package: ModuleSpec, wanted: str = "") -> str:
     names = sorted({name for f in package.submodule_search_locations or () for name in _names(f)})
     near = nearest(wanted, names) if wanted else None
@@ -266,34 +253,23 @@ def _modules_hint(package: ModuleSpec, wanted: str = "") -> str:
     return f"did you mean {package.name}.{near}? {listed}" if near else listed
 
 
-def _module_hint_here(wanted: str) -> str:
-    near = nearest(wanted, list(_names(".")))
-    looked = f"modules are looked for in the working directory, {os.getcwd()}, first"
-    return f"did you mean {near}? {looked}" if near else looked
-
-
-def _names(folder: str) -> Iterator[str]:
-    """Modules and packages in a folder."""
-    try:
-        entries = list(Path(folder).iterdir())
-    except OSError:
-        return
-    for entry in entries:
+def _names(folder: str | Path) -> Iterator[str]:
+    """Modules in a folder, and packages: folders with modules, with or without an __init__.py, or
+    with packages."""
+    for entry in _entries(folder):
         if entry.suffix == SUFFIX and entry.stem.isidentifier() and entry.stem != "__init__":
             yield entry.stem
-        elif entry.name.isidentifier() and _is_package(entry):
+        elif entry.name.isidentifier() and any(
+            below.suffix == SUFFIX or (below / "__init__.py").is_file() for below in _entries(entry)
+        ):
             yield entry.name
 
 
-def _is_package(folder: Path) -> bool:
-    """Return True if a folder holds modules, with or without an __init__.py, or packages."""
+def _entries(folder: str | Path) -> list[Path]:
     try:
-        entries = list(folder.iterdir())
+        return list(Path(folder).iterdir())
     except OSError:
-        return False
-    return any(entry.suffix == SUFFIX for entry in entries) or any(
-        (entry / "__init__.py").is_file() for entry in entries
-    )
+        return []
 
 
 _LONGEST_FIRST_LINE = 256  # of what the kernel reads
@@ -307,55 +283,51 @@ def find_program(name: str, shown: str, folder: str = "") -> str:
     not be executed.
     """
     if "/" not in name:
-        return _find_on_path(name, shown)
-    path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+        found = shutil.which(name) if name else None
+        if found is None:
+            looked = "a name without a slash is looked for in PATH"
+            near = f"did you mean ./{name}? " if os.path.isfile(name) else ""
+            raise JobError(f"{shown}: there is no such program in PATH", hint=near + looked)
+        path = os.path.abspath(found)
+    else:
+        path = os.path.abspath(os.path.join(folder, os.path.expanduser(name)))
+        _check_executable(path, shown)
+    _check_first_line(path, shown)
+    return path
+
+
+def _check_executable(path: str, shown: str) -> None:
+    wrong = hint = ""
     if os.path.isdir(path):
-        raise JobError(
-            f"{shown} is a folder, must be a program",
-            hint="a folder with a __main__.py runs without --no-python",
-        )
-    if not os.path.exists(path):
-        raise JobError(f"{shown}: there is no such file", hint="check the path of the program")
-    if not os.path.isfile(path):
-        raise JobError(f"{shown} is not a regular file", hint="give the path of a program")
-    if not os.access(path, os.X_OK):
-        raise JobError(
-            f"{shown} is not executable",
-            hint=f"chmod +x {shown}; a Python script needs no --no-python",
-        )
-    _check_first_line(path, shown)
-    return path
-
-
-def _find_on_path(name: str, shown: str) -> str:
-    path = shutil.which(name) if name else None
-    if path is None:
-        looked = "a name without a slash is looked for in PATH"
-        near = f"did you mean ./{name}? " if os.path.isfile(name) else ""
-        raise JobError(f"{shown}: there is no such program in PATH", hint=near + looked)
-    path = os.path.abspath(path)
-    _check_first_line(path, shown)
-    return path
+        wrong = " is a folder, must be a program"
+        hint = "a folder with a __main__.py runs without --no-python"
+    elif not os.path.exists(path):
+        wrong, hint = ": there is no such file", "check the path of the program"
+    elif not os.path.isfile(path):
+        wrong, hint = " is not a regular file", "give the path of a program"
+    elif not os.access(path, os.X_OK):
+        wrong = " is not executable"
+        hint = f"chmod +x {shown}; a Python script needs no --no-python"
+    if wrong:
+        raise JobError(shown + wrong, hint=hint)
 
 
 def _check_first_line(path: str, shown: str) -> None:
     """Raise JobError for a text that the kernel would not know how to execute."""
-    try:
-        with open(path, "rb") as file:
-            start = file.read(_LONGEST_FIRST_LINE)
-    except OSError:  # what may be executed need not be readable
-        return
-    first_line = start.partition(b"\n")[0]
+    start = _begins_with(path, _LONGEST_FIRST_LINE)
+    if start is None:
+        return  # what may be executed need not be readable
     if not start.startswith(_INTERPRETED):
-        if b"\0" not in start:
-            raise JobError(
-                f"{shown} is a text that does not say what runs it",
-                hint="begin it with a line such as #!/bin/bash",
-            )
-        return
-    words = os.fsdecode(first_line.removeprefix(_INTERPRETED)).strip(" \t").split(" ")
-    if not os.path.exists(words[0]):
+        if b"\0" in start:
+            return
         raise JobError(
-            f"{shown}: its first line asks for {words[0]!r}, which is not there",
+            f"{shown} is a text that does not say what runs it",
+            hint="begin it with a line such as #!/bin/bash",
+        )
+    first_line = start.partition(b"\n")[0].removeprefix(_INTERPRETED)
+    interpreter = os.fsdecode(first_line).strip(" \t").split(" ")[0]
+    if not os.path.exists(interpreter):
+        raise JobError(
+            f"{shown}: its first line asks for {interpreter!r}, which is not there",
             hint="correct the path of the interpreter, and the end of the line",
         )
