@@ -315,7 +315,7 @@ def sweep(
     command = ["hpcdist.sweep", os.fspath(job)]
     if not planned.scheduler.has_queue:
         return _sweep_here(planned, folder, command, summary_after=summary_after)
-    from hpcdist.summary.task import SummaryTask
+    from hpcdist.summary.writing import SummaryTask
 
     submitted = submit_runs(
         planned,

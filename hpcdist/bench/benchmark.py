@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_PICTURES = 3
 
-# The bounds keep what is computed from damaged files finite.
+# The bounds keep every figure that is computed from damaged files finite.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=1e12)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]

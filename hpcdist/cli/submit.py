@@ -258,7 +258,7 @@ def _submit(
     dependencies: Sequence[Dependency] = (),
 ) -> Submitted:
     from hpcdist.submission.submit import submit
-    from hpcdist.summary.task import SummaryTask
+    from hpcdist.summary.writing import SummaryTask
 
     interrupts.defer()  # until the caller knows the runs, and can end them
     submitted = submit(

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -52,38 +52,31 @@ def measure(run: Run) -> Measurement:
         return Measurement(run=None, faults=[record])
     faults = [*record.faults]
     ranks = []
-    for rank_record in collect.read_ranks(run):
-        faults += rank_record.faults
-        ranks.append(measure_rank(rank_record))
+    for number, attempt, path in run.event_files():
+        rank = collect.read_rank(path, rank=number, attempt=attempt)
+        faults += rank.faults
+        ranks.append(measure_rank(rank))
     nodes = []
-    for node_record in collect.read_nodes(run):
-        faults += node_record.faults
-        nodes.append(measure_node(node_record))
+    for number, attempt, path in run.usage_files():
+        node = collect.read_node(path, node=number, attempt=attempt)
+        faults += node.faults
+        nodes.append(measure_node(node))
     return Measurement(run=measure_run(record, ranks, nodes), faults=faults)
 
 
-def encode(measurement: Measurement) -> bytes | None:
-    """As bytes; None for what only Python can hold: names that are no text, numbers beyond 64
-    bits."""
-    return _encoded(measurement)
-
-
-def encode_conditions(run: MeasuredRun) -> bytes | None:
-    """Return equal bytes for equal conditions; None as above."""
-    return _encoded(run.conditions)
-
-
-def _encoded(value: Any) -> bytes | None:
+def _encode(value: Any) -> bytes | None:
+    """Return a value as bytes; None for what only Python can hold: names that are no text, numbers
+    beyond 64 bits."""
     try:
         return _encoder.encode(value)
     except (OverflowError, UnicodeError):
         return None
 
 
-def decode(content: bytes | msgspec.Raw) -> Measurement | None:
-    """Return what was encoded; None for other bytes."""
+def _decode(content: bytes | msgspec.Raw | None) -> Measurement | None:
+    """Return the measurement that was encoded; None for other bytes."""
     try:
-        return _decoder.decode(content)
+        return None if content is None else _decoder.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -101,7 +94,7 @@ def measure_all(runs: Sequence[Run], *, num_workers: int) -> Iterator[bytes | Me
                 num_done += 1
     for run in runs[num_done:]:
         measurement = measure(run)
-        yield encode(measurement) or measurement
+        yield _encode(measurement) or measurement
 
 
 def choose_num_workers(num_bytes: int) -> int:
@@ -111,7 +104,7 @@ def choose_num_workers(num_bytes: int) -> int:
 
 
 def _measure_spread(runs: Sequence[Run], num_workers: int) -> Generator[bytes | None, None, None]:
-    """Ends early where a worker is killed, or none can be started."""
+    """Yield until a worker is killed; nothing where none can be started."""
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -141,12 +134,7 @@ def _begin_work(parent_pid: int) -> None:
 
 
 def _measure_path(path: str) -> bytes | None:
-    return encode(measure(Run(Path(path))))
-
-
-class _Asked(NamedTuple):
-    run: Run
-    fingerprint: Fingerprint
+    return _encode(measure(Run(Path(path))))
 
 
 def find_measurements(
@@ -159,58 +147,43 @@ def find_measurements(
     """Return a measurement for each of the runs; these arguments are described at `summarize`."""
     # Taken before anything is read: what changes meanwhile has another one the next time.
     now_s = time.time()
-    wanted = [_Asked(run, take_fingerprint(run)) for run in runs]
+    fingerprints = [take_fingerprint(run) for run in runs]
     shared: dict[bytes, dict[str, Any]] = {}
-    measurements = [_share(_look_up(each, cache), shared) for each in wanted]
+    measurements = [
+        _share(_decode(cache.find(run, fingerprint) if cache else None), shared)
+        for run, fingerprint in zip(runs, fingerprints, strict=True)
+    ]
     missing = [index for index, measurement in enumerate(measurements) if measurement is None]
     if num_workers is None:
-        event_bytes = sum(wanted[index].fingerprint.event_bytes for index in missing)
-        num_workers = choose_num_workers(event_bytes)
+        num_workers = choose_num_workers(sum(fingerprints[index].event_bytes for index in missing))
     new: list[tuple[Run, Fingerprint, bytes]] = []
     measured = measure_all([runs[index] for index in missing], num_workers=num_workers)
     for index, content in zip(missing, measured, strict=True):
-        measurement = content if isinstance(content, Measurement) else decode(content)
+        measurement = content if isinstance(content, Measurement) else _decode(content)
         measurements[index] = _share(measurement, shared)
-        if isinstance(content, bytes) and _may_be_kept(measurement, wanted[index], now_s):
-            new.append((*wanted[index], content))
+        # What is no run is read at once, and not worth keeping.
+        if isinstance(content, bytes) and measurement is not None and measurement.run is not None:
+            has_verdict = measurement.run.figures.verdict is not None
+            if is_settled(fingerprints[index], has_verdict=has_verdict, now_s=now_s):
+                new.append((runs[index], fingerprints[index], content))
     if cache is not None:
-        _keep(cache, new, runs, warn)
+        try:
+            cache.keep(new, asked=runs)
+        except OSError as error:
+            if warn is not None:
+                warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")
     return [measurement for measurement in measurements if measurement is not None]
 
 
 def _share(
     measurement: Measurement | None, shared: dict[bytes, dict[str, Any]]
 ) -> Measurement | None:
-    """With the conditions of an equal run: they are the larger part of one, and mostly alike."""
+    """Replace the conditions by those of an equal run: they are the larger part of one, and mostly
+    alike."""
     run = measurement.run if measurement else None
-    if measurement is None or run is None or (key := encode_conditions(run)) is None:
+    if measurement is None or run is None or (key := _encode(run.conditions)) is None:
         return measurement
     conditions = shared.setdefault(key, run.conditions)
     return msgspec.structs.replace(
         measurement, run=msgspec.structs.replace(run, conditions=conditions)
     )
-
-
-def _look_up(wanted: _Asked, cache: SummaryCache | None) -> Measurement | None:
-    content = cache.find(*wanted) if cache else None
-    return None if content is None else decode(content)
-
-
-def _may_be_kept(measurement: Measurement | None, wanted: _Asked, now_s: float) -> bool:
-    if measurement is None or measurement.run is None:  # no run: read at once
-        return False
-    has_verdict = measurement.run.figures.verdict is not None
-    return is_settled(wanted.fingerprint, has_verdict=has_verdict, now_s=now_s)
-
-
-def _keep(
-    cache: SummaryCache,
-    new: Sequence[tuple[Run, Fingerprint, bytes]],
-    runs: Sequence[Run],
-    warn: Callable[[str], None] | None,
-) -> None:
-    try:
-        cache.keep(new, asked=runs)
-    except OSError as error:
-        if warn is not None:
-            warn(f"figures cannot be kept in {cache.folder}: {error.strerror}")

@@ -9,7 +9,7 @@ import pytest
 from hpcdist.runs.verdict import Verdict
 from hpcdist.summary import print_summary, summarize, to_json
 from hpcdist.summary.figures.shares import SHARES as PARTS
-from hpcdist.summary.figures.shares import Pauses, divide
+from hpcdist.summary.figures.shares import divide
 from hpcdist.summary.figures.timing import StepTotals
 from hpcdist.summary.report.pictures.shares import draw_sizes
 from hpcdist.summary.report.text import make_console
@@ -279,7 +279,9 @@ def test_parts_add_up_whatever_the_ranks_did():
         parts = divide(
             ranks,
             rotating_s=drawing.random(),
-            pauses=Pauses(saves_s=saves_s, saver=saver, restarts_s=restarts_s),
+            saves_s=saves_s,
+            saver=saver,
+            restarts_s=restarts_s,
         )
         steps = [totals.steps for totals in ranks]
         in_steps_s = sum(

@@ -130,30 +130,19 @@ class DataloadSummary(Struct, frozen=True, kw_only=True):
     """What the conclusions rest on, and what would help."""
 
 
-class Passes(Struct, frozen=True, kw_only=True):
-    """One rank's measurements of one way of loading; lists grow where it is measured again."""
+class Passes(Struct, kw_only=True):
+    """One rank's measurements of one way of loading, which grow with every turn."""
 
-    batches: list[int]
+    batches: list[int] = []
     """In each pass."""
-    times_s: list[float]
+    times_s: list[float] = []
     """Of each pass."""
-    starts_s: list[float]
-    firsts_s: list[float]
+    starts_s: list[float] = []
+    firsts_s: list[float] = []
     """Of each first pass, per batch."""
-    first_files: Temperature
+    first_files: Temperature = "unknown"
     """Of the earliest."""
     worker_bytes: int | None = None
-
-    def joined(self, later: Passes) -> Passes:
-        """Return these and later measurements of the same."""
-        return Passes(
-            batches=self.batches + later.batches,
-            times_s=self.times_s + later.times_s,
-            starts_s=self.starts_s + later.starts_s,
-            firsts_s=self.firsts_s + later.firsts_s,
-            first_files=self.first_files,
-            worker_bytes=max((self.worker_bytes or 0, later.worker_bytes or 0)) or None,
-        )
 
 
 class Place(Struct, frozen=True, kw_only=True):

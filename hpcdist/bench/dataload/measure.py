@@ -86,6 +86,7 @@ class Way:
         self._should_stop = should_stop
         self._number = 0  # of passes: each has an order of its own
         self._batches: int | None = None
+        self.passes = Passes()
         own = self._own_indices(-(-_STAGE_IMAGES // setting.batch_size))
         source.stages(own[:2], rank.alive)  # loads libraries, and pages of memory
         self._meet()
@@ -98,7 +99,7 @@ class Way:
         spared = ("read", "decode") if self._source.is_kept else ()
         return {name: stage_s for name, stage_s in self._stages_s.items() if name not in spared}
 
-    def measure(self, effort: Effort, *, time_s: float) -> Passes:
+    def measure(self, effort: Effort, *, time_s: float) -> None:
         """Measure a turn: a first pass, then as many that count as fit into the time, and none
         after a stop."""
         first_files, number = self._forget_files(effort, time_s)
@@ -113,17 +114,17 @@ class Way:
                 time_s=time_s * (1 - _FIRST_SHARE),
             )
             self._batches = effort.batches  # later turns have passes of the same length at most
-            timed: list[_Pass] = []
-            while len(timed) < effort.passes and not self._should_stop():
-                timed.append(self._pass(batches, effort.batches))
-        return Passes(
-            batches=[effort.batches] * len(timed),
-            times_s=[each.time_s for each in timed],
-            starts_s=[first.first_s],
-            firsts_s=[first.time_s / number],
-            first_files=first_files,
-            worker_bytes=first.worker_bytes,
-        )
+            num_timed = 0
+            while num_timed < effort.passes and not self._should_stop():
+                self.passes.times_s.append(self._pass(batches, effort.batches).time_s)
+                self.passes.batches.append(effort.batches)
+                num_timed += 1
+        if not self.passes.firsts_s:
+            self.passes.first_files = first_files
+        self.passes.starts_s.append(first.first_s)
+        self.passes.firsts_s.append(first.time_s / number)
+        if first.worker_bytes:
+            self.passes.worker_bytes = max(first.worker_bytes, self.passes.worker_bytes or 0)
 
     def _forget_files(self, effort: Effort, time_s: float) -> tuple[Temperature, int]:
         """Return whether the first pass finds its files in memory, and its number of batches."""

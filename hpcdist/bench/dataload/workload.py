@@ -109,7 +109,6 @@ class _DataloadRank(BenchmarkRank):
             Place(node=context.node_rank, host=context.host, cpus=cpus)
         )
         self._ways: dict[Setting, Way] = {}
-        self._passes: dict[Setting, list[Passes]] = {}
         self._cells: dict[tuple[Setting, int], DataloadCell] = {}
         self._steps: list[ModelStep] = []
 
@@ -155,15 +154,10 @@ class _DataloadRank(BenchmarkRank):
                 should_stop=self._is_stopping,
             )
         effort = Effort(passes=passes, batches=self._job.data.batches_to_check)
-        outcomes = self.gather((way.measure(effort, time_s=time_s), way.stages_s))
-        measured = [passes for passes, _ in outcomes]
-        if not measured[0].times_s:  # asked to stop before the first that counts
-            return
-        before = self._passes.get(setting)
-        if before is not None:
-            measured = [old.joined(new) for old, new in zip(before, measured, strict=True)]
-        self._passes[setting] = measured
-        self._report(setting, measured, [stages for _, stages in outcomes])
+        way.measure(effort, time_s=time_s)
+        measured: list[tuple[Passes, dict[str, float]]] = self.gather((way.passes, way.stages_s))
+        if measured[0][0].times_s:  # else asked to stop before the first that counts
+            self._report(setting, measured)
 
     def _time_model(self) -> None:
         """Time a training step for each batch size, or take the time that the job names."""
@@ -227,17 +221,15 @@ class _DataloadRank(BenchmarkRank):
                 "has here"
             )
 
-    def _report(
-        self, setting: Setting, passes: list[Passes], stages: list[dict[str, float]]
-    ) -> None:
+    def _report(self, setting: Setting, measured: list[tuple[Passes, dict[str, float]]]) -> None:
         if self.context.rank != 0:
             return
         for place in dict.fromkeys(self._places):
-            ranks = self._of_node(place.node)
-            own = [stages[rank] for rank in ranks]
-            in_all = [name for name in own[0] if all(name in each for each in own)]
-            means_s = {name: mean(each[name] for each in own) for name in in_all}
-            cell = to_cell(setting, place, [passes[rank] for rank in ranks], means_s)
+            own = [measured[rank] for rank in self._of_node(place.node)]
+            stages = [stages for _, stages in own]
+            in_all = [name for name in stages[0] if all(name in each for each in stages)]
+            means_s = {name: mean(each[name] for each in stages) for name in in_all}
+            cell = to_cell(setting, place, [passes for passes, _ in own], means_s)
             self._cells[setting, place.node] = cell
             self.report("loading", self._line(cell), msgspec.to_builtins(cell))
 

@@ -72,11 +72,6 @@ class Single:
         self._module: nn.Module = Autocasting(model, PRECISIONS[precision])
         self._device = torch.device(context.device)
 
-    @property
-    def takes_part(self) -> bool:
-        """Return whether this rank computes."""
-        return self.uses_all_ranks or self.context.rank == 0
-
     def can_take(self, batch_size: int) -> bool:
         """Return whether a batch of this size can be spread over the devices."""
         return batch_size >= 1

@@ -136,7 +136,8 @@ class _InferenceRank(BenchmarkRank):
 
     def _measure(self, strategy: str, form: Single, size: int) -> bool:
         """Return whether it was measured as often as planned, in all ranks."""
-        timed = self._time(form, size) if form.takes_part else None
+        takes_part = form.uses_all_ranks or self.context.rank == 0
+        timed = self._time(form, size) if takes_part else None
         outcomes: list[Timed | None] = self.gather(timed)
         measured = outcomes if form.uses_all_ranks else outcomes[:1]
         if self.context.rank == 0 and all(each is None or each.times_s for each in measured):

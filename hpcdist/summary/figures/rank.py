@@ -11,12 +11,7 @@ from msgspec import Struct
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.timing import Spans, StepTotals
-from hpcdist.summary.read.records import (
-    Evaluation,
-    Memory,
-    RankRecord,
-    Start,
-)
+from hpcdist.summary.read.records import Evaluation, Memory, RankRecord, Start
 
 
 class Tested(NamedTuple):
@@ -69,6 +64,7 @@ def measure_rank(record: RankRecord) -> RankFigures:
     measured = timing.drop_warm_up(record.windows)
     totals = StepTotals()
     totals.add(measured)
+    first = record.windows[0] if record.windows else None
     return RankFigures(
         rank=record.rank,
         attempt=record.attempt,
@@ -76,10 +72,19 @@ def measure_rank(record: RankRecord) -> RankFigures:
         spans=timing.to_spans(measured),
         totals=totals,
         warm_up_steps=sum([window.steps for window in record.windows]) - totals.steps,
-        tests=_tests(record),
+        tests=[
+            Tested(test.time_s, test.step, test.epoch, test.accuracy)
+            for test in record.evaluations
+            if test.time_s is not None and test.accuracy is not None
+            if math.isfinite(test.accuracy)
+        ],
         first_step=_first_step(record),
         last_step=_last_step(record),
-        stepping_s=_stepping_s(record),
+        stepping_s=(
+            None
+            if first is None or first.time_s is None
+            else first.time_s - first.after_s - first.wall_s - first.pause_s
+        ),
         ended_s=_ended_s(record),
         worked_until_s=_worked_until_s(record, totals),
         epochs=_epochs(record),
@@ -110,13 +115,6 @@ def _last_step(record: RankRecord) -> int | None:
     return largest([*ends, *windows, _first_step(record)])
 
 
-def _stepping_s(record: RankRecord) -> float | None:
-    for window in record.windows[:1]:
-        if window.time_s is not None:
-            return window.time_s - window.after_s - window.wall_s - window.pause_s
-    return None
-
-
 def _ended_s(record: RankRecord) -> float | None:
     times = [window.time_s for window in record.windows[-1:]]
     times += [end.time_s for end in record.ends]
@@ -124,22 +122,17 @@ def _ended_s(record: RankRecord) -> float | None:
 
 
 def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
-    stepped_s = _stepped_until_s(record, totals)
-    tested_s = [test.time_s for test in record.evaluations[-1:]]
-    saved_s = [save.time_s for save in record.saves[-1:]]
-    times = [time_s for time_s in (stepped_s, *tested_s, *saved_s) if time_s is not None]
-    return max(times, default=_ended_s(record))
-
-
-def _stepped_until_s(record: RankRecord, totals: StepTotals) -> float | None:
-    """Steps that are known by their number alone, as their window was never written, count with
-    the mean time of a step."""
+    times = [test.time_s for test in record.evaluations[-1:]]
+    times += [save.time_s for save in record.saves[-1:]]
     window = record.windows[-1] if record.windows else None
-    if window is None or window.time_s is None:
-        return None
-    unwritten = (_last_step(record) or 0) - window.step
-    unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
-    return min(window.time_s - window.after_s + unwritten_s, _ended_s(record) or math.inf)
+    if window is not None and window.time_s is not None:
+        # Steps that are known by their number alone, as their window was never written, count with
+        # the mean time of a step.
+        unwritten = (_last_step(record) or 0) - window.step
+        unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
+        stepped_s = window.time_s - window.after_s + unwritten_s
+        times.append(min(stepped_s, _ended_s(record) or math.inf))
+    return max((time_s for time_s in times if time_s is not None), default=_ended_s(record))
 
 
 def _saves_s(record: RankRecord) -> float:
@@ -157,14 +150,6 @@ def _epochs(record: RankRecord) -> int | None:
     if record.resumes:
         return record.resumes[-1].epoch
     return 0 if any(window.epoch is not None for window in record.windows) else None
-
-
-def _tests(record: RankRecord) -> list[Tested]:
-    return [
-        Tested(test.time_s, test.step, test.epoch, test.accuracy)
-        for test in record.evaluations
-        if test.time_s is not None and test.accuracy is not None and math.isfinite(test.accuracy)
-    ]
 
 
 def largest(values: Iterable[int | None]) -> int | None:

@@ -75,7 +75,12 @@ def measure_run(
     paces = _paces(ranks) if world_size > 1 else []
     num_cpus = _num_cpus(ranks)
     has_gpus = any((figures.start.device or "").startswith("cuda") for figures in ranks)
-    held_up = held_up_by(attempts, world_size)
+    rotating_s, straggler = held_up_by(attempts, world_size)
+    parts_s = None
+    if step_time_s:
+        parts_s = parts_of_run(
+            attempts, rotating_s=rotating_s, num_lost=num_lost, lost_s=between_s or 0.0
+        )
     summary = RunFigures(
         run=record.id,
         job=record.facts.name,
@@ -96,12 +101,8 @@ def measure_run(
         ),
         step_time_s=step_time_s,
         phase_s=_phase_s(totals) if step_time_s else None,
-        parts_s=(
-            parts_of_run(attempts, held_up, num_lost=num_lost, lost_s=between_s or 0.0)
-            if step_time_s
-            else None
-        ),
-        straggler=held_up.straggler,
+        parts_s=parts_s,
+        straggler=straggler,
         final=msgspec.convert(evaluation, Final, from_attributes=True) if evaluation else Final(),
         peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=largest(figures.max_cuda_bytes for figures in ranks),

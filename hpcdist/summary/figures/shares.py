@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import mul
-from typing import NamedTuple
 
 from hpcdist.summary.figures.attempts import Attempts
 from hpcdist.summary.figures.stragglers import Place, Stretch, cut, find_straggler, rotating_s
@@ -58,26 +57,19 @@ _OWN = (DATA, DEVICE, COMPUTING, FIXED, UNDIVIDED)
 _NEED_PHASES = (COMMUNICATION, STRAGGLERS, COMPUTING, FIXED)
 
 
-class Pauses(NamedTuple):
-    """The time between steps that counts, in seconds per step."""
-
-    saves_s: float = 0.0
-    """Checkpoints that the rank which saves them took no step's time for."""
-    saver: int = 0
-    """Place of that rank."""
-    restarts_s: float = 0.0
-
-
-_NO_PAUSES = Pauses()
-
-
 def divide(
-    ranks: Sequence[StepTotals], *, rotating_s: float = 0.0, pauses: Pauses = _NO_PAUSES
+    ranks: Sequence[StepTotals],
+    *,
+    rotating_s: float = 0.0,
+    saves_s: float = 0.0,
+    saver: int = 0,
+    restarts_s: float = 0.0,
 ) -> dict[str, float]:
-    """Seconds per step by part, from the steps of each rank, which has some.
+    """Return the seconds per step by part, from the steps of each rank, which has some.
 
     `rotating_s`: what ranks that take turns in being slow cost per step, the rank that is the
-    slowest over all included.
+    slowest over all included. `saves_s`: what checkpoints between steps take of the rank that saves
+    them, whose place is `saver`. `restarts_s`: what restarts take. All are per step.
     """
     parts_of = [_own_parts(totals) for totals in ranks]
     steps = [totals.steps for totals in ranks]
@@ -90,7 +82,15 @@ def divide(
         _move(parts, COMMUNICATION, STRAGGLERS, rotating_s - parts[STRAGGLERS])
         longest_save_s = max(own[CHECKPOINTS] for own in parts_of)
         _move(parts, COMMUNICATION, CHECKPOINTS, longest_save_s - parts[CHECKPOINTS])
-    _add_pauses(parts, ranks, pauses)
+    if saves_s > 0:
+        # Ranks that save nothing go on, and wait for the saver in their next step: that is in their
+        # step time already.
+        step_s = [totals.sum_s / totals.steps for totals in ranks]
+        longer_s = [min(saves_s, max(0.0, own_s - step_s[saver])) for own_s in step_s]
+        in_steps_s = sum(map(mul, longer_s, steps)) / sum(steps)
+        _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
+        parts[CHECKPOINTS] += saves_s - in_steps_s
+    parts[RESTARTS] += restarts_s
     return parts
 
 
@@ -106,8 +106,8 @@ def alike(
 def lost_shares(
     parts_s: Mapping[str, float], baseline_s: Mapping[str, float], efficiency: float
 ) -> dict[str, float]:
-    """Share of the time that each part lost; together 1 - efficiency, which is that of all the
-    time."""
+    """Return the share of the time that each part lost; together 1 - efficiency, which is that of
+    all the time."""
     parts_s, baseline_s = alike(parts_s, baseline_s)
     whole_s, baseline_whole_s = sum(parts_s.values()), sum(baseline_s.values())
     # So much of the baseline's time for a step is as many samples per GPU as a step here has.
@@ -122,7 +122,7 @@ def shares(parts_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _own_parts(totals: StepTotals) -> dict[str, float]:
-    """Seconds per step of one rank, just as it recorded them."""
+    """Return the seconds per step of one rank, just as it recorded them."""
     parts = dict.fromkeys(SHARES, 0.0)
     for phase, time_s in totals.phases_s.items():
         parts[_PHASES.get(phase, FIXED)] += time_s / totals.steps
@@ -155,23 +155,10 @@ def _take_out_straggling(parts: dict[str, float], parts_of: Sequence[Mapping[str
 
 
 def _move(parts: dict[str, float], source: str, target: str, time_s: float) -> None:
-    """Waiting that has another cause, as far as there is waiting."""
+    """Give waiting another cause, as far as there is waiting."""
     moved_s = min(parts[source], max(0.0, time_s))
     parts[source] -= moved_s
     parts[target] += moved_s
-
-
-def _add_pauses(parts: dict[str, float], ranks: Sequence[StepTotals], pauses: Pauses) -> None:
-    """Ranks that save nothing go on, and wait for the saver in their next step: that is in their
-    step time already."""
-    if pauses.saves_s > 0:
-        step_s = [totals.sum_s / totals.steps for totals in ranks]
-        longer_s = [min(pauses.saves_s, max(0.0, own_s - step_s[pauses.saver])) for own_s in step_s]
-        weights = [totals.steps for totals in ranks]
-        in_steps_s = sum(map(mul, longer_s, weights)) / sum(weights)
-        _move(parts, COMMUNICATION, CHECKPOINTS, in_steps_s)
-        parts[CHECKPOINTS] += pauses.saves_s - in_steps_s
-    parts[RESTARTS] += pauses.restarts_s
 
 
 def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
@@ -182,15 +169,9 @@ def _coarse(parts_s: Mapping[str, float]) -> dict[str, float]:
     return coarse
 
 
-class HeldUp(NamedTuple):
-    """The time per step spent waiting for slower ranks, and the rank waited for."""
-
-    rotating_s: float = 0.0
-    straggler: Straggler | None = None
-
-
-def held_up_by(attempts: Attempts, world_size: int) -> HeldUp:
-    """Compare the ranks in the stretches of all attempts in which every rank recorded steps."""
+def held_up_by(attempts: Attempts, world_size: int) -> tuple[float, Straggler | None]:
+    """Return the seconds per step that ranks waited for slower ones, and the one they waited for,
+    from the stretches of all attempts in which every rank recorded steps."""
     stretches: list[Stretch] = []
     places: list[Place] = []
     steps, sum_s = 0, 0.0
@@ -202,13 +183,12 @@ def held_up_by(attempts: Attempts, world_size: int) -> HeldUp:
             steps += sum(own.totals.steps for own in stepped)
             sum_s += sum(own.totals.sum_s for own in stepped)
     if not stretches:
-        return HeldUp()
-    straggler = find_straggler(stretches, places, sum_s / steps)
-    return HeldUp(rotating_s=rotating_s(stretches), straggler=straggler)
+        return 0.0, None
+    return rotating_s(stretches), find_straggler(stretches, places, sum_s / steps)
 
 
 def parts_of_run(
-    attempts: Attempts, held_up: HeldUp, *, num_lost: int, lost_s: float
+    attempts: Attempts, *, rotating_s: float, num_lost: int, lost_s: float
 ) -> dict[str, float]:
     """Return the mean seconds per step by share; some rank recorded steps.
 
@@ -230,10 +210,8 @@ def parts_of_run(
     saver = max(stepped, key=lambda rank: saves_s[rank])
     return divide(
         [totals[rank] for rank in stepped],
-        rotating_s=held_up.rotating_s,
-        pauses=Pauses(
-            saves_s=saves_s[saver] / max(1, num_steps),
-            saver=stepped.index(saver),
-            restarts_s=lost_s / max(1, num_steps),
-        ),
+        rotating_s=rotating_s,
+        saves_s=saves_s[saver] / max(1, num_steps),
+        saver=stepped.index(saver),
+        restarts_s=lost_s / max(1, num_steps),
     )

@@ -100,17 +100,27 @@ def measure_node(record: NodeRecord) -> NodeTotals:
 
 def num_cpus_of(nodes: Sequence[NodeTotals]) -> float | None:
     """Return the CPUs that the ranks may use on all nodes, as the newest attempt had them."""
-    newest = {totals.node: totals.begin for totals in sorted(nodes, key=lambda one: one.attempt)}
-    return _num_cpus([begin for begin in newest.values() if begin])
+    newest = {totals.node: totals.begin for totals in sorted(nodes, key=lambda own: own.attempt)}
+    hosts: dict[str | None, list[NodeBegin]] = defaultdict(list)
+    for begin in newest.values():
+        if begin:
+            hosts[begin.host].append(begin)
+    return _sum(map(_cpus_of_host, hosts.values()))
+
+
+def _cpus_of_host(begins: Sequence[NodeBegin]) -> float | None:
+    """Simulated nodes share a host, and may share its CPUs."""
+    in_all = _sum(begin.num_cpus for begin in begins)
+    cpus = {cpu for begin in begins for cpu in begin.cpus or []}
+    return in_all if in_all is None or not cpus else min(in_all, len(cpus))
 
 
 def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
     """Put all nodes and attempts together; None where nothing was sampled."""
     by_node: dict[int, list[NodeTotals]] = defaultdict(list)
-    for totals in sorted(nodes, key=lambda one: (one.node, one.attempt)):
+    for totals in sorted(nodes, key=lambda own: (own.node, own.attempt)):
         by_node[totals.node].append(totals)
-    merged = [_merge(attempts) for attempts in by_node.values()]
-    merged = [totals for totals in merged if totals.length_s]
+    merged = [totals for own in by_node.values() if (totals := _merge(own)).length_s]
     if not merged:
         return None
     used = [_node_usage(totals) for totals in merged]
@@ -130,7 +140,7 @@ def summarize_usage(nodes: Sequence[NodeTotals]) -> UsageSummary | None:
         gpu_power_w=power.mean,
         energy_j=_sum(gpu.energy_j for gpu in gpus),
         cpus_busy=_sum(node.cpus_busy for node in used),
-        num_cpus=_num_cpus([totals.begin for totals in merged if totals.begin]),
+        num_cpus=num_cpus_of(merged),
         max_memory_bytes=max(node.max_memory_bytes or 0 for node in used) or None,
         nodes=used,
         gpus=[_gpu_usage(totals.node, gpu) for totals in merged for gpu in totals.gpus],
@@ -180,20 +190,6 @@ def _gpu_usage(node: int, gpu: GpuTotals) -> GpuUsage:
         max_temperature_c=gpu.temperature_c.max,
         throttled=gpu.throttled.mean,
     )
-
-
-def _num_cpus(begins: Sequence[NodeBegin]) -> float | None:
-    """Simulated nodes share a host, and may share its CPUs."""
-    hosts: dict[str | None, list[NodeBegin]] = defaultdict(list)
-    for begin in begins:
-        hosts[begin.host].append(begin)
-    return _sum(_cpus_of_host(own) for own in hosts.values())
-
-
-def _cpus_of_host(begins: Sequence[NodeBegin]) -> float | None:
-    in_all = _sum(begin.num_cpus for begin in begins)
-    cpus = {cpu for begin in begins for cpu in begin.cpus or []}
-    return in_all if in_all is None or not cpus else min(in_all, len(cpus))
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -192,19 +192,18 @@ def code_version() -> str:
 
 
 def _files(folder: str) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Path in the run directory, and what is there."""
-    for name in _SMALL_FILES:
-        yield name, _stat(f"{folder}/{name}")
-    for name, stat in _entries(f"{folder}/events"):
-        yield f"events/{name}", stat
-    for attempt in _names(f"{folder}/attempts"):
-        yield f"attempts/{attempt}", None
-        for name in _ATTEMPT_FILES:
-            yield f"attempts/{attempt}/{name}", _stat(f"{folder}/attempts/{attempt}/{name}")
-
-
-def _entries(folder: str) -> list[tuple[str, os.stat_result | None]]:
-    return [(name, _stat(f"{folder}/{name}")) for name in _names(folder)]
+    """Yield paths in the run directory, and what is there."""
+    attempts = _names(f"{folder}/attempts")
+    yield from ((f"attempts/{attempt}", None) for attempt in attempts)
+    for name in (
+        *_SMALL_FILES,
+        *(f"events/{name}" for name in _names(f"{folder}/events")),
+        *(f"attempts/{attempt}/{name}" for attempt in attempts for name in _ATTEMPT_FILES),
+    ):
+        try:
+            yield name, os.stat(f"{folder}/{name}")
+        except OSError:
+            yield name, None
 
 
 def _names(folder: str) -> list[str]:
@@ -212,10 +211,3 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except OSError:
-        return None

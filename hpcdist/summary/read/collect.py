@@ -7,12 +7,13 @@ A rank's file becomes one `RankRecord` at a time, so that memory stays flat.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from hpcdist.base.text import number_of
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.run import Run, is_event_file, is_run
 from hpcdist.runs.spec import RunSpec, SweepPlace
@@ -28,6 +29,8 @@ from hpcdist.summary.read.records import (
     RunRecord,
 )
 
+T = TypeVar("T")
+
 
 def read_run(run: Run) -> RunRecord | Fault:
     """Read what a run directory says of itself; a fault where it is no run."""
@@ -41,6 +44,7 @@ def read_run(run: Run) -> RunRecord | Fault:
         return Fault(path=run.spec_file.name, text=text)
     sweep = spec.sweep or SweepPlace()
     submission, torn_submission = _read_small(run.submission_file, run.read_submission)
+    attempts: list[int] = _readable(run.attempts, [])
     verdict, torn_verdict = _read_small(run.verdict_file, run.read_verdict)
     return RunRecord(
         id=run.id,
@@ -51,32 +55,21 @@ def read_run(run: Run) -> RunRecord | Fault:
         torch_version=spec.versions.get("torch"),
         scheduler=None if submission is None else submission.scheduler,
         verdict=verdict,
-        newest_attempt=_newest_attempt(run),
-        attempts=_attempts(run),
+        newest_attempt=_readable(run.newest_attempt, -1),
+        attempts={number: _attempt(run, number) for number in attempts},
         faults=[*torn_submission, *torn_verdict, *_foreign_event_files(run)],
     )
 
 
 def _job_as_submitted(spec: RunSpec) -> dict[str, Any]:
-    """The job with its script where the user has it: snapshots have it in a folder of their own."""
+    """Return the job with its script where the user has it: snapshots have it in a folder of their
+    own."""
     snapshot, script = spec.snapshot, spec.job.get("script")
-    if snapshot is None or not (snapshot.folder and snapshot.source and isinstance(script, str)):
-        return spec.job
-    if not script.startswith(snapshot.folder + "/"):
-        return spec.job
-    return spec.job | {"script": snapshot.source + script[len(snapshot.folder) :]}
-
-
-def read_ranks(run: Run) -> Iterator[RankRecord]:
-    """Read what every rank recorded in every attempt, one after the other."""
-    for rank, attempt, path in run.event_files():
-        yield read_rank(path, rank=rank, attempt=attempt)
-
-
-def read_nodes(run: Run) -> Iterator[NodeRecord]:
-    """Read what was sampled of every node in every attempt, one after the other."""
-    for node, attempt, path in run.usage_files():
-        yield read_node(path, node=node, attempt=attempt)
+    if snapshot and snapshot.folder and snapshot.source and isinstance(script, str):
+        inside = script.removeprefix(f"{snapshot.folder}/")
+        if inside != script:
+            return spec.job | {"script": f"{snapshot.source}/{inside}"}
+    return spec.job
 
 
 def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
@@ -88,7 +81,7 @@ def read_node(path: Path, *, node: int, attempt: int) -> NodeRecord:
 
 
 def _read_events(path: Path) -> tuple[dict[str, list[Any]], list[Fault]]:
-    """Events by their kinds, and what could not be read."""
+    """Return events by their kinds, and what could not be read."""
     try:
         file = decode_file(path)
     except OSError as error:
@@ -131,8 +124,8 @@ def sentence(run: Run, fault: Fault) -> str:
 
 
 def _faults(file: DecodedFile) -> list[str]:
-    torn = f"{_count(file.num_torn, 'torn line')} skipped"
-    odd = f"{_count(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
+    torn = f"{number_of(file.num_torn, 'torn line')} skipped"
+    odd = f"{number_of(file.num_odd, 'event')} skipped, fields are missing or of the wrong type"
     begins = [*file.found["start"], *file.found["node"]]
     is_newer = any(begin.schema > SCHEMA_VERSION for begin in begins)
     faults = {
@@ -163,18 +156,12 @@ def _read_small(path: Path, read: Any) -> tuple[Any, list[Fault]]:
     return value, [fault] if torn else []
 
 
-def _newest_attempt(run: Run) -> int:
+def _readable(read: Callable[[], T], otherwise: T) -> T:
+    """Return what is read; another value where it cannot be."""
     try:
-        return run.newest_attempt()
+        return read()
     except OSError:
-        return -1
-
-
-def _attempts(run: Run) -> dict[int, AttemptRecord]:
-    try:
-        return {attempt: _attempt(run, attempt) for attempt in run.attempts()}
-    except OSError:
-        return {}
+        return otherwise
 
 
 def _attempt(run: Run, attempt: int) -> AttemptRecord:
@@ -196,7 +183,3 @@ def _foreign_event_files(run: Run) -> list[Fault]:
         for name in sorted(names)
         if not is_event_file(name)
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

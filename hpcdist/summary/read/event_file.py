@@ -13,23 +13,15 @@ import functools
 import operator
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct, field
 
+from hpcdist.bench.benchmark import Count, Seconds
 from hpcdist.runs.events import decode_event
-from hpcdist.summary.read.records import (
-    EVENT_TYPES,
-    OTHER_KINDS,
-    AnyWindow,
-    Bucket,
-    Count,
-    Seconds,
-    Window,
-)
+from hpcdist.summary.read.records import EVENT_TYPES, OTHER_KINDS, AnyWindow, Bucket, Window
 
 
 class PhaseTime(Struct, frozen=True, kw_only=True, gc=False):
@@ -90,7 +82,9 @@ def decode_file(path: Path) -> DecodedFile:
     """Decode an event file; raises OSError, also for what is no regular file."""
     result = DecodedFile(found={kind: [] for kind in EVENT_TYPES})
     with _open(path) as file:
-        for lines in _stretches(file):
+        while lines := file.read(_STRETCH_BYTES):
+            if len(lines) == _STRETCH_BYTES:  # up to the end of the last line
+                lines += file.readline()
             events = _decode_stretch(lines)
             if events is None:
                 for line in lines.split(b"\n"):
@@ -101,7 +95,7 @@ def decode_file(path: Path) -> DecodedFile:
 
 
 def _decode_stretch(lines: bytes) -> list[Any] | None:
-    """Its events; None where some line is none."""
+    """Return the events; None where some line is none."""
     with contextlib.suppress(*_FAILURES):
         return _decode_lines(lines)
     with contextlib.suppress(*_FAILURES):
@@ -110,12 +104,6 @@ def _decode_stretch(lines: bytes) -> list[Any] | None:
             for event in _decode_first_lines(lines)
         ]
     return None
-
-
-def _stretches(file: BinaryIO) -> Iterator[bytes]:
-    """The file in pieces of whole lines."""
-    while lines := file.read(_STRETCH_BYTES):
-        yield lines if len(lines) < _STRETCH_BYTES else lines + file.readline()
 
 
 def _sort(events: list[Any], result: DecodedFile) -> None:
@@ -130,7 +118,7 @@ def _sort(events: list[Any], result: DecodedFile) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    """A pipe by that name would block its reader for ever."""
+    """Open a file, and no pipe by that name, which would block its reader for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -150,16 +138,13 @@ def _decode_line(line: bytes, result: DecodedFile) -> None:
     if kind not in EVENT_TYPES:
         result.num_others += 1
         return
-    try:
-        result.found[kind].append(_convert(event, EVENT_TYPES[kind]))
-    except msgspec.ValidationError:
-        result.num_odd += 1
-
-
-def _convert(event: dict[str, Any], type_: type[Struct]) -> Any:
-    try:
-        return msgspec.convert(event, type_, str_keys=True)
-    except msgspec.ValidationError:
-        if type_ is not Window:
-            raise
-        return to_window(msgspec.convert(event, FirstWindow, str_keys=True))
+    type_ = EVENT_TYPES[kind]
+    with contextlib.suppress(msgspec.ValidationError):
+        result.found[kind].append(msgspec.convert(event, type_, str_keys=True))
+        return
+    if type_ is Window:
+        with contextlib.suppress(msgspec.ValidationError):
+            first = msgspec.convert(event, FirstWindow, str_keys=True)
+            result.found[kind].append(to_window(first))
+            return
+    result.num_odd += 1

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from hpcdist.agent.usage import NodeBegin, UsageWindow
+from hpcdist.bench.benchmark import Count, Seconds
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.events import SCHEMA_VERSION
 from hpcdist.runs.verdict import Verdict
 
-# The bounds keep every figure that is computed from damaged files finite.
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 SquareSeconds = Annotated[float, Meta(ge=0, le=1e24)]
-Count = Annotated[int, Meta(ge=0)]
-PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 if TYPE_CHECKING:
     Bucket = int
     Counts = list[int]

@@ -12,11 +12,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hpcdist.runs.run import Run
 from hpcdist.summary.read.collect import read_rank
 from hpcdist.summary.read.records import Evaluation, Memory, RankRecord, Window
+
+EventT = TypeVar("EventT", Evaluation, Memory)
 
 
 class Attempt(NamedTuple):
@@ -60,17 +62,17 @@ class Attempt(NamedTuple):
 
     def evaluations(self) -> Iterator[tuple[int, float, Evaluation]]:
         """Yield the evaluations that count, each behind its step and Unix time."""
-        for evaluation in self.record.evaluations:
-            step, time_s = evaluation.step, evaluation.time_s
-            if step is not None and time_s is not None and step <= self.last_step:
-                yield step, time_s, evaluation
+        return self._counting(self.record.evaluations)
 
     def memories(self) -> Iterator[tuple[int, float, Memory]]:
         """Yield what was held that counts, each behind its step and Unix time."""
-        for memory in self.record.memories:
-            step, time_s = memory.step, memory.time_s
+        return self._counting(self.record.memories)
+
+    def _counting(self, events: Iterable[EventT]) -> Iterator[tuple[int, float, EventT]]:
+        for event in events:
+            step, time_s = event.step, event.time_s
             if step is not None and time_s is not None and step <= self.last_step:
-                yield step, time_s, memory
+                yield step, time_s, event
 
 
 def read_timeline(path: Path) -> list[Attempt]:

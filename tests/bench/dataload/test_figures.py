@@ -29,9 +29,16 @@ def test_the_slowest_rank_counts_and_rates_add_up():
     assert (cell.ranks, cell.repeats, cell.batches) == (2, 2, 10)
 
 
-def test_turns_are_joined_and_the_first_one_was_the_cold_one():
-    later = passes(4.0, batches=20, start_s=1.5, first_s=0.1, worker_bytes=7)
-    cell = to_cell(SETTING, PLACE, [passes(1.0).joined(later)], {})
+def test_turns_count_together_and_the_first_one_was_the_cold_one():
+    both = Passes(
+        batches=[10, 20],
+        times_s=[1.0, 4.0],
+        starts_s=[0.5, 1.5],
+        firsts_s=[0.2, 0.1],
+        first_files="cold",
+        worker_bytes=7,
+    )
+    cell = to_cell(SETTING, PLACE, [both], {})
     assert cell.mean_time_s == pytest.approx(0.15)  # of 1 s for 10, 4 s for 20
     assert cell.start_time_s == pytest.approx(1.0)
     assert cell.first_time_s == pytest.approx(0.2)
