@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -31,30 +32,24 @@ from hpcdist.schedulers.lsf.commands import (
 )
 from hpcdist.schedulers.lsf.reasons import plain_end, plain_reason
 
-STATES: dict[str, State] = {
-    "PEND": "pending",
-    "PSUSP": "pending",
-    "WAIT": "pending",
-    "PROV": "pending",
-    "RUN": "running",
-    "USUSP": "running",
-    "SSUSP": "running",
-    "UNKWN": "running",
-    "ZOMBI": "running",
-    "DONE": "done",
-    "EXIT": "failed",
+_STATES: dict[str, tuple[State, str | None]] = {
+    "PEND": ("pending", None),
+    "PSUSP": ("pending", "it is held; release it with: bresume {0}"),
+    "WAIT": ("pending", "it waits on its host for the jobs that LSF started it together with"),
+    "PROV": ("pending", "its hosts are being started"),
+    "RUN": ("running", None),
+    "USUSP": ("running", "it was suspended with bstop; continue it with: bresume {0}"),
+    "SSUSP": (
+        "running",
+        "LSF suspended it: its hosts are busy, or a job of a higher priority needs them",
+    ),
+    "UNKWN": ("running", "LSF cannot reach its first host"),
+    "ZOMBI": ("running", "it was to be ended, and LSF cannot reach its first host"),
+    "DONE": ("done", "LSF says DONE"),
+    "EXIT": ("failed", None),
 }
-"""Job states of the page "About job states" of IBM Spectrum LSF 10.1 -> ours."""
+"""Job states of the page "About job states" of IBM Spectrum LSF 10.1 -> ours, and why."""
 
-_NOTES = {
-    "PSUSP": "it is held; release it with: bresume {0}",
-    "WAIT": "it waits on its host for the jobs that LSF started it together with",
-    "PROV": "its hosts are being started",
-    "USUSP": "it was suspended with bstop; continue it with: bresume {0}",
-    "SSUSP": "LSF suspended it: its hosts are busy, or a job of a higher priority needs them",
-    "UNKWN": "LSF cannot reach its first host",
-    "ZOMBI": "it was to be ended, and LSF cannot reach its first host",
-}
 _ELEMENT = re.compile(r"^(.*?)\[(\d+)\]$")
 _ID = re.compile(r"(\d+)(?:\[(\d+)\])?$")
 _TIME = re.compile(
@@ -117,31 +112,20 @@ _KNOWN_FORMS: dict[str | None, Form] = {}
 """Path of bjobs -> the form that it has answered in this process."""
 
 
-class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, or one element of an array, as bjobs tells of it."""
+class ListedJob(Accounting, frozen=True, kw_only=True):
+    """One job, or one element of an array, as bjobs tells of it, as long as LSF remembers it.
 
-    job_id: str
-    """123, or 123[4] of an array's element."""
+    Its id is 123, or 123[4] of an array's element; its nodes stand once each.
+    """
+
     name: str
     """The name that it was submitted with, without an element's index."""
-    stat: str
-    """LSF's word for its state."""
-    exit_code: int | None = None
     exit_reason: str = ""
     """TERM_OWNER: job killed by owner; empty where LSF did not end it, or does not say."""
     pend_reason: str = ""
     """LSF's own words."""
-    hosts: list[str] = []
-    """Hosts that it runs or ran on, in LSF's order, each once."""
-    submit_s: float | None = None
-    """Unix time."""
-    start_s: float | None = None
-    """Unix time of the start, expected or past; None: not known."""
-    finish_s: float | None = None
-    """Unix time of the end, expected or past; None: not known."""
-    run_time_s: float | None = None
-    pend_time_s: float | None = None
-    max_rss_bytes: int | None = None
+    expected_start_s: float | None = None
+    """Unix time, of a job that waits; None: not known."""
 
     @property
     def task(self) -> str:
@@ -149,38 +133,28 @@ class ListedJob(msgspec.Struct, frozen=True, kw_only=True):
         found = _ID.match(self.job_id)
         return str(int(found[2]) - 1) if found and found[2] else ""
 
+    @property
+    def is_active(self) -> bool:
+        """Return whether it waits or runs."""
+        return self.condition().state in ("pending", "running")
+
     def condition(self) -> Condition:
         """Return what it means for a run."""
-        state = STATES.get(self.stat, "running")
-        if self.stat == "EXIT":
+        if self.state == "EXIT":
             return plain_end(self.exit_reason, self.exit_code)
+        state, note = _STATES.get(self.state, ("running", None))
         if state == "done":
-            return Condition(state=state, reason="LSF says DONE")
+            return Condition(state=state, reason=note)
         quoted = f'"{self.job_id}"' if self.task else self.job_id  # brackets mean files to a shell
-        note = _NOTES.get(self.stat)
-        reason = note and f"{note.format(quoted)} ({self.stat})"
-        if state == "pending":
-            if note is None or (self.stat == "PSUSP" and "admin" in self.pend_reason.lower()):
-                reason = plain_reason(self.pend_reason)
-            return Condition(state=state, reason=reason, expected_start_s=self.start_s)
-        return Condition(state=state, reason=reason)
+        reason = note and f"{note.format(quoted)} ({self.state})"
+        is_held_by_others = self.state == "PSUSP" and "admin" in self.pend_reason.lower()
+        if state == "pending" and (note is None or is_held_by_others):
+            reason = plain_reason(self.pend_reason)
+        return Condition(state=state, reason=reason, expected_start_s=self.expected_start_s)
 
     def accounting(self) -> Accounting:
-        """Return what LSF has on its time and memory, as long as it remembers the job."""
-        has_ended = self.stat in {"DONE", "EXIT"}
-        has_started = self.start_s is not None and self.stat != "PEND"
-        return Accounting(
-            job_id=self.job_id,
-            state=self.stat,
-            submit_s=self.submit_s,
-            start_s=self.start_s if has_started else None,
-            end_s=self.finish_s if has_ended else None,
-            queue_wait_s=self.pend_time_s if has_started else None,
-            elapsed_s=self.run_time_s if has_started else None,
-            exit_code=0 if self.stat == "DONE" else self.exit_code,
-            nodes=self.hosts,
-            max_rss_bytes=self.max_rss_bytes,
-        )
+        """Return what are LSF's books."""
+        return Accounting(**{key: getattr(self, key) for key in Accounting.__struct_fields__})
 
 
 def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
@@ -195,7 +169,7 @@ def ask_jobs(job_ids: Collection[str] = ()) -> list[ListedJob]:
     if sum(len(number) + 1 for number in numbers) > LONGEST_ARGUMENTS:
         numbers = []
     form, jobs = _ask(numbers)
-    waiting = {job.job_id for job in jobs if job.stat == "PEND"}
+    waiting = {job.job_id for job in jobs if job.state == "PEND"}
     if "pend_reason" in form.fields or not waiting:
         return jobs
     argv = ["bjobs", "-p", *(_numbers(waiting) if numbers else ())]
@@ -298,37 +272,34 @@ def make_job(row: Mapping[str, str], *, now_s: float | None = None) -> ListedJob
     An unknown id has a record with an error and no state. An element's index stands in the id, in
     the name, or in both; a time has mostly no year, so that the one nearest to `now_s` is meant.
     """
-    values = {key: "" if value.strip() == "-" else value.strip() for key, value in row.items()}
-    found = _ID.match(values.get("jobid", ""))
-    if found is None or not values.get("stat"):
+    stripped = {key: value.strip() for key, value in row.items()}
+    values = defaultdict(str, {key: value for key, value in stripped.items() if value != "-"})
+    found, state = _ID.match(values["jobid"]), values["stat"]
+    if found is None or not state:
         return None
-    element = _ELEMENT.match(values.get("job_name", ""))
+    element = _ELEMENT.match(values["job_name"])
     index = found[2] or (element[2] if element else None)
-    is_pending = STATES.get(values["stat"]) == "pending"
     now_s = time.time() if now_s is None else now_s
-    submit_s, start_s, finish_s = (
-        parse_time(values.get(name, ""), now_s=now_s)
-        for name in (
-            "submit_time",
-            "estimated_start_time" if is_pending else "start_time",
-            "finish_time",
-        )
-    )
-    code = values.get("exit_code", "")
+    is_pending = _STATES.get(state, ("running", None))[0] == "pending"
+    expected_s = parse_time(values["estimated_start_time"], now_s=now_s)
+    start_s = None if is_pending else parse_time(values["start_time"], now_s=now_s)
+    has_started, code = start_s is not None, values["exit_code"]
     return ListedJob(
         job_id=f"{found[1]}[{index}]" if index not in {None, "0"} else found[1],
-        name=element[1] if element else values.get("job_name", ""),
-        stat=values["stat"],
-        exit_code=int(code) if re.fullmatch(r"-?\d+", code) else None,
-        exit_reason=values.get("exit_reason", ""),
-        pend_reason=values.get("pend_reason", ""),
-        hosts=parse_hosts(values.get("exec_host", "")),
-        submit_s=submit_s,
+        name=element[1] if element else values["job_name"],
+        state=state,
+        exit_reason=values["exit_reason"],
+        pend_reason=values["pend_reason"],
+        expected_start_s=expected_s if is_pending else None,
+        submit_s=parse_time(values["submit_time"], now_s=now_s),
         start_s=start_s,
-        finish_s=finish_s,
-        run_time_s=parse_seconds(values.get("run_time", "")),
-        pend_time_s=parse_seconds(values.get("pend_time", "")),
-        max_rss_bytes=parse_size(values.get("max_mem", "")),
+        # Of a job that runs, it is the time at which it is to end.
+        end_s=parse_time(values["finish_time"], now_s=now_s) if state in {"DONE", "EXIT"} else None,
+        queue_wait_s=parse_seconds(values["pend_time"]) if has_started else None,
+        elapsed_s=parse_seconds(values["run_time"]) if has_started else None,
+        exit_code=0 if state == "DONE" else int(code) if re.fullmatch(r"-?\d+", code) else None,
+        nodes=parse_hosts(values["exec_host"]),
+        max_rss_bytes=parse_size(values["max_mem"]),
     )
 
 

@@ -90,7 +90,6 @@ class LsfInfoWatcher(core.InfoWatcher):
         self._finished |= {one for one in asked if self.is_done(one, mode="cache")}
 
     def get_state(self, job_id: str, mode: str = "standard") -> str:
-        """Return the state in submitit's words."""
         return self.get_info(job_id, mode=mode).get("State") or "UNKNOWN"
 
     def _note(self, job_id: str, job: ListedJob | None) -> None:
@@ -99,8 +98,8 @@ class LsfInfoWatcher(core.InfoWatcher):
             state = _STATES.get(job.condition().state, "FAILED")
             self._info_dict[job_id] = {
                 "JobID": job.job_id,
-                "State": "UNKNOWN" if job.stat in {"UNKWN", "ZOMBI"} else state,
-                "NodeList": ",".join(job.hosts),
+                "State": "UNKNOWN" if job.state in {"UNKWN", "ZOMBI"} else state,
+                "NodeList": ",".join(job.nodes),
             }
             return
         # A job of this moment may not be listed yet; one that is missing again is forgotten.
@@ -115,7 +114,6 @@ class LsfJob(core.Job[core.R]):
     watcher = LsfInfoWatcher(delay_s=600)
 
     def cancel(self, check: bool = True) -> None:  # noqa: FBT001, FBT002 - submitit's signature
-        """Call bkill; with `check`, its refusal is an error."""
         try:
             bkill([lsf_id(self.job_id)])
         except SchedulerError:
@@ -129,44 +127,37 @@ class LsfJob(core.Job[core.R]):
 
 
 class LsfJobEnvironment(job_environment.JobEnvironment):
-    """The place of a task in an LSF job."""
+    """The place of a task in an LSF job, and in its array, whose elements are numbered from 1 on."""
 
     USR_SIG = "USR2"  # what LSF sends at the run limit, whatever a user of Slurm has set
     _env = {"job_id": "LSB_JOBID", "global_rank": TASK_VARIABLE}  # noqa: RUF012 - as submitit has it
 
     @property
     def array_job_id(self) -> str | None:
-        """Return the array's id; LSB_JOBINDEX is 0 where there is no array."""
-        return None if self.array_task_id is None else self.raw_job_id
+        return self.raw_job_id if own_index() else None
 
     @property
     def array_task_id(self) -> str | None:
-        """Return the number of the element, from 1 on."""
         return own_index() or None
 
     @property
     def num_tasks(self) -> int:
-        """Return the number of tasks over all hosts."""
         return self.num_nodes * self._tasks_per_node
 
     @property
     def num_nodes(self) -> int:
-        """Return the number of the job's hosts."""
         return len(self.hostnames)
 
     @property
     def node(self) -> int:
-        """Return the place of this host in the job's list."""
         return self.global_rank // self._tasks_per_node
 
     @property
     def local_rank(self) -> int:
-        """Return the place among the tasks of this host."""
         return self.global_rank % self._tasks_per_node
 
     @property
     def hostnames(self) -> list[str]:
-        """Return the hosts as LSF names them."""
         found = job_hosts(os.environ.get(HOSTS_VARIABLE, ""))
         return [host.name for host in found] or [self.hostname]
 
@@ -253,8 +244,7 @@ class LsfExecutor(core.Executor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Return how well it fits: found by itself where bsub is there, and after Slurm."""
-        return -1 if shutil.which("bsub") is None else 2
+        return -1 if shutil.which("bsub") is None else 2  # after Slurm, where both are there
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:

@@ -84,7 +84,7 @@ def _is_ending() -> bool:
     """
 
     def look() -> bool | None:
-        runs = any(job.job_id == own_id() and job.stat == "RUN" for job in ask_jobs([own_id()]))
+        runs = any(job.job_id == own_id() and job.state == "RUN" for job in ask_jobs([own_id()]))
         return None if runs else True
 
     return poll(look, interval_s=_POLL_S, limit_s=_END_IS_KNOWN_S) or False
@@ -119,5 +119,5 @@ def _others() -> list[ListedJob]:
         for job in ask_jobs()
         if array_id(job.job_id) != own
         and job.task == (str(int(index) - 1) if index else "")
-        and job.condition().state in ("pending", "running")
+        and job.is_active
     ]

@@ -118,12 +118,12 @@ class LsfScheduler(LsfRequeuer, Scheduler):
 
     def cancel(self, runs: Sequence[Run]) -> None:
         found = _find_jobs(runs)  # nothing may be half done where LSF does not answer
-        job_ids = sorted({job.job_id for _, _, job in found if job and _is_active(job)})
+        job_ids = sorted({job.job_id for _, _, job in found if job and job.is_active})
         end_jobs(
             runs,
             job_ids,
             kill=bkill,
-            list_living=lambda: {job.job_id for job in ask_jobs(job_ids) if _is_active(job)},
+            list_living=lambda: {job.job_id for job in ask_jobs(job_ids) if job.is_active},
             hint="their hosts may be down; bkill -r JOBID takes them from LSF's list",
         )
 
@@ -217,7 +217,3 @@ def _was_killed(run: Run, exit_code: int | None) -> bool:
         # 1 where the queue would start a job again for the run's own code.
         and exit_code in {None, attempt.exit_code_of_run, 1}
     )
-
-
-def _is_active(job: ListedJob) -> bool:
-    return job.condition().state in ("pending", "running")

@@ -36,11 +36,11 @@ def unix_time(text):
 
 def test_json_is_read_record_by_record_and_unknown_ids_are_left_out():
     done, limit, killed, later, other = JSON.read(RECORDED["BJOBS_JSON"])
-    assert (done.job_id, done.name, done.stat) == ("22005", "ddp-20261121-101010-abcd", "DONE")
-    assert done.hosts == ["tbi-cn019", "tbi-cn020"]
+    assert (done.job_id, done.name, done.state) == ("22005", "ddp-20261121-101010-abcd", "DONE")
+    assert done.nodes == ["tbi-cn019", "tbi-cn020"]
     assert done.task == ""
     assert (limit.job_id, limit.name, limit.task) == ("22006[3]", "sweep-1", "2")
-    assert limit.hosts == ["hostA", "hostB"]
+    assert limit.nodes == ["hostA", "hostB"]
     assert limit.exit_code == 140
     assert killed.condition().state == "cancelled"
     assert later.pend_reason == "Job dependency condition not satisfied;"
@@ -53,9 +53,9 @@ def test_fields_are_read_line_by_line_and_a_name_may_hold_the_delimiter():
     books = ended.accounting()
     assert (books.elapsed_s, books.max_rss_bytes) == (3600, 2**29)
     assert books.end_s - books.start_s == 3600
-    assert waiting.hosts == []
+    assert waiting.nodes == []
     assert waiting.accounting().elapsed_s is None
-    assert time.localtime(waiting.start_s)[1:5] == (2, 2, 1, 53)
+    assert time.localtime(waiting.expected_start_s)[1:5] == (2, 2, 1, 53)
     assert (running.job_id, running.name, running.task) == ("764254593[2]", "ls -l | wc", "1")
 
 
@@ -136,7 +136,7 @@ def test_a_job_that_waits_tells_its_expected_start_and_one_that_runs_its_start()
     ],
 )
 def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
-    condition = ListedJob(job_id="7[2]", name="x", stat=stat).condition()
+    condition = ListedJob(job_id="7[2]", name="x", state=stat).condition()
     assert condition.state == state
     assert condition.reason is None if words is None else words in condition.reason
 
@@ -155,7 +155,7 @@ def test_every_state_of_lsf_is_one_of_ours(stat, state, words):
     ],
 )
 def test_a_bad_end_is_told_with_its_reason(reason, code, state, words):
-    job = ListedJob(job_id="7", name="x", stat="EXIT", exit_code=code, exit_reason=reason)
+    job = ListedJob(job_id="7", name="x", state="EXIT", exit_code=code, exit_reason=reason)
     assert job.condition().state == state
     assert words in job.condition().reason
 

@@ -35,7 +35,7 @@ def test_an_lsf_without_json_is_asked_for_fewer_fields_and_for_the_reasons_by_th
     (commands.folder / "fields.txt").write_text(text)
     engine(commands, WITHOUT_JSON.replace("RECORDED/bjobs_fields", f"{commands.folder}/fields"))
     jobs = ask_jobs()
-    assert [job.stat for job in jobs] == ["EXIT", "PEND", "RUN"]
+    assert [job.state for job in jobs] == ["EXIT", "PEND", "RUN"]
     assert jobs[1].pend_reason.startswith("Queue's resource requirements")
     assert [call.split(" -")[1][:1] for call in commands.calls] == ["a", "a", "p"]
     assert commands.calls[2] == "bjobs -p"
