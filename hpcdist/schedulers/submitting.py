@@ -60,8 +60,8 @@ class ScriptExecutor(core.Executor):
         return [str(job.job_id) for job in self._internal_process_submissions(delayed)]
 
     def pickle_path(self, folder: Path, place: int) -> Path:
-        """Return where a pickle is until the job's id is known."""
-        return unnamed_pickle(folder, place)
+        """Return the pickle of a submission's task number `place`, until the job's id is known."""
+        return _unnamed_pickle(folder, place)
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
@@ -121,8 +121,7 @@ def start_local_controller(
 # Within a job.
 
 
-def unnamed_pickle(folder: Path, place: int) -> Path:
-    """Return the pickle of a submission's task number `place`, until the job's id is known."""
+def _unnamed_pickle(folder: Path, place: int) -> Path:
     return folder / f"task-{place}.pkl"
 
 
@@ -135,7 +134,7 @@ def adopt_pickle(folder: Path) -> None:
     its rename replaces the link.
     """
     job = JobEnvironment()
-    unnamed = unnamed_pickle(folder, int(job.array_task_id or 0))
+    unnamed = _unnamed_pickle(folder, int(job.array_task_id or 0))
     if unnamed.exists():
         with suppress(FileExistsError):  # the submitter, or the agent of another node
             os.symlink(unnamed.name, utils.JobPaths(folder, job_id=job.job_id).submitted_pickle)

@@ -120,7 +120,6 @@ def script_options(script: str) -> dict[str, str]:
 
 
 def _judge(options: dict[str, str], queue: Queue) -> Finding:
-    """Say what bsub would refuse; a limit that is counted by a host's speed is left to it."""
     name, hint = "directives", "change the cluster profile, or the options, or name another queue"
     if not queue.is_open:
         return failed(name, f"queue {queue.name} is closed: it takes no jobs", hint)
@@ -132,8 +131,7 @@ def _judge(options: dict[str, str], queue: Queue) -> Finding:
         ("-n", int(slots) if slots.isdecimal() else 0, queue.max_slots, "slots"),
     ]
     for option, asked, allowed, unit in limits:
-        is_judged = option != "-W" or queue.run_limit_of is None
-        if is_judged and allowed is not None and asked > allowed:
+        if allowed is not None and asked > allowed:
             problem = f"is more than queue {queue.name} allows: {allowed:g} {unit}"
             return failed(name, f"{option} {options[option]} {problem}", hint)
     if not queue.is_active:

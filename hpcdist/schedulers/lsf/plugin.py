@@ -71,7 +71,7 @@ class LsfInfoWatcher(core.InfoWatcher):
 
     def __init__(self, delay_s: int = 60) -> None:
         super().__init__(delay_s)
-        self._missing: dict[str, int] = {}
+        self._missing: set[str] = set()
 
     def update(self) -> None:
         """Ask bjobs; submitit's own call of a command has no time-out, and needs its exit code."""
@@ -94,18 +94,17 @@ class LsfInfoWatcher(core.InfoWatcher):
 
     def _note(self, job_id: str, job: ListedJob | None) -> None:
         if job is not None:
-            self._missing.pop(job_id, None)
+            self._missing.discard(job_id)
             state = _STATES.get(job.condition().state, "FAILED")
             self._info_dict[job_id] = {
                 "JobID": job.job_id,
                 "State": "UNKNOWN" if job.state in {"UNKWN", "ZOMBI"} else state,
                 "NodeList": ",".join(job.nodes),
             }
-            return
-        # A job of this moment may not be listed yet; one that is missing again is forgotten.
-        self._missing[job_id] = self._missing.get(job_id, 0) + 1
-        if self._missing[job_id] > 1:
+        elif job_id in self._missing:
             self._info_dict[job_id] = {"JobID": lsf_id(job_id), "State": "FORGOTTEN"}
+        else:  # a job of this moment may not be listed yet
+            self._missing.add(job_id)
 
 
 class LsfJob(core.Job[core.R]):
@@ -127,7 +126,7 @@ class LsfJob(core.Job[core.R]):
 
 
 class LsfJobEnvironment(job_environment.JobEnvironment):
-    """The place of a task in an LSF job, and in its array, whose elements are numbered from 1 on."""
+    """The place of a task in an LSF job, and in an array, whose elements are numbered from 1."""
 
     USR_SIG = "USR2"  # what LSF sends at the run limit, whatever a user of Slurm has set
     _env = {"job_id": "LSB_JOBID", "global_rank": TASK_VARIABLE}  # noqa: RUF012 - as submitit has it

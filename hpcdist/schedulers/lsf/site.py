@@ -26,8 +26,7 @@ _TIMEOUT_S = 5.0
 _DEFAULT_QUEUE = "LSB_DEFAULTQUEUE"
 """Set by the user: the queue, or queues, of jobs that name none."""
 _OTHER = "name another queue with --partition"
-DEFAULT_MAX_ARRAY_SIZE = 1000
-"""MAX_JOB_ARRAY_SIZE of lsb.params, where a site sets nothing."""
+_DEFAULT_MAX_ARRAY_SIZE = 1000
 
 _QUEUE = re.compile(r"^QUEUE:\s*(\S+)\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^(?:[A-Z][A-Z ]+:|SCHEDULING PARAMETERS)")
@@ -50,20 +49,12 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     is_active: bool = True
     """The queue starts jobs."""
     run_limit_min: float | None = None
-    """The longest that a job may ask for; None: no limit."""
-    default_run_limit_min: float | None = None
-    """Limit of a job that asks for none; None: as run_limit_min."""
-    run_limit_of: str | None = None
-    """Host or model by whose speed the limits are counted; None: as a clock shows them."""
+    """The longest that a job may ask for; None: no limit, or one that is counted by the speed of a
+    host, and that bsub alone can judge."""
     min_slots: int | None = None
     """The least that a job may ask for, over all hosts."""
-    default_slots: int | None = None
     max_slots: int | None = None
     """The most that a job may ask for, over all hosts."""
-    users: str | None = None
-    """Who may use it, in LSF's words; None: it does not say."""
-    hosts: str | None = None
-    """Its hosts and host groups, in LSF's words; None: it does not say."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,21 +100,16 @@ def parse_default_queues(text: str) -> list[str]:
     return found[1].split() if found else []
 
 
-def parse_max_array_size(text: str) -> int:
-    """Return the highest index of an array, from `bparams -a`; by default LSF's own."""
-    found = _MAX_ARRAY_SIZE.search(text)
-    return int(found[1]) if found else DEFAULT_MAX_ARRAY_SIZE
-
-
 def _queue(name: str, text: str) -> Queue:
     lines = text.splitlines()
     status = "Open:Active"  # what is not told is left to bsub
     for head, line in itertools.pairwise(lines):
         if head.split()[:3] == ["PRIO", "NICE", "STATUS"] and len(line.split()) > 2:
             status = line.split()[2]
-    defaults, limits = dict(_limits(lines, "DEFAULT")), dict(_limits(lines, "MAXIMUM"))
-    run_limit = limits.get("RUNLIMIT", "")
-    # TASKLIMIT has one, two or three numbers: the least, the default, the most.
+    limits = dict(_limits(lines))
+    # 1440.0 min, or 20.0 min of hostA, which are those of a host of its speed
+    run_limit = re.fullmatch(r"(\d+(?:\.\d+)?) min", limits.get("RUNLIMIT", ""))
+    # One, two or three numbers: the least, the default, the most.
     sizes = (limits.get("TASKLIMIT") or limits.get("PROCLIMIT") or "").split()
     slots = [int(size) for size in sizes if size.isdecimal()]
     return Queue(
@@ -131,39 +117,24 @@ def _queue(name: str, text: str) -> Queue:
         is_default=_IS_DEFAULT in " ".join(text.split()),
         is_open=status.startswith("Open"),
         is_active=not status.partition(":")[2].startswith("Inact"),
-        run_limit_min=_minutes(run_limit),
-        default_run_limit_min=_minutes(defaults.get("RUNLIMIT", "")),
-        run_limit_of=run_limit.partition(" of ")[2].strip() or None,
+        run_limit_min=float(run_limit[1]) if run_limit else None,
         min_slots=slots[0] if len(slots) > 1 else None,
-        default_slots=slots[1] if len(slots) > 2 else None,
         max_slots=slots[-1] if slots else None,
-        users=_value(lines, "USERS:"),
-        hosts=_value(lines, "HOSTS:"),
     )
 
 
-def _limits(lines: Sequence[str], kind: str) -> Iterator[tuple[str, str]]:
-    """Yield the limits by name of one section: names in a line, and their values in the next, each
-    under its name. Where a queue has no default limits, the maximum ones have no title."""
-    is_inside = kind == "MAXIMUM"
+def _limits(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the maximum limits by name: names in a line, and their values in the next, each under
+    its name. Where a queue has no default limits, the maximum ones have no title."""
+    is_inside = True
     for head, line in itertools.pairwise([*lines, ""]):
         if _SECTION.match(head):
-            is_inside = head.startswith(f"{kind} LIMITS:")
+            is_inside = head.startswith("MAXIMUM LIMITS:")
         elif is_inside and head.split() and all(word.endswith("LIMIT") for word in head.split()):
             starts = [found.start() for found in re.finditer(r"\S+", head)]
             ends = [*starts[1:], len(line) + 1]
             for name, start, end in zip(head.split(), [0, *starts[1:]], ends, strict=True):
                 yield name, line[start:end].strip()
-
-
-def _minutes(text: str) -> float | None:
-    """Return the minutes of 1440.0 min, or of 20.0 min of hostA: of a host of that speed."""
-    found = re.match(r"(\d+(?:\.\d+)?) min", text)
-    return float(found[1]) if found else None
-
-
-def _value(lines: Sequence[str], key: str) -> str | None:
-    return next((line[len(key) :].strip() or None for line in lines if line.startswith(key)), None)
 
 
 # Asking, and checking a job against the answers.
@@ -202,9 +173,10 @@ def ask_hosts() -> list[Host]:
 
 
 def max_array_size() -> int:
-    """Return MAX_JOB_ARRAY_SIZE, the highest index that an array may have; LSF's default where
-    bparams does not answer: then bsub will tell."""
-    return parse_max_array_size(_ask("bparams", "-a"))
+    """Return MAX_JOB_ARRAY_SIZE, the highest index that an array may have; LSF's default where a
+    site sets nothing, or bparams does not answer: then bsub will tell."""
+    found = _MAX_ARRAY_SIZE.search(_ask("bparams", "-a"))
+    return int(found[1]) if found else _DEFAULT_MAX_ARRAY_SIZE
 
 
 def check_queue(
@@ -223,9 +195,7 @@ def _check_limits(job: JobSpec, cluster: ClusterProfile, queue: Queue) -> None:
     if not queue.is_open:
         raise JobError(f"queue {queue.name} is closed: it takes no jobs", hint=_OTHER)
     limit_min, allowed_min = time_limit_min(job, cluster), queue.run_limit_min
-    # A limit that is not counted as a clock does is left to bsub: it knows the hosts' speeds.
-    is_of_clock = queue.run_limit_of is None
-    if is_of_clock and limit_min and allowed_min is not None and limit_min > allowed_min:
+    if limit_min is not None and allowed_min is not None and limit_min > allowed_min:
         raise JobError(
             f"resources.time_limit_min is {limit_min:g}, but queue {queue.name} allows "
             f"{allowed_min:g} minutes",

@@ -20,7 +20,6 @@ from hpcdist.schedulers.lsf.bjobs import (
 from hpcdist.schedulers.lsf.reasons import plain_reason
 from hpcdist.schedulers.lsf.site import (
     parse_hosts_table,
-    parse_max_array_size,
     parse_queue_states,
     parse_queues,
 )
@@ -212,17 +211,14 @@ def test_of_several_reasons_the_one_that_tells_most_is_told():
 def test_queues_are_read_with_their_limits():
     normal, gpu, night = parse_queues(RECORDED["BQUEUES_LONG"])
     assert (normal.name, normal.is_default, gpu.is_default) == ("normal", True, False)
-    assert (normal.default_run_limit_min, normal.run_limit_min) == (60, 342800)
-    assert (normal.run_limit_of, gpu.run_limit_of) == ("IBM350", None)
+    assert normal.run_limit_min is None  # it is of the host model IBM350
     assert (normal.min_slots, normal.max_slots) == (None, 3)
-    assert (gpu.run_limit_min, gpu.default_run_limit_min) == (1440, None)
-    assert (gpu.min_slots, gpu.default_slots, gpu.max_slots) == (1, 4, 64)
-    assert (gpu.users, gpu.hosts) == ("students/ staff/", "gpunodes/ n-62-20-1")
+    assert (gpu.run_limit_min, gpu.min_slots, gpu.max_slots) == (1440, 1, 64)
     assert (gpu.is_open, gpu.is_active) == (True, True)
     assert (night.is_open, night.is_active, night.run_limit_min) == (False, False, None)
 
 
-def test_the_table_of_queues_hosts_and_parameters_are_read():
+def test_the_tables_of_queues_and_hosts_are_read():
     assert parse_queue_states(RECORDED["BQUEUES"]) == {
         "gpuv100": "Open:Active",
         "normal": "Open:Active",
@@ -234,8 +230,6 @@ def test_the_table_of_queues_hosts_and_parameters_are_read():
         ("hostB", 32, True),
         ("hostC", 64, False),
     ]
-    assert parse_max_array_size(RECORDED["BPARAMS_ALL"]) == 4000
-    assert parse_max_array_size("") == 1000
 
 
 @pytest.mark.parametrize(

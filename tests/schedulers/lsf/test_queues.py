@@ -180,4 +180,4 @@ def test_what_may_run_is_not_refused(asked, options, hosts):
 
 
 def test_a_limit_that_is_counted_by_a_hosts_speed_is_left_to_bsub():
-    check_queue(job(time_limit_min=NORMAL.run_limit_min + 1), ClusterProfile(), NORMAL)
+    check_queue(job(time_limit_min=342801), ClusterProfile(), NORMAL)
