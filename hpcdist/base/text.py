@@ -74,6 +74,14 @@ def nearest_first(name: str, known: Iterable[str]) -> list[str]:
     return sorted(known, key=unlikeness)
 
 
+def unique(name: str, taken: set[str]) -> str:
+    """Return the name, with a number where it is taken, and take it."""
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    free = next(new for new in itertools.chain([name], numbered) if new not in taken)
+    taken.add(free)
+    return free
+
+
 UNDEFINED = "-"
 
 _LOPSIDED = 0.2

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from hpcdist.base.errors import UserError
 from hpcdist.base.secrets import without_passwords
 from hpcdist.base.text import shown
-from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.export.series import Export, History, final_figures, make_export
 from hpcdist.summary.values import RunSummary, Summary, to_json
 
@@ -66,7 +65,11 @@ def import_runs(summary: Summary, uri: str) -> dict[str, int]:
         outcomes: Counter[str] = Counter({"new": 0, "updated": 0, "unchanged": 0})
         for run in summary.runs:
             if run.job not in experiments:
-                experiments[run.job] = _experiment(client, run.job)
+                name = shown(run.job)
+                known = client.get_experiment_by_name(name)
+                experiments[run.job] = (
+                    known.experiment_id if known else client.create_experiment(name)
+                )
             outcomes[_import_run(client, experiments[run.job], run)] += 1
     return dict(outcomes)
 
@@ -87,13 +90,9 @@ def _in_mlflows_words(uri: str) -> Iterator[None]:
         ) from None
 
 
-def _experiment(client: MlflowClient, job: str) -> str:
-    name = shown(job)
-    experiment = client.get_experiment_by_name(name)
-    return client.create_experiment(name) if experiment is None else experiment.experiment_id
-
-
 def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
+    from mlflow.entities import Metric
+
     export = make_export(run)
     id_tag = run.run.replace("'", "")  # searches have no way to quote it
     query = f"tags.`{_RUN_TAG}` = '{id_tag}'"
@@ -103,25 +102,22 @@ def _import_run(client: MlflowClient, experiment: str, run: RunSummary) -> str:
         tags = {_RUN_TAG: id_tag}
         _log(client, client.create_run(experiment, start, tags, run.run), export)
         return "new"
+    tracked = imported[0]
     # It had ended when it was imported, and was imported whole: the state comes last.
-    is_whole = imported[0].data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
+    is_whole = tracked.data.tags.get(_STATE_TAG) == run.state and _status(run) not in _OPEN
     if not is_whole:
-        _log(client, imported[0], export)
+        _log(client, tracked, export)
         return "updated"
-    return "updated" if _log_figures(client, imported[0], run) else "unchanged"
-
-
-def _log_figures(client: MlflowClient, tracked: Tracked, run: RunSummary) -> bool:
-    """Log the figures that changed: a speed-up comes with the runs that a run is compared with."""
-    from mlflow.entities import Metric
-
-    there = tracked.data.metrics
-    figures = {key: value for key, value in final_figures(run).items() if there.get(key) != value}
-    now_ms = _ms(time.time())
-    metrics = [Metric(key, value, now_ms, run.steps or 0) for key, value in figures.items()]
-    if metrics:
-        client.log_batch(tracked.info.run_id, metrics=metrics)
-    return bool(metrics)
+    # A speed-up comes with the runs that a run is compared with.
+    now_ms, there = _ms(time.time()), tracked.data.metrics
+    changed = [
+        Metric(key, value, now_ms, run.steps or 0)
+        for key, value in final_figures(run).items()
+        if there.get(key) != value
+    ]
+    if changed:
+        client.log_batch(tracked.info.run_id, metrics=changed)
+    return "updated" if changed else "unchanged"
 
 
 def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
@@ -145,34 +141,7 @@ def _log(client: MlflowClient, tracked: Tracked, export: Export) -> None:
     else:
         last_s = max(points[-1].time_s for points in history.values())
         client.set_terminated(id_, status, end_time=_ms(last_s))
-    # The state last: it says that all the rest is there.
-    tags = _tags(run, export.spec).items()
-    client.log_batch(id_, tags=[RunTag(key, value[: _LONGEST["tag"]]) for key, value in tags])
-
-
-def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
-    """The points that are not there yet."""
-    from mlflow.entities import Metric
-
-    metrics: list[Metric] = []
-    for name, points in history.items():
-        key = _metric_name(name)
-        there = set()
-        if key in tracked.data.metrics:
-            points_there = client.get_metric_history(tracked.info.run_id, key)
-            there = {(metric.value, metric.timestamp, metric.step) for metric in points_there}
-        wanted = [(point.value, _ms(point.time_s), point.step) for point in points]
-        metrics += [Metric(key, *point) for point in wanted if point not in there]
-    return metrics
-
-
-def _metric_name(name: str) -> str:
-    """A phase of the user's may have any name."""
-    allowed = (char if char.isalnum() or char in "_-./ " else "_" for char in name)
-    return "".join(allowed)[: _LONGEST["key"]]
-
-
-def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
+    spec = export.spec
     tags = {
         "mlflow.source.type": "JOB",
         "mlflow.source.name": run.job,
@@ -186,7 +155,27 @@ def _tags(run: RunSummary, spec: RunSpec) -> dict[str, str]:
         "hpcdist.variant": run.variant,
         _STATE_TAG: run.state or "unknown",
     }
-    return {key: shown(value) for key, value in tags.items() if isinstance(value, str)}
+    # The state last: it says that all the rest is there.
+    texts = [(key, shown(value)) for key, value in tags.items() if isinstance(value, str)]
+    client.log_batch(id_, tags=[RunTag(key, text[: _LONGEST["tag"]]) for key, text in texts])
+
+
+def _metrics(client: MlflowClient, tracked: Tracked, history: History) -> list[Metric]:
+    """The points that are not there yet."""
+    from mlflow.entities import Metric
+
+    metrics: list[Metric] = []
+    for name, points in history.items():
+        # A phase of the user's may have any name.
+        allowed = (char if char.isalnum() or char in "_-./ " else "_" for char in name)
+        key = "".join(allowed)[: _LONGEST["key"]]
+        there = set()
+        if key in tracked.data.metrics:
+            points_there = client.get_metric_history(tracked.info.run_id, key)
+            there = {(metric.value, metric.timestamp, metric.step) for metric in points_there}
+        wanted = [(point.value, _ms(point.time_s), point.step) for point in points]
+        metrics += [Metric(key, *point) for point in wanted if point not in there]
+    return metrics
 
 
 def _status(run: RunSummary) -> str:

@@ -26,9 +26,9 @@ from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures import timing
-from hpcdist.summary.figures.timing import OTHER, Spans
+from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.read.collect import read_node, read_rank
-from hpcdist.summary.read.records import NodeRecord, RankRecord, Window
+from hpcdist.summary.read.records import Window
 from hpcdist.summary.read.timeline import Attempt, read_timeline
 from hpcdist.summary.report.again import HIDDEN, starred_args
 from hpcdist.summary.values import RunSummary
@@ -107,7 +107,17 @@ class Export(NamedTuple):
 
     def read_history(self) -> History:
         """Read what the run recorded, and what it came to, as series of one point each."""
-        return _whole_history(self.run, self.created_s)
+        run = self.run
+        history = read_history(Path(run.path)) if run.path else {}
+        ends_s = [points[-1].time_s for points in history.values() if points]
+        last_s = max(ends_s, default=self.created_s)
+        for benchmark, result in run.benchmark_results:
+            for name, step, value in benchmark.points(result):
+                if value < _LARGEST and step < _LAST_STEP:
+                    history.setdefault(name, []).append(Point(step, last_s, value))
+        for name, value in final_figures(run).items():
+            history[name] = [Point(run.steps or 0, last_s, value)]
+        return history
 
 
 def make_export(run: RunSummary) -> Export:
@@ -115,18 +125,6 @@ def make_export(run: RunSummary) -> Export:
     spec = (Run(Path(run.path)).read_spec() if run.path else None) or RunSpec()
     created_s = spec.created_s or 0.0
     return Export(run, spec, settings_of(spec), created_s if 0 < created_s < 1e12 else 0.0)
-
-
-def _whole_history(run: RunSummary, created_s: float) -> History:
-    history = read_history(Path(run.path)) if run.path else {}
-    last_s = max((points[-1].time_s for points in history.values() if points), default=created_s)
-    for benchmark, result in run.benchmark_results:
-        for name, step, value in benchmark.points(result):
-            if value < _LARGEST and step < _LAST_STEP:
-                history.setdefault(name, []).append(Point(step, last_s, value))
-    for name, value in final_figures(run).items():
-        history[name] = [Point(run.steps or 0, last_s, value)]
-    return history
 
 
 def _points(attempt: Attempt) -> Iterator[tuple[str, Point]]:
@@ -165,7 +163,10 @@ def _rates(attempt: Attempt) -> dict[int, float]:
     that every rank covers. The rate of a part of the ranks is not that of the run."""
     number, starts = attempt.record.attempt, attempt.record.starts
     records = (read_rank(file, rank=rank, attempt=number) for rank, file in attempt.other_files)
-    spans = [_spans(record) for record in itertools.chain([attempt.record], records)]
+    spans = []
+    for record in itertools.chain([attempt.record], records):
+        timed = [window for window in record.windows if window.steps and window.wall_s]
+        spans.append(timing.to_spans(timed))
     sizes = [start.world_size for start in starts if start.world_size]
     if not sizes or sum(map(bool, spans)) < sizes[-1]:
         return {}
@@ -176,10 +177,6 @@ def _rates(attempt: Attempt) -> dict[int, float]:
         for last_step, *rates in zip(reference.last_steps, *columns, strict=True)
         if None not in rates
     }
-
-
-def _spans(record: RankRecord) -> Spans:
-    return timing.to_spans([window for window in record.windows if window.steps and window.wall_s])
 
 
 def _usage_points(path: Path, attempt: Attempt, reached: int) -> Iterator[tuple[str, Point]]:
@@ -197,10 +194,8 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
     """Return the job of a spec.json by dotted key; what is not set is left out, secrets are starred
     out, and lists are JSON."""
     flat = dict(_flat(spec.job))
-    if (torch := spec.versions.get("torch")) is not None:
-        flat["torch"] = torch
-    if spec.scheduler is not None:
-        flat["scheduler"] = spec.scheduler
+    others = {"torch": spec.versions.get("torch"), "scheduler": spec.scheduler}
+    flat |= {key: value for key, value in others.items() if value is not None}
     return {key: value for key, value in flat.items() if key not in _LEFT_OUT}
 
 
@@ -221,52 +216,43 @@ def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, S
 
 def _usage_moments(path: Path, attempt: int) -> Iterator[tuple[float, dict[str, float]]]:
     """Yield what an attempt used, window by window, behind the Unix time of its end."""
-    nodes = [
-        _NodeWindows.of(record)
-        for node, of_attempt, file in Run(path).usage_files()
-        if of_attempt == attempt and (record := read_node(file, node=node, attempt=attempt)).windows
-    ]
-    for window, since_s in zip(nodes[0].windows, nodes[0].since_s, strict=True) if nodes else []:
-        figures = _used([window, *(node.nearest(since_s) for node in nodes[1:])])
-        if figures:
+    nodes = []
+    for node, of_attempt, file in Run(path).usage_files():
+        record = read_node(file, node=node, attempt=attempt) if of_attempt == attempt else None
+        if record and record.windows:
+            windows = sorted(record.windows, key=_middle_s)
+            begin_s = record.begins[0].begin_s if record.begins else windows[0].time_s
+            nodes.append((windows, [_middle_s(window) - begin_s for window in windows]))
+    if not nodes:
+        return
+    (lowest, lowest_since_s), *others = nodes
+    for window, at_s in zip(lowest, lowest_since_s, strict=True):
+        if figures := _used([window, *(_nearest(*node, at_s) for node in others)]):
             yield window.time_s, figures
-
-
-class _NodeWindows(NamedTuple):
-    windows: list[UsageWindow]
-    since_s: list[float]
-    """By window, its middle after the begin of the node's ranks."""
-
-    @classmethod
-    def of(cls, record: NodeRecord) -> _NodeWindows:
-        windows = sorted(record.windows, key=_middle_s)
-        begin_s = record.begins[0].begin_s if record.begins else windows[0].time_s
-        return cls(windows, [_middle_s(window) - begin_s for window in windows])
-
-    def nearest(self, since_s: float) -> UsageWindow:
-        after = bisect_left(self.since_s, since_s)
-        near = [place for place in (after - 1, after) if 0 <= place < len(self.windows)]
-        return self.windows[min(near, key=lambda place: abs(self.since_s[place] - since_s))]
 
 
 def _middle_s(window: UsageWindow) -> float:
     return window.time_s - window.wall_s / 2
 
 
+def _nearest(windows: list[UsageWindow], since_s: list[float], at_s: float) -> UsageWindow:
+    after = bisect_left(since_s, at_s)
+    near = range(max(0, after - 1), min(after + 1, len(windows)))
+    return windows[min(near, key=lambda place: abs(since_s[place] - at_s))]
+
+
 def _used(windows: Sequence[UsageWindow]) -> dict[str, float]:
     """All GPUs, or nodes, of one moment together, by the keys of the summary's `usage`."""
     gpus = [gpu for window in windows for gpu in window.gpus]
     cpus = [window.cpus_busy.mean for window in windows if window.cpus_busy]
+    memory = [window.memory_bytes.max for window in windows if window.memory_bytes]
     values: dict[str, tuple[Callable[[list[float]], float], list[float]]] = {
         "gpu_utilization": (mean, [gpu.utilization.mean for gpu in gpus if gpu.utilization]),
         "gpu_power_w": (mean, [gpu.power_w.mean for gpu in gpus if gpu.power_w]),
         "max_gpu_memory_bytes": (max, [gpu.memory_bytes.max for gpu in gpus if gpu.memory_bytes]),
         # Of a part of the nodes the sum is not that of the run.
         "cpus_busy": (math.fsum, cpus if len(cpus) == len(windows) else []),
-        "max_memory_bytes": (
-            max,
-            [window.memory_bytes.max for window in windows if window.memory_bytes],
-        ),
+        "max_memory_bytes": (max, memory),
     }
     return {name: join(numbers) for name, (join, numbers) in values.items() if numbers}
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcdist.base import files
+from hpcdist.base.text import unique
 from hpcdist.runs.run import slug
-from hpcdist.summary.export.series import History, Setting, make_export
+from hpcdist.summary.export.series import Export, make_export
 from hpcdist.summary.values import RunSummary, Summary
 from hpcdist.summary.writing import cannot_write_output
 
@@ -29,9 +29,8 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
     written = []
     taken: set[str] = set()
     for run in summary.runs:
-        path = folder / _unique(slug(run.run), taken) / _FILE
-        export = make_export(run)
-        content = _encode(export.read_history(), run, export.settings)
+        path = folder / unique(slug(run.run), taken) / _FILE  # copies of one run may be here
+        content = _encode(make_export(run))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             files.write_whole(path, content, mode=files.USUAL_FILE)
@@ -41,62 +40,44 @@ def write_event_files(summary: Summary, folder: Path) -> list[Path]:
     return written
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    """Copies of one run may be in a summary."""
-    number = 1
-    unique = name
-    while unique in taken:
-        number += 1
-        unique = f"{name}-{number}"
-    taken.add(unique)
-    return unique
-
-
-def _encode(history: History, run: RunSummary, settings: Mapping[str, Setting]) -> bytes:
+def _encode(export: Export) -> bytes:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary as Values
     from tensorboard.summary.writer.record_writer import RecordWriter
 
+    moments: dict[tuple[int, float], list[tuple[str, float]]] = defaultdict(list)
+    for name, points in export.read_history().items():
+        for point in points:
+            moments[point.step, point.time_s].append((name, point.value))
+    ordered = sorted(moments)  # by step: one event for each
+    begun_s, last_s = ordered[0][1], ordered[-1][1]
+    events = [
+        Event(wall_time=begun_s, file_version="brain.Event:2"),
+        Event(wall_time=begun_s, summary=_session_start(export, begun_s)),
+    ]
+    for step, time_s in ordered:
+        values = moments[step, time_s]
+        scalars = [Values.Value(tag=name, simple_value=value) for name, value in values]
+        events.append(Event(wall_time=time_s, step=step, summary=Values(value=scalars)))
+    events.append(Event(wall_time=last_s, summary=_session_end(export.run, last_s)))
     buffer = io.BytesIO()
     writer = RecordWriter(buffer)
-    for event in _events(history, run, settings):
+    for event in events:
         writer.write(event.SerializeToString())
     return buffer.getvalue()
 
 
-def _events(history: History, run: RunSummary, settings: Mapping[str, Setting]) -> Iterator[Any]:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary as Values
-
-    moments = _moments(history)
-    begun_s, last_s = moments[0][1], moments[-1][1]
-    yield Event(wall_time=begun_s, file_version="brain.Event:2")
-    yield Event(wall_time=begun_s, summary=_session_start(run, settings, begun_s))
-    for step, time_s, values in moments:
-        scalars = [Values.Value(tag=name, simple_value=value) for name, value in values]
-        yield Event(wall_time=time_s, step=step, summary=Values(value=scalars))
-    yield Event(wall_time=last_s, summary=_session_end(run, last_s))
-
-
-def _moments(history: History) -> list[tuple[int, float, Sequence[tuple[str, float]]]]:
-    """(step, time, values by name), in the order of steps: one event for each."""
-    values: dict[tuple[int, float], list[tuple[str, float]]] = defaultdict(list)
-    for name, points in history.items():
-        for point in points:
-            values[point.step, point.time_s].append((name, point.value))
-    return [(*moment, values[moment]) for moment in sorted(values)]
-
-
-def _session_start(run: RunSummary, settings: Mapping[str, Setting], time_s: float) -> Any:
+def _session_start(export: Export, time_s: float) -> Any:
     from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
+    run = export.run
     info = SessionStartInfo(group_name=run.run, start_time_secs=time_s)
-    for name, value in {"job": run.job, "world_size": run.world_size, **settings}.items():
-        if isinstance(value, bool):
-            info.hparams[name].bool_value = value
-        elif isinstance(value, str):
-            info.hparams[name].string_value = value
-        else:
-            info.hparams[name].number_value = value
+    for name, value in {"job": run.job, "world_size": run.world_size, **export.settings}.items():
+        kind = (
+            "bool" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+        )
+        setattr(info.hparams[name], f"{kind}_value", value)
     return _plugin_summary(SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
 

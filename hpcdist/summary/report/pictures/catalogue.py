@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base.plotting import Picture, first, label
-from hpcdist.base.text import format_percent, format_ranges
+from hpcdist.base.text import format_percent, format_ranges, unique
 from hpcdist.bench.benchmark import NumberedResult
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.runs.run import slug
@@ -33,11 +32,7 @@ def find_pictures(sections: Iterable[Section]) -> Iterator[tuple[int, Picture]]:
     taken: set[str] = set()
     for index, section in enumerate(sections):
         for picture in _of_section(section):
-            numbered = (f"{picture.name}-{number}" for number in itertools.count(2))
-            names = itertools.chain([picture.name], numbered)
-            free = next(name for name in names if name not in taken)
-            taken.add(free)
-            yield index, picture._replace(name=free)
+            yield index, picture._replace(name=unique(picture.name, taken))
 
 
 def _of_section(section: Section) -> Iterator[Picture]:
