@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar, overload
@@ -10,42 +11,26 @@ _Value = TypeVar("_Value")
 
 
 @overload
-def poll(
-    look: Callable[[], _Value | None],
-    *,
-    interval_s: float,
-    clock: Callable[[], float] = ...,
-    sleep: Callable[[float], None] = ...,
-) -> _Value: ...
+def poll(look: Callable[[], _Value | None], *, interval_s: float) -> _Value: ...
 
 
 @overload
 def poll(
-    look: Callable[[], _Value | None],
-    *,
-    interval_s: float,
-    limit_s: float | None,
-    clock: Callable[[], float] = ...,
-    sleep: Callable[[float], None] = ...,
+    look: Callable[[], _Value | None], *, interval_s: float, limit_s: float | None
 ) -> _Value | None: ...
 
 
 def poll(
-    look: Callable[[], _Value | None],
-    *,
-    interval_s: float,
-    limit_s: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    look: Callable[[], _Value | None], *, interval_s: float, limit_s: float | None = None
 ) -> _Value | None:
     """Call `look` every `interval_s` seconds and return the first value that is not None.
 
     Returns None once `limit_s` seconds have passed; without a limit it goes on. What `look` raises
     ends the waiting.
     """
-    deadline_s = None if limit_s is None else clock() + limit_s
+    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
     while (value := look()) is None:
-        if deadline_s is not None and clock() >= deadline_s:
+        if time.monotonic() >= deadline_s:
             return None
-        sleep(interval_s)
+        time.sleep(interval_s)
     return value

@@ -110,13 +110,16 @@ def ratio(measure: Measure, baseline: Measure) -> Ratio:
     known = _error_of_ratio(measure, baseline)
     if known is None:
         return Ratio(mean=times)
-    half = known.half_width()
+    half, p = 0.0, float(times == 1)  # where nothing spreads, any difference is certain
+    if known.error:
+        half = min(_LARGEST_EXPONENT, quantile(CONFIDENCE, known.freedom) * known.error)
+        p = two_sided((math.log(times) if times else -math.inf) / known.error, known.freedom)
     return Ratio(
         mean=times,
         sd=times * known.variation,
         interval=Interval(low=times * math.exp(-half), high=times * math.exp(half)),
         over=known.over,
-        p=known.chance_of(math.log(times) if times else -math.inf),
+        p=p,
     )
 
 
@@ -193,49 +196,29 @@ class _LogError(NamedTuple):
     """Relative sd of the ratio of two single values."""
     over: Over
 
-    def half_width(self) -> float:
-        if not self.error:
-            return 0.0
-        return min(_LARGEST_EXPONENT, quantile(CONFIDENCE, self.freedom) * self.error)
-
-    def chance_of(self, logarithm: float) -> float:
-        if not self.error:  # where nothing spreads, any difference is certain
-            return float(logarithm == 0)
-        return two_sided(logarithm / self.error, self.freedom)
-
 
 def _error_of_ratio(measure: Measure, baseline: Measure) -> _LogError | None:
     """None where no spread is known, or that of one side's windows alone."""
     sides = (measure, baseline)
     over: Over = "runs" if any(side.over == "runs" for side in sides) else "windows"
-    known = [_variation(side) for side in sides if side.over == over]
-    if len(known) == 2:
-        squares = [variation**2 / count for variation, count in known]
-        freedoms = [count - 1 for _, count in known]
-        return _LogError(
-            math.sqrt(sum(squares)),
-            _joint_freedom(squares, freedoms),
-            math.hypot(*(variation for variation, _ in known)),
-            over,
-        )
-    if len(known) == 1 and over == "runs":
-        ((variation, count),) = known
+    variations, counts = [], []
+    for side in sides:
+        if side.over == over:
+            assert side.sd is not None
+            assert side.count is not None
+            variations.append(min(_LARGEST_VARIATION, side.sd / side.mean))
+            counts.append(side.count)
+    if len(counts) == 1 and over == "runs":
+        (variation,), (count,) = variations, counts
         error = variation * math.sqrt(1 / count + 1)
         return _LogError(error, count - 1, math.hypot(variation, variation), over)
-    return None
-
-
-def _variation(measure: Measure) -> tuple[float, int]:
-    """The sd as a share of the mean, and the number of values."""
-    assert measure.sd is not None
-    assert measure.count is not None
-    return min(_LARGEST_VARIATION, measure.sd / measure.mean), measure.count
-
-
-def _joint_freedom(squares: Sequence[float], freedoms: Sequence[int]) -> float:
-    """Degrees of freedom of a sum of squared errors, by Welch and Satterthwaite."""
-    parts = [square**2 / freedom for square, freedom in zip(squares, freedoms, strict=True)]
-    return sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf
+    if len(counts) < 2:
+        return None
+    squares = [variation**2 / count for variation, count in zip(variations, counts, strict=True)]
+    # Degrees of freedom of a sum of squared errors, by Welch and Satterthwaite.
+    parts = [square**2 / (count - 1) for square, count in zip(squares, counts, strict=True)]
+    freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else math.inf
+    return _LogError(math.sqrt(sum(squares)), freedom, math.hypot(*variations), over)
 
 
 @functools.lru_cache

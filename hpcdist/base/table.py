@@ -27,7 +27,6 @@ from hpcdist.base.text import (
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.segment import Segment
-    from rich.style import Style
     from rich.table import Table as RichTable
 
 Row = TypeVar("Row")
@@ -95,15 +94,7 @@ def percent(decimals: int = 0) -> Format:
 
 def mean_sd(decimals: int | None = None, *, per: float = 1.0) -> Format:
     """Format means and standard deviations: `12.3 ± 0.4`."""
-
-    def texts(values: Sequence[Any]) -> list[str]:
-        places = _decimals(values, decimals, per)
-        return [
-            format_mean_sd(value.mean / per, None if value.sd is None else value.sd / per, places)
-            for value in values
-        ]
-
-    return texts
+    return _means(lambda value: value.sd, decimals, per)
 
 
 def mean_interval(decimals: int | None = None) -> Format:
@@ -113,15 +104,21 @@ def mean_interval(decimals: int | None = None) -> Format:
         ends = value.interval
         return None if ends is None else float(ends.high - ends.low) / 2
 
+    return _means(half, decimals, 1.0)
+
+
+def _means(spread_of: Callable[[Any], float | None], decimals: int | None, per: float) -> Format:
+    def text(value: Any, places: int) -> str:
+        spread = spread_of(value)
+        return format_mean_sd(value.mean / per, None if spread is None else spread / per, places)
+
     def texts(values: Sequence[Any]) -> list[str]:
-        places = _decimals(values, decimals, 1.0)
-        return [format_mean_sd(value.mean, half(value), places) for value in values]
+        places = decimals
+        if places is None:
+            places = decimals_for([value.mean / per for value in values])
+        return [text(value, places) for value in values]
 
     return texts
-
-
-def _decimals(values: Sequence[Any], decimals: int | None, per: float) -> int:
-    return decimals_for([value.mean / per for value in values]) if decimals is None else decimals
 
 
 class Column(Struct, Generic[Row], frozen=True):
@@ -157,27 +154,19 @@ class Column(Struct, Generic[Row], frozen=True):
     def cells(self, rows: Sequence[Row]) -> list[Cell]:
         """Return a cell for each row."""
         values = [self.value(row) for row in rows]
-        formatted = iter(self.format([value for value in values if not isinstance(value, _AS_IS)]))
+        as_is = (str, type(None))
+        formatted = iter(self.format([value for value in values if not isinstance(value, as_is)]))
         cells = []
         for row, value in zip(rows, values, strict=True):
-            text = _text(value) if isinstance(value, _AS_IS) else next(formatted)
-            mark = " *" if self.is_marked and value is not None and self.is_marked(row) else ""
-            cells.append(Cell(text + mark, self._sort(value), self._style(value)))
+            if value is None:
+                cells.append(Cell(UNDEFINED, "", self.style(None) if self.style else ""))
+                continue
+            text = shown(value) if isinstance(value, str) else next(formatted)
+            mark = " *" if self.is_marked and self.is_marked(row) else ""
+            key = self.sort(value) if self.sort else _sort_value(value)
+            style = self.style(value) if self.style else ""
+            cells.append(Cell(text + mark, "" if key is None else str(key), style))
         return cells
-
-    def _sort(self, value: Any) -> str:
-        key = self.sort(value) if self.sort and value is not None else _sort_value(value)
-        return "" if key is None else str(key)
-
-    def _style(self, value: Any) -> str:
-        return self.style(value) if self.style else ""
-
-
-_AS_IS = (str, type(None))
-
-
-def _text(value: str | None) -> str:
-    return UNDEFINED if value is None else shown(value)
 
 
 def _sort_value(value: Any) -> float | str | None:
@@ -243,57 +232,50 @@ class _Lines:
             max(*map(_width, header), *(_width(row[place].text) for row in self._rows), 0)
             for place, header in enumerate(self._headers)
         ]
-
-    @property
-    def width(self) -> int:
+        self.width = sum(self._widths) + _GAP * (len(self._widths) - 1)
         """Width of a line that folds nothing."""
-        return sum(self._widths) + _GAP * (len(self._widths) - 1)
 
     def segments(self, console: Console) -> Iterator[Segment]:
         """Yield lines with cells below each other; only a whole cell can have a style."""
-        dim = console.get_style("dim")
-        height = max(map(len, self._headers), default=0)
-        full = [[""] * (height - len(header)) + header for header in self._headers]
-        for line in zip(*full, strict=True):  # the last lines stand beside each other
-            yield from self._line(console, [Cell(text, "") for text in line], dim)
-        for row in self._rows:
-            yield from self._line(console, row, None)
-
-    def _line(
-        self, console: Console, cells: Sequence[Cell], style: Style | None
-    ) -> Iterator[Segment]:
         from rich.segment import Segment
 
-        text = ""  # up to the next cell with a style of its own
-        for cell, column, width in zip(cells, self._columns, self._widths, strict=True):
-            blanks = " " * (width - _width(cell.text))
-            before, after = (blanks, "") if column.align == "right" else ("", blanks)
-            if cell.style:
-                yield Segment(text + before, style)
-                yield Segment(cell.text, console.get_style(cell.style))
-                text = after + " " * _GAP
-            else:
-                text += before + cell.text + after + " " * _GAP
-        yield Segment(text.rstrip(), style)
-        yield Segment.line()
+        height = max(map(len, self._headers), default=0)
+        full = [[""] * (height - len(header)) + header for header in self._headers]
+        # The last lines of headers stand beside each other.
+        lines = [[Cell(text, "") for text in line] for line in zip(*full, strict=True)]
+        for number, cells in enumerate((*lines, *self._rows)):
+            line_style = console.get_style("dim") if number < height else None
+            text = ""  # up to the next cell with a style of its own
+            for cell, column, width in zip(cells, self._columns, self._widths, strict=True):
+                blanks = " " * (width - _width(cell.text))
+                before, after = (blanks, "") if column.align == "right" else ("", blanks)
+                if cell.style:
+                    yield Segment(text + before, line_style)
+                    yield Segment(cell.text, console.get_style(cell.style))
+                    text = after + " " * _GAP
+                else:
+                    text += before + cell.text + after + " " * _GAP
+            yield Segment(text.rstrip(), line_style)
+            yield Segment.line()
 
     def folded(self, max_width: int) -> RichTable:
         """Return the table for rich, which folds words, and numbers where that is not enough."""
         from rich.table import Table as RichTable
         from rich.text import Text
 
+        are_right = [column.align == "right" for column in self._columns]
         least = [
-            width if column.align == "right" else min(width, _LEAST_TEXT)
-            for column, width in zip(self._columns, self._widths, strict=True)
+            width if is_right else min(width, _LEAST_TEXT)
+            for is_right, width in zip(are_right, self._widths, strict=True)
         ]
         keeps_numbers = sum(least) + _GAP * len(least) <= max_width
         table = RichTable(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
-        for column, header in zip(self._columns, self._headers, strict=True):
+        for is_right, header in zip(are_right, self._headers, strict=True):
             table.add_column(
                 Text("\n".join(header)),
-                justify=column.align,
+                justify="right" if is_right else "left",
                 vertical="bottom",
-                no_wrap=column.align == "right" and keeps_numbers,
+                no_wrap=is_right and keeps_numbers,
                 overflow="fold",
             )
         for row in self._rows:
@@ -312,11 +294,12 @@ def _width(text: str) -> int:
 def to_markdown(table: Table[Any]) -> list[str]:
     """Return the table as lines of Markdown, with its caption and footnote."""
     lines = [escape_markdown(table.caption), ""] if table.caption else []
-    lines.append(_markdown_line([escape_markdown(column.name) for column in table.columns]))
-    lines.append(_markdown_line(["---:" if c.align == "right" else "---" for c in table.columns]))
-    lines += [
-        _markdown_line([escape_markdown(shown(cell.text)) for cell in row]) for row in table.cells()
+    rows = [
+        [escape_markdown(column.name) for column in table.columns],
+        ["---:" if column.align == "right" else "---" for column in table.columns],
+        *([escape_markdown(shown(cell.text)) for cell in row] for row in table.cells()),
     ]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
     for note in table.footnote.splitlines():  # lines that follow each other would be run together
         lines += ["", escape_markdown(note)]
     return lines
@@ -327,10 +310,6 @@ def escape_markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", text.replace("&", "&amp;"))
 
 
-def _markdown_line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def to_csv(table: Table[Any]) -> str:
     """Return the headers and the values of the table as CSV; numbers are not rounded, and what is
     not known is empty."""
@@ -338,13 +317,12 @@ def to_csv(table: Table[Any]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.header for column in table.columns])
     for row in table.rows:
-        writer.writerow([_csv_value(column.value(row)) for column in table.columns])
+        cells = [column.value(row) for column in table.columns]
+        writer.writerow([_harmless(cell) if isinstance(cell, str) else cell for cell in cells])
     return text.getvalue()
 
 
-def _csv_value(value: Any) -> Any:
+def _harmless(text: str) -> str:
     """Text stands on one line; a spreadsheet must not take a name for a formula."""
-    if not isinstance(value, str):
-        return value
-    text = shown(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    line = shown(text)
+    return f"'{line}" if line.startswith(_FORMULA) else line

@@ -61,15 +61,13 @@ class _Row:
         """Some of it was written over: then blanks at its end are what cleared the rest."""
 
     def text(self) -> str:
-        cells = self.cells
-        if not self.is_styled:
-            line = "".join(cells)
-            return line.rstrip(" ") if self.is_redrawn else line
-        parts = []
-        for style, run in groupby(cells, key=lambda cell: cell[:-1]):
-            text = "".join(cell[-1] for cell in run)
-            parts.append(f"{style}{text}{_RESET}" if style else text)
-        line = "".join(parts)
+        line = "".join(self.cells)
+        if self.is_styled:
+            parts = []
+            for style, run in groupby(self.cells, key=lambda cell: cell[:-1]):
+                text = "".join(cell[-1] for cell in run)
+                parts.append(f"{style}{text}{_RESET}" if style else text)
+            line = "".join(parts)
         return line.rstrip(" ") if self.is_redrawn else line
 
     def is_open(self) -> bool:
@@ -197,15 +195,11 @@ class TerminalLines:
                     row.cells += " " * missing
                 else:
                     row.is_redrawn = True
-            row.cells[self._column : end] = self._cells(piece, row)
+            row.is_styled = row.is_styled or bool(self._style)
+            styled = [self._style + character for character in piece] if self._style else piece
+            row.cells[self._column : end] = styled
             self._column = end
             text = text[len(piece) :]
-
-    def _cells(self, text: str, row: _Row) -> list[str]:
-        if not self._style:
-            return list(text)
-        row.is_styled = True
-        return [self._style + character for character in text]
 
     def _next_row(self) -> None:
         self._row += 1
@@ -238,14 +232,19 @@ class TerminalLines:
         if command == "m":
             self._set_style(arguments)
         elif command in "AF":
-            self._move_up(max(1, number))
+            self._row = max(0, self._row - max(1, number))
+            self._reach = max(self._reach, len(self._rows) - 1 - self._row)
+            self._settled = min(self._settled, self._row)
+            self._rows_since_up = 0
         elif command in "BE":
             for _ in range(min(max(1, number), _MOST_ROWS)):
                 column = self._column if command == "B" else 0
                 self._next_row()
                 self._column = column
         elif command in "CDG":
-            self._move_aside(command, max(1, number))
+            steps = max(1, number)
+            column = {"C": self._column + steps, "D": self._column - steps, "G": steps - 1}[command]
+            self._column = max(0, min(column, max(self._column, _MOST_COLUMNS)))
         elif command == "K":
             self._erase_line(number)
         elif command == "J" and number == 0:
@@ -263,16 +262,6 @@ class TerminalLines:
             return
         codes = [*self._style.removeprefix("\x1b[").split("\x1b["), f"{arguments}m"]
         self._style = "".join(f"\x1b[{code}" for code in codes[-_MOST_STYLES:] if code)
-
-    def _move_up(self, number: int) -> None:
-        self._row = max(0, self._row - number)
-        self._reach = max(self._reach, len(self._rows) - 1 - self._row)
-        self._settled = min(self._settled, self._row)
-        self._rows_since_up = 0
-
-    def _move_aside(self, command: str, number: int) -> None:
-        begin = {"C": self._column, "D": self._column - 2 * number, "G": -1}[command]
-        self._column = max(0, min(begin + number, max(self._column, _MOST_COLUMNS)))
 
     def _erase_line(self, number: int) -> None:
         row = self._rows[self._row]
