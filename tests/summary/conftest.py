@@ -23,9 +23,18 @@ MakeRun = Callable[..., Run]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path: Path, make_run_in: Callable[[Path], MakeRun]) -> MakeRun:
     """Make a run directory; by default a done one without events."""
+    return make_run_in(tmp_path)
 
+
+@pytest.fixture(scope="session")
+def make_run_in() -> Callable[[Path], MakeRun]:
+    """Make run directories in `runs` of a folder."""
+    return run_maker
+
+
+def run_maker(parent: Path) -> MakeRun:
     def make(
         name: str,
         *,
@@ -40,7 +49,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         checkpoint: dict[str, Any] | None = None,
         strategy: str = "ddp",
     ) -> Run:
-        run = Run(tmp_path / "runs" / name)
+        run = Run(parent / "runs" / name)
         for folder in (run.events_folder, run.attempts_folder, run.logs_folder):
             folder.mkdir(parents=True)
         spec = TrainJob(
@@ -159,7 +168,7 @@ class Events:
         return {"event": "end", "time_s": 0.0, "status": "done", "by": "rank", **fields}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def events() -> type[Events]:
     """The makers of events."""
     return Events

@@ -59,9 +59,11 @@ def is_mark(name):
     return name.startswith("HPCDIST_TEST_")
 
 
-@pytest.fixture
-def page(make_run, events, tmp_path):
-    """Runs of 1, 2 and 4 ranks, and a failed one, on a page."""
+@pytest.fixture(scope="module")
+def page(make_run_in, events, tmp_path_factory):
+    """Runs of 1, 2 and 4 ranks, and a failed one, on a page, which no test changes."""
+    folder = tmp_path_factory.mktemp("page")
+    make_run = make_run_in(folder)
     runs = []
     for gpus, rate in ((1, 100.0), (2, 60.0), (4, 45.0)):
         run = make_run(f"ddp-{gpus}", gpus=gpus)
@@ -71,7 +73,7 @@ def page(make_run, events, tmp_path):
         runs.append(run)
     runs.append(make_run("ddp-bad", job=EVIL, verdict=FAILED))
     runs[-1].log_file(0).write_text(f"{EVIL}\nthe end\n")
-    file = tmp_path / "report.html"
+    file = folder / "report.html"
     file.write_text(to_html(make_report(summarize(runs, {}))))
     return file
 
@@ -169,11 +171,9 @@ def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser
     show(browser, page, width=PHONE)
     reached = []
     while (focused := tab(browser)) is not None:
-        outline = browser.execute_script(
-            "return getComputedStyle(arguments[0]).outlineStyle", focused
-        )
-        assert outline == "solid", focused.get_attribute("outerHTML")
-        reached.append(focused.get_attribute("class"))
+        name, outline, html = focused
+        assert outline == "solid", html
+        reached.append(name)
     pictures = browser.find_elements(By.CSS_SELECTOR, ".picture")
     assert len(pictures) == reached.count("picture") >= 3
     wide = pictures[0]
@@ -187,15 +187,16 @@ def test_a_picture_that_does_not_fit_is_reached_and_scrolled_by_keyboard(browser
 
 
 def tab(browser):
-    """What has the focus after the next Tab; None at the end of the page."""
-    from selenium.webdriver.common.by import By
+    """Class, outline and text of what has the focus after the next Tab; None at the page's end."""
+    from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
-    browser.switch_to.active_element.send_keys(Keys.TAB)
-    focused = browser.switch_to.active_element
-    is_body = focused.tag_name in {"body", "html"}
-    assert is_body or focused.find_elements(By.XPATH, "ancestor::body")
-    return None if is_body else focused
+    ActionChains(browser, duration=0).send_keys(Keys.TAB).perform()
+    return browser.execute_script(
+        "const now = document.activeElement;"
+        "return now.matches('body, html') ? null"
+        " : [now.className, getComputedStyle(now).outlineStyle, now.outerHTML]"
+    )
 
 
 def test_on_paper_tables_are_whole_and_dark_on_white(browser, page):
