@@ -72,8 +72,8 @@ class Hpcdist:
 
 def _submitted(folder):
     files = [file for name in ("spec", "sweep") if (file := folder / f"{name}.json").exists()]
-    created_s = json.loads(files[0].read_text())["created_s"] if files else math.inf
-    return created_s, folder
+    spec = json.loads(files[0].read_text()) if files else {}
+    return spec.get("created_s", math.inf), folder
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from forked_command import command_server
 from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def command_process(lasting_process):
+    """Has imported what draws pictures, too."""
+    with command_server(lasting_process, "torchvision.transforms.v2") as server:
+        yield server
 
 
 @pytest.fixture
