@@ -100,6 +100,13 @@ def number_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def first_few(names: Iterable[str], most: int = 5) -> str:
+    """Return `a, b, c, d, e and 2 more`, each once."""
+    different = list(dict.fromkeys(names))
+    more = f" and {len(different) - most} more" if len(different) > most else ""
+    return ", ".join(map(shown, different[:most])) + more
+
+
 def decimals_for(values: Sequence[float]) -> int:
     """Decimals for a column: three digits of the smallest value, at most four of the largest."""
     digits = [math.floor(math.log10(value)) for value in values if value > 0] or [0]

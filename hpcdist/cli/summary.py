@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError
+from hpcdist.base.errors import EXIT_DONE, EXIT_FAILED, RunNotFoundError, UserError
 from hpcdist.cli.options import json_option, run_arguments, runs_option
 from hpcdist.cli.printing import note, print_json
 
@@ -313,30 +313,29 @@ def _compare(
 
     Without names, runs of the baseline are not compared with themselves.
     """
-    from hpcdist.summary.compare.against import check_comparable, compare_with, nothing_in_common
+    from hpcdist.summary.compare.against import check_comparison, compare_with
 
     baseline = _baseline(runs, against, cache)
     now = _run_summaries(runs, names, cache)
     if not names:
         ids = {run.run for run in baseline}
         now = [run for run in now if run.run not in ids]
-    check_comparable(baseline, now, name=against)
     comparison = compare_with(baseline, now, threshold=threshold)
-    if not comparison.changes:
-        raise nothing_in_common(baseline, now, name=against)
+    check_comparison(comparison, baseline, now, name=against)
     _print_comparison(comparison, as_json=as_json)
     return EXIT_FAILED if comparison.regression else EXIT_DONE
 
 
 def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.summary.compare.against import is_saved, no_baseline, read_saved
+    from hpcdist.summary.compare.against import BASELINE_HINT, read_saved
 
-    if is_saved(name):
+    if Path(name).is_file():  # runs are folders
         return read_saved(Path(name))
     try:
         return _run_summaries(runs, [name], cache)
     except RunNotFoundError as error:
-        raise no_baseline(name, error) from None
+        message = f"there is no baseline {name}: {error.message}"
+        raise UserError(message, hint=BASELINE_HINT) from None
 
 
 def _run_summaries(

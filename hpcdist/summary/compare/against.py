@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from hpcdist.base.errors import HpcdistError, UserError
+from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import (
     Interval,
     Measure,
@@ -28,6 +28,7 @@ from hpcdist.base.statistics import (
     ratio,
     spread_measure,
 )
+from hpcdist.base.text import first_few
 from hpcdist.summary.values import SCHEMA, RunSummary
 
 Outcome = Literal["slower", "faster", "within threshold", "not distinguishable", "failed"]
@@ -231,19 +232,15 @@ def _has_ended(runs: Sequence[RunSummary]) -> bool:
     return all(run.state in {"failed", "lost", "cancelled", "preempted"} for run in runs)
 
 
-_HINT = "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
-_SHOWN = 5
+BASELINE_HINT = (
+    "a baseline is a run, a sweep, a folder of runs, or the output of: hpcdist summary --json"
+)
 
 
 class _Saved(Struct):
     """What a saved run says of its own keys."""
 
     schema: int = SCHEMA
-
-
-def is_saved(name: str) -> bool:
-    """Return whether a name is that of a file, and so of a saved summary: runs are folders."""
-    return Path(name).is_file()
 
 
 def read_saved(path: Path) -> list[RunSummary]:
@@ -255,15 +252,15 @@ def read_saved(path: Path) -> list[RunSummary]:
     try:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+        raise UserError(f"{path} cannot be read: {error.strerror}", hint=BASELINE_HINT) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not JSON: {error}", hint=_HINT) from None
+        raise UserError(f"{path} is not JSON: {error}", hint=BASELINE_HINT) from None
     runs = content["runs"] if isinstance(content, dict) and "runs" in content else content
     try:
         is_newer = any(run.schema > SCHEMA for run in msgspec.convert(runs, list[_Saved]))
         saved = [] if is_newer else msgspec.convert(runs, list[RunSummary])
     except msgspec.ValidationError as error:
-        raise UserError(f"{path} is no summary: {error}", hint=_HINT) from None
+        raise UserError(f"{path} is no summary: {error}", hint=BASELINE_HINT) from None
     if is_newer:
         raise UserError(
             f"{path} is of a newer hpcdist: its schema is more than {SCHEMA}",
@@ -272,36 +269,23 @@ def read_saved(path: Path) -> list[RunSummary]:
     return saved
 
 
-def no_baseline(name: str, error: HpcdistError) -> UserError:
-    """Return the error for a name that is neither a file nor that of runs."""
-    return UserError(f"there is no baseline {name}: {error.message}", hint=_HINT)
-
-
-def check_comparable(
-    baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
+def check_comparison(
+    comparison: Changes, baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
 ) -> None:
-    """Raise UserError where there is nothing to compare on one of the sides."""
+    """Raise UserError where there was nothing to compare; `name` is that of the baseline."""
     if not any(run.state == "done" for run in baseline):
-        raise UserError(f"the baseline {name} has no run that is done", hint=_HINT)
+        raise UserError(f"the baseline {name} has no run that is done", hint=BASELINE_HINT)
     if not runs:
         raise UserError(
             f"there is no run to compare with {name}: all that are there are its own",
             hint="submit the jobs again, or name the runs",
         )
-
-
-def nothing_in_common(
-    baseline: Sequence[RunSummary], runs: Sequence[RunSummary], *, name: str
-) -> UserError:
-    """Return the error where no job of one size is on both sides."""
-    return UserError(
-        f"{name} has nothing in common with the runs: it has {_sizes(baseline)}, and they are "
-        f"{_sizes(runs)}",
-        hint="compare runs of one job, on as many nodes and GPUs, and with equal settings",
-    )
-
-
-def _sizes(runs: Sequence[RunSummary]) -> str:
-    sizes = list(dict.fromkeys(f"{run.job} on {run.nodes} x {run.gpus_per_node}" for run in runs))
-    more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
-    return ", ".join(sizes[:_SHOWN]) + more
+    if not comparison.changes:
+        theirs, mine = (
+            first_few([f"{run.job} on {run.nodes} x {run.gpus_per_node}" for run in side])
+            for side in (baseline, runs)
+        )
+        raise UserError(
+            f"{name} has nothing in common with the runs: it has {theirs}, and they are {mine}",
+            hint="compare runs of one job, on as many nodes and GPUs, and with equal settings",
+        )

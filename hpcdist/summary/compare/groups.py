@@ -17,7 +17,7 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcdist.base.statistics import mean
@@ -117,11 +117,11 @@ def _why_left_out(run: MeasuredRun) -> str | None:
 
 def _alike(runs: Sequence[MeasuredRun]) -> list[_Alike]:
     """Group the runs that can be compared."""
-    text_of = _text_of(_compared)
+    texts = _texts(runs)
     by_text: dict[str, list[MeasuredRun]] = defaultdict(list)
     for run in runs:
         if _why_left_out(run) is None:
-            by_text[text_of(run)].append(run)
+            by_text[texts[id(run.conditions)]].append(run)
     groups = [alike for group in by_text.values() for alike in _by_strategy(group)]
     several = [group for group in groups if group.baseline]
     return several + _joined([group for group in groups if not group.baseline], several)
@@ -150,21 +150,22 @@ def _joined(singles: Sequence[_Alike], several: Sequence[_Alike]) -> list[_Alike
     It is compared with its smallest runs, which may be the baseline of another group: one smallest
     size often begins a weak and a strong line.
     """
-    text_of = _text_of(lambda conditions: _compared(conditions, but=_BATCH_KEYS))
+    alone = [run for group in singles for run in group.runs]
+    lenders = [run for group in several for run in group.baseline]
+    texts = _texts([*alone, *lenders], but=_BATCH_KEYS)
 
-    def batch_of(run: MeasuredRun) -> tuple[str, float | str | None]:
-        """Equal where runs may be compared as strong scaling; without a batch, like no other."""
-        has_batch = run.conditions.get("train.batch_size") is not None
-        return text_of(run), _batch(run) if has_batch else run.figures.run
+    def by_batch(runs: Sequence[MeasuredRun]) -> dict[tuple[object, ...], list[MeasuredRun]]:
+        """Group what may be compared as strong scaling: without a batch, a run is like no other."""
+        groups: dict[tuple[object, ...], list[MeasuredRun]] = defaultdict(list)
+        for run in runs:
+            has_batch = run.conditions.get("train.batch_size") is not None
+            batch = _batch(run) if has_batch else run.figures.run
+            groups[texts[id(run.conditions)], batch].append(run)
+        return groups
 
-    by_batch: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
-    for run in (run for group in singles for run in group.runs):
-        by_batch[batch_of(run)].append(run)
-    lent: dict[tuple[str, float | str | None], list[MeasuredRun]] = defaultdict(list)
-    for run in (run for group in several for run in group.baseline):
-        lent[batch_of(run)].append(run)
+    lent = by_batch(lenders)
     joined = []
-    for key, runs in by_batch.items():
+    for key, runs in by_batch(alone).items():
         if baseline := _smallest([*runs, *lent[key]]):
             joined.append(_Alike(sorted(runs, key=_size), baseline))
     taken = {id(run) for group in joined for run in group.runs}
@@ -266,22 +267,14 @@ def _size(run: MeasuredRun) -> sizes.Size:
     return sizes.size(run.figures)
 
 
-def _text_of(
-    conditions: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-) -> Callable[[MeasuredRun], str]:
-    """Make a function that gives equal texts for runs with equal `conditions`.
-
-    These are derived once for all runs that share their own: of thousands most do.
-    """
-    texts: dict[int, str] = {}
-
-    def text_of(run: MeasuredRun) -> str:
-        shared = id(run.conditions)  # they live as long as the runs
-        if shared not in texts:
-            texts[shared] = json.dumps(conditions(run.conditions), sort_keys=True)
-        return texts[shared]
-
-    return text_of
+def _texts(runs: Sequence[MeasuredRun], *, but: Sequence[str] = ()) -> dict[int, str]:
+    """Return equal texts for equal conditions, by the identity of these: of thousands of runs most
+    share theirs."""
+    shared = {id(run.conditions): run.conditions for run in runs}
+    return {
+        key: json.dumps(_compared(conditions, but=but), sort_keys=True)
+        for key, conditions in shared.items()
+    }
 
 
 def _all_equal(values: Sequence[float | None]) -> bool:

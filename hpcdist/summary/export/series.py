@@ -15,9 +15,9 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcdist.agent.usage import UsageWindow
 from hpcdist.base.errors import UserError
@@ -26,6 +26,7 @@ from hpcdist.base.statistics import mean
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.summary.figures import timing
+from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.read.collect import read_node, read_rank
 from hpcdist.summary.read.records import Window
@@ -193,25 +194,20 @@ def _usage_points(path: Path, attempt: Attempt, reached: int) -> Iterator[tuple[
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
     """Return the job of a spec.json by dotted key; what is not set is left out, secrets are starred
     out, and lists are JSON."""
-    flat = dict(_flat(spec.job))
     others = {"torch": spec.versions.get("torch"), "scheduler": spec.scheduler}
-    flat |= {key: value for key, value in others.items() if value is not None}
-    return {key: value for key, value in flat.items() if key not in _LEFT_OUT}
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    for name, value in section.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{key}.")
-        elif isinstance(value, list):
-            is_of_texts = all(isinstance(item, str) for item in value)
-            items = starred_args(value) if is_of_texts else value
-            yield key, json.dumps(items, ensure_ascii=False, default=str)
+    settings: dict[str, Setting] = {}
+    for key, value in (flatten(spec.job) | others).items():
+        if key in _LEFT_OUT:
+            continue
+        if isinstance(value, list):
+            are_texts = all(isinstance(item, str) for item in value)
+            items = starred_args(value) if are_texts else value
+            settings[key] = json.dumps(items, ensure_ascii=False, default=str)
         elif isinstance(value, str):
-            yield key, HIDDEN if looks_secret(key, value) else value
+            settings[key] = HIDDEN if looks_secret(key, value) else value
         elif isinstance(value, (bool, int, float)):
-            yield key, value
+            settings[key] = value
+    return settings
 
 
 def _usage_moments(path: Path, attempt: int) -> Iterator[tuple[float, dict[str, float]]]:

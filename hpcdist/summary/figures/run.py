@@ -300,7 +300,7 @@ def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, An
     devices = {figures.start.device.split(":")[0] for figures in ranks if figures.start.device}
     backends = {figures.start.backend for figures in ranks if figures.start.backend}
     return {
-        **_flatten(record.job),
+        **flatten(record.job),
         "scheduler": record.scheduler,
         "device": ", ".join(sorted(devices)),
         "backend": ", ".join(sorted(backends)),
@@ -308,11 +308,12 @@ def _conditions(record: RunRecord, ranks: Sequence[RankFigures]) -> dict[str, An
     }
 
 
-def _flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of all sections by their dotted keys; lists stay whole."""
     flat: dict[str, Any] = {}
     for key, value in section.items():
         if isinstance(value, dict) and value:
-            flat.update(_flatten(value, f"{prefix}{key}."))
+            flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat

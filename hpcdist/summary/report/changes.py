@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from hpcdist.base.table import Column, Table, each
-from hpcdist.base.text import UNDEFINED, decimals_for, format_mean_sd, number_of, shown
+from hpcdist.base.text import UNDEFINED, decimals_for, first_few, format_mean_sd, number_of, shown
 from hpcdist.summary.compare.against import REGRESSIONS, Change, Changes, Side
 from hpcdist.summary.report.runs import gpus_column
 from hpcdist.summary.report.text import say, say_each
-
-_SHOWN = 5
 
 
 def print_changes(console: Console, comparison: Changes) -> None:
@@ -98,17 +96,11 @@ def _remarks(comparison: Changes) -> Iterator[str]:
         yield "Single figures have no spread that separates a change from chance: use --repeat 3."
     if any(not change.same_settings for change in changes):
         unlike = [run for change in changes if not change.same_settings for run in change.now.runs]
-        yield f"The settings of the baseline differ from those of {_listed(unlike)}."
+        yield f"The settings of the baseline differ from those of {first_few(unlike)}."
     if comparison.only_before:
-        yield f"Only in the baseline: {_listed(comparison.only_before)}."
+        yield f"Only in the baseline: {first_few(comparison.only_before)}."
     if comparison.failed_now:
-        yield f"Not counted, as they did not end well: {_listed(comparison.failed_now)}."
+        yield f"Not counted, as they did not end well: {first_few(comparison.failed_now)}."
     others = [run for run in comparison.only_now if run not in comparison.failed_now]
     if others:
-        yield f"Not in the baseline, or not done yet: {_listed(others)}."
-
-
-def _listed(runs: Sequence[str]) -> str:
-    names = list(dict.fromkeys(runs))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(shown, names[:_SHOWN])) + more
+        yield f"Not in the baseline, or not done yet: {first_few(others)}."

@@ -7,7 +7,7 @@ the headers, and numbers are not rounded.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, get_origin
 
 import msgspec
@@ -17,6 +17,7 @@ from hpcdist.base import table
 from hpcdist.base.table import Column, Table
 from hpcdist.bench.registry import BENCHMARKS
 from hpcdist.rank.recorder import PHASES
+from hpcdist.summary.figures.run import flatten
 from hpcdist.summary.figures.shares import SHARES
 from hpcdist.summary.figures.timing import OTHER
 from hpcdist.summary.values import SCHEMA, Summary, to_json
@@ -87,8 +88,13 @@ def to_benchmarks_csv(summary: Summary) -> str:
         head = {"schema": SCHEMA, **{name: getattr(run, name) for name in _OF_RUN}}
         for benchmark, result in run.benchmark_results:
             for kind, value in benchmark.measured(result):
-                measured = dict(_flat(msgspec.to_builtins(value)))
-                rows.append({**head, "benchmark": kind, **measured})
+                row = {**head, "benchmark": kind}
+                for name, cell in flatten(msgspec.to_builtins(value)).items():
+                    # A pair's two nodes are one cell.
+                    row[name] = (
+                        " ".join(map(str, cell)) if isinstance(cell, (list, tuple)) else cell
+                    )
+                rows.append(row)
     fields = dict.fromkeys(name for kind in _KINDS for name in _fields(kind))
     of_dicts = sorted({name for row in rows for name in row if name.startswith("parts_s.")})
     names = ["schema", *_OF_RUN, "benchmark", *fields, *of_dicts]
@@ -104,14 +110,3 @@ def _fields(kind: type[Struct], prefix: str = "") -> Iterator[str]:
             yield from _fields(field.type, f"{prefix}{field.name}.")
         elif get_origin(field.type) is not dict:
             yield f"{prefix}{field.name}"
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each cell; a pair's two nodes are one cell."""
-    for key, inner in value.items():
-        if isinstance(inner, Mapping):
-            yield from _flat(inner, f"{prefix}{key}.")
-        elif isinstance(inner, (list, tuple)):
-            yield f"{prefix}{key}", " ".join(map(str, inner))
-        else:
-            yield f"{prefix}{key}", inner
