@@ -244,35 +244,27 @@ def check_each_once(
         raise JobError(message, hint=f"list each once; {hint}")
 
 
-_MINUTES = re.compile(r"\d+(?:\.\d+)?")
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d+){0,2})")
-_CLOCK_MIN = {
-    # days given, number of fields -> minutes of a unit of each field
-    (False, 2): (1, 1 / 60),
-    (False, 3): (60, 1, 1 / 60),
-    (True, 1): (60,),
-    (True, 2): (60, 1),
-    (True, 3): (60, 1, 1 / 60),
-}
-"""sbatch's forms: MM, MM:SS, H:MM:SS, D-H, D-H:MM and D-H:MM:SS."""
-_DAY_MIN = 24 * 60
 
 
 def parse_minutes(text: str, *, origin: str) -> float:
-    """A time limit, written as minutes or in one of sbatch's forms, in minutes.
+    """A time limit, written as minutes or in one of sbatch's forms, in minutes: MM, MM:SS, H:MM:SS,
+    D-H, D-H:MM and D-H:MM:SS.
 
     Raises JobError, which names `origin`.
     """
     stripped = text.strip()
-    if _MINUTES.fullmatch(stripped):
+    if re.fullmatch(r"\d+(?:\.\d+)?", stripped):
         return float(stripped)
     match = _CLOCK.fullmatch(stripped)
-    fields = match["clock"].split(":") if match else []
-    units = _CLOCK_MIN.get((bool(match and match["days"]), len(fields)))
-    if match is None or units is None:
+    if match is None:
         raise JobError(
             f"{origin} {text}: must be a time limit in minutes, as H:MM:SS, or as D-HH:MM:SS",
             hint=f"for example {origin} 90, {origin} 1:30:00 or {origin} 2-00:00:00",
         )
-    clock_min = sum(int(field) * unit for field, unit in zip(fields, units, strict=True))
-    return int(match["days"] or 0) * _DAY_MIN + clock_min
+    fields = [int(field) for field in match["clock"].split(":")]
+    if not match["days"] and len(fields) < 3:
+        fields.insert(0, 0)
+    units_min = (60, 1, 1 / 60)
+    clock_min = sum(field * unit for field, unit in zip(fields, units_min, strict=False))
+    return int(match["days"] or 0) * 24 * 60 + clock_min

@@ -362,13 +362,10 @@ class _Reader:
             self._block([*node.body, *node.orelse])
 
     def run_try(self, node: ast.Try) -> None:
-        if node.handlers:
-            with self._perhaps():
-                self._block([*node.body, *node.orelse])
-                for handler in node.handlers:
-                    self._parts(handler)
-        else:
+        with self._perhaps() if node.handlers else nullcontext():
             self._block([*node.body, *node.orelse])
+            for handler in node.handlers:
+                self._parts(handler)
         self._block(node.finalbody)
 
     def run_function_def(self, node: _Definition) -> None:

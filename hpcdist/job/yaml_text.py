@@ -18,6 +18,7 @@ from hpcdist.base.errors import JobError
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = ("null", "bool", "str", "seq", "map")
 _MAX_DEPTH = 50
+_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} levels deep"
 _MAX_VALUES = 100_000
 """Aliases make exponentially many of a few lines."""
 
@@ -72,13 +73,16 @@ def parse_yaml(text: str) -> Any:
         value = loader.load(text)
         _count(value, 0, ())
     except MarkedYAMLError as error:
-        raise YamlError(_describe(error)) from None
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(place + (problem or "not YAML")) from None
     except ReaderError as error:
         raise YamlError(
             f"character {chr(error.character)!r} at position {error.position} is not allowed"
         ) from None
     except RecursionError:
-        raise _too_deep() from None
+        raise YamlError(_TOO_DEEP) from None
     except (YAMLError, ValueError) as error:
         raise YamlError(str(error)) from None
     return value
@@ -111,7 +115,7 @@ def _count(value: Any, number: int, parents: tuple[Any, ...]) -> int:
     if any(value is parent for parent in parents):
         raise YamlError("an anchor holds itself")
     if len(parents) > _MAX_DEPTH:
-        raise _too_deep()
+        raise YamlError(_TOO_DEEP)
     number += 1
     if number > _MAX_VALUES:
         raise YamlError(f"it has more than {_MAX_VALUES:,} values, with those that aliases repeat")
@@ -119,14 +123,3 @@ def _count(value: Any, number: int, parents: tuple[Any, ...]) -> int:
         for item in value.values() if isinstance(value, dict) else value:
             number = _count(item, number, (*parents, value))
     return number
-
-
-def _too_deep() -> YamlError:
-    return YamlError(f"it is nested more than {_MAX_DEPTH} levels deep")
-
-
-def _describe(error: MarkedYAMLError) -> str:
-    mark = error.problem_mark or error.context_mark
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    problem = ", ".join(part for part in (error.context, error.problem) if part)
-    return place + (problem or "not YAML")

@@ -52,11 +52,7 @@ def divide(spec: Spec) -> Division:
 
 def is_on_device(data: Data, device: str) -> bool:
     """Return whether whole batches are transformed on `device`; `data` has been checked."""
-    if data.device_transform is False or not divide(data.transform).rest:
-        return False
-    return data.device_transform is True or (
-        _auto_prefers_device(data, device) and _why_not_by_auto(data) is None
-    )
+    return _decide(data, device)[0]
 
 
 def transform_on(data: Data, device: str) -> str | None:
@@ -68,7 +64,8 @@ def transform_on(data: Data, device: str) -> str | None:
 
 def device_note(data: Data, device: str) -> str | None:
     """Return a note for the user on where images are transformed; None: by the CPUs, as usual."""
-    if is_on_device(data, device):
+    is_on, reason = _decide(data, device)
+    if is_on:
         crop = _crop_of_any_size(data)
         scaled = f"; images are scaled to the size of the first before {crop}" if crop else ""
         setting = str(data.device_transform).lower()
@@ -76,10 +73,22 @@ def device_note(data: Data, device: str) -> str | None:
             f"data.device_transform is {setting}: images are transformed on {device}, a batch at a "
             f"time, by kornia; their pixels differ from those that the CPUs make{scaled}"
         )
-    reason = _why_not_by_auto(data)
-    if reason is None or not _auto_prefers_device(data, device) or is_unchanged(data.transform):
-        return None
-    return f"data.device_transform is auto: images are transformed by the CPUs, because {reason}"
+    return reason and (
+        f"data.device_transform is auto: images are transformed by the CPUs, because {reason}"
+    )
+
+
+def _decide(data: Data, device: str) -> tuple[bool, str | None]:
+    """Return whether whole batches are transformed, and why not where auto would like to."""
+    is_possible = bool(divide(data.transform).rest)
+    # Only a job that does without exact pixels has them made by a GPU without asking for it.
+    is_wanted = data.decoder == "fast" and device.startswith("cuda")
+    if data.device_transform != "auto" or not is_wanted or is_unchanged(data.transform):
+        return data.device_transform is True and is_possible, None
+    reason, crop = why_not(data), _crop_of_any_size(data)
+    if reason is None and crop is not None:
+        reason = f"data.size is not set, and {crop} takes images of any size"
+    return is_possible and reason is None, reason
 
 
 def check_device_transform(data: Data) -> None:
@@ -120,13 +129,6 @@ def _why_not_step(step: Step) -> str | None:
     return None
 
 
-def _why_not_by_auto(data: Data) -> str | None:
-    reason, crop = why_not(data), _crop_of_any_size(data)
-    if reason is None and crop is not None:
-        reason = f"data.size is not set, and {crop} takes images of any size"
-    return reason
-
-
 def _crop_of_any_size(data: Data) -> str | None:
     """A crop that the CPUs would make of each image as it is; in a batch all have one size."""
     before, rest = divide(data.transform)
@@ -138,12 +140,6 @@ def _crop_of_any_size(data: Data) -> str | None:
     if data.size:
         return None
     return next((step.name for step in rest if step.name in _CROPS), None)
-
-
-def _auto_prefers_device(data: Data, device: str) -> bool:
-    """Only a job that does without exact pixels has them made by a GPU without asking for it."""
-    is_fast = data.device_transform == "auto" and data.decoder == "fast"
-    return is_fast and device.startswith("cuda")
 
 
 # From torchvision's arguments to kornia's.

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hpcdist.base.errors import HpcdistError
-from hpcdist.data.arrays import IGNORED_LABEL, Samples
+from hpcdist.data.arrays import Samples
 from hpcdist.data.images.memory import Pinned, SharedMemory
-from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples
+from hpcdist.data.images.samples import BadFile, ImageSamples, PixelSamples, channels_first
 from hpcdist.data.normalizing import BufferedNormalizer
 from hpcdist.data.order import Share
 from hpcdist.data.workers import BatchSource, Requests, end_workers, make_loader
@@ -72,7 +72,7 @@ class _Maker(Dataset[_Made]):
         except HpcdistError as error:  # torch would make another message of it
             return _Made(request.place, [], error=(error.message, error.hint))
         if pixels is not out:
-            for target, image in zip(_channels_first(out), _channels_first(pixels), strict=True):
+            for target, image in zip(channels_first(out), channels_first(pixels), strict=True):
                 self._samples.normalization.into(target, image)
         return _Made(request.place, bad)
 
@@ -183,17 +183,10 @@ class ImageBatches(BatchSource):
         if made.error is not None:
             message, hint = made.error
             raise HpcdistError(message, hint=hint)
-        labels = self._samples.labels[torch.tensor(indices)]
-        for position, bad in made.bad:
-            labels[position] = IGNORED_LABEL
+        for _, bad in made.bad:
             if bad.index not in self._reported:
                 self._reported.add(bad.index)
                 self._report_bad(bad)
         self._place = made.place
-        images = _channels_first(maker.room(made.place, len(indices)))
-        seed = self._samples.batch_seed(indices, epoch)
-        return Samples(images=images, labels=labels, transform_seed=seed)
-
-
-def _channels_first(pixels: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        pixels = maker.room(made.place, len(indices))
+        return self._samples.as_batch(pixels, indices, epoch, made.bad)

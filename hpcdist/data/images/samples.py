@@ -99,24 +99,26 @@ class _Filled(ABC):
 
     def batch(self, indices: Sequence[int], epoch: int) -> Samples:
         """The samples with these indices, as `fill` writes them: uint8 [samples, channels, height,
-        width].
-
-        In memory the channels come last. The label of a file that is no image is IGNORED_LABEL.
-        """
+        width]; in memory the channels come last."""
         channels, height, width = self.filled_shape
         pixels = np.empty((len(indices), height, width, channels), np.uint8)
-        bad = self.fill(pixels, indices, epoch)
+        return self.as_batch(pixels, indices, epoch, self.fill(pixels, indices, epoch))
+
+    def as_batch(
+        self,
+        pixels: NDArray[np.uint8 | np.float32],
+        indices: Sequence[int],
+        epoch: int,
+        bad: Sequence[tuple[int, BadFile]],
+    ) -> Samples:
+        """Return pixels that are filled in; the label of a bad file is IGNORED_LABEL."""
         labels = self.labels[torch.as_tensor(indices)]
         for position, _ in bad:
             labels[position] = IGNORED_LABEL
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2)
-        return Samples(images=images, labels=labels, transform_seed=self.batch_seed(indices, epoch))
-
-    def batch_seed(self, indices: Sequence[int], epoch: int) -> int | None:
-        """Return the seed of a batch's transforms; None where none is left to be done to it."""
-        if self.for_batches is None:
-            return None
-        return sample_seed(self._seed, epoch, indices[0])  # which no other batch begins with
+        seed = None
+        if self.for_batches is not None:
+            seed = sample_seed(self._seed, epoch, indices[0])  # no other batch begins with it
+        return Samples(images=channels_first(pixels), labels=labels, transform_seed=seed)
 
     def finished(self, batch: Samples) -> Tensor:
         """Return the batch's images, with what is left to be done to them."""
@@ -329,6 +331,10 @@ class PixelSamples(_Filled):
             for position, index in enumerate(indices):
                 out[position] = self.transform(self._images[index], index, epoch)
         return []
+
+
+def channels_first(pixels: NDArray[np.uint8 | np.float32]) -> Tensor:
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2)
 
 
 def sample_seed(seed: int, epoch: int, index: int) -> int:
