@@ -6,8 +6,9 @@ Known before anything is loaded: imports no torch.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
@@ -29,14 +30,9 @@ class SplitSizes:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageClass:
-    """The image files of one class."""
-
-    name: str
-    """Name of the class: that of its folder."""
-    paths: tuple[str, ...]
-    """Relative to the data set's root; sorted by folder, then by name, as torchvision does."""
+Classes = Mapping[str, Sequence[str]]
+"""Name of a class, which is that of its folder -> its image files, relative to the data set's root;
+sorted by folder, then by name, as torchvision does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,41 +76,38 @@ TEST_SHARE = 0.2
 _SEED = 5749  # fixed: accuracies of all runs are about the same test images
 
 
-def split_classes(root: Path, classes: Sequence[ImageClass]) -> ImageParts:
+def split_classes(root: Path, classes: Classes) -> ImageParts:
     """Return a fifth of the images of each class as test images, drawn by a fixed seed.
 
     Of a class with several images at least one is kept for each part; a class with one trains. Only
     where every class has one image, the test images are drawn from all of them.
     """
     lots = random.Random(_SEED)
+    several = [paths for paths in classes.values() if len(paths) > 1]
     test = {
         path
-        for image_class in classes
-        if len(image_class.paths) > 1
-        for path in _draw(image_class.paths, lots)
+        for paths in several or [list(chain(*classes.values()))]
+        for path in lots.sample(paths, max(1, round(len(paths) * TEST_SHARE)))
     }
-    if not test:
-        test = set(_draw([path for image_class in classes for path in image_class.paths], lots))
-    paths = [image_class.paths for image_class in classes]
-    names = [image_class.name for image_class in classes]
-    return ImageParts(
-        train=make_files(root, names, [[p for p in some if p not in test] for some in paths]),
-        test=make_files(root, names, [[p for p in some if p in test] for some in paths]),
+    return make_parts(
+        root,
+        {name: [path for path in paths if path not in test] for name, paths in classes.items()},
+        {name: [path for path in paths if path in test] for name, paths in classes.items()},
     )
 
 
-def _draw(paths: Sequence[str], lots: random.Random) -> list[str]:
-    return lots.sample(paths, max(1, round(len(paths) * TEST_SHARE)))
+def make_parts(root: Path, train: Classes, test: Classes) -> ImageParts:
+    """Return the parts from what they have of each class; both have the same classes, in order."""
 
+    def files(classes: Classes) -> ImageFiles:
+        return ImageFiles(
+            root=root,
+            paths=tuple(chain(*classes.values())),
+            labels=tuple(label for label, some in enumerate(classes.values()) for _ in some),
+            classes=tuple(classes),
+        )
 
-def make_files(root: Path, classes: Sequence[str], paths: Sequence[Sequence[str]]) -> ImageFiles:
-    """A part of a data set from the paths that it has of each class; classes are in order."""
-    return ImageFiles(
-        root=root,
-        paths=tuple(path for some in paths for path in some),
-        labels=tuple(label for label, some in enumerate(paths) for _ in some),
-        classes=tuple(classes),
-    )
+    return ImageParts(train=files(train), test=files(test))
 
 
 def data_root(data: Data, layout: str) -> Path:

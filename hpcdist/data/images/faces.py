@@ -37,12 +37,11 @@ from hpcdist.data.images.folders import (
 )
 from hpcdist.data.images.made_once import cache_folder, make_once
 from hpcdist.data.splits import (
-    ImageClass,
-    ImageFiles,
+    Classes,
     ImageParts,
     SplitSizes,
     existing_root,
-    make_files,
+    make_parts,
     split_classes,
 )
 from hpcdist.job.spec import Data
@@ -205,20 +204,18 @@ def find_split_files(folders: Sequence[Path]) -> SplitFiles | None:
     return None
 
 
-def split_by_files(root: Path, classes: Sequence[ImageClass], files: SplitFiles) -> ImageParts:
+def split_by_files(root: Path, classes: Classes, files: SplitFiles) -> ImageParts:
     """The parts as the files say; JobError where they are damaged, or name what is not there."""
     images = {
-        image_class.name: {PurePath(path).stem: path for path in image_class.paths}
-        for image_class in classes
+        name: {PurePath(path).stem: path for path in paths} for name, paths in classes.items()
     }
 
-    def part(lines: list[_Line]) -> ImageFiles:
+    def part(lines: list[_Line]) -> Classes:
         chosen = {path for line in lines for path in _named(line, images)}
-        paths = [[path for path in some.paths if path in chosen] for some in classes]
-        return make_files(root, [image_class.name for image_class in classes], paths)
+        return {name: [path for path in some if path in chosen] for name, some in classes.items()}
 
     train, test = _both_parts(files)
-    return ImageParts(train=part(train), test=part(test))
+    return make_parts(root, part(train), part(test))
 
 
 def names_in_both(files: SplitFiles) -> bool:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from hpcdist.base.errors import JobError
 from hpcdist.data.splits import (
-    ImageClass,
+    Classes,
     ImageParts,
     SplitSizes,
     existing_root,
-    make_files,
+    make_parts,
     split_classes,
 )
 from hpcdist.job.spec import Data
@@ -49,9 +49,9 @@ def images(data: Data) -> ImageParts:
     return split_classes(root, classes)
 
 
-def check_enough(classes: list[ImageClass], folder: Path, layout: str) -> None:
+def check_enough(classes: Classes, folder: Path, layout: str) -> None:
     """Raise JobError for a folder with less than two images, saying what is there instead."""
-    number = sum(len(image_class.paths) for image_class in classes)
+    number = sum(map(len, classes.values()))
     if number == 0 and has_images(folder):
         wrong = f"{folder} holds images, but no folders with images in them"
     elif number == 0:
@@ -64,17 +64,14 @@ def check_enough(classes: list[ImageClass], folder: Path, layout: str) -> None:
 
 
 def _both_parts(root: Path, test: str) -> ImageParts:
-    paths: list[dict[str, tuple[str, ...]]] = []
+    parts = []
     for folder in (_TRAIN, test):
-        classes = list_classes(root, folder)
-        if not classes:
-            check_enough(classes, root / folder, _LAYOUT)
-        paths.append({image_class.name: image_class.paths for image_class in classes})
-    names = sorted(set().union(*paths))
-    in_train, in_test = ([of_class.get(name, ()) for name in names] for of_class in paths)
-    return ImageParts(
-        train=make_files(root, names, in_train), test=make_files(root, names, in_test)
-    )
+        parts.append(list_classes(root, folder))
+        if not parts[-1]:
+            check_enough(parts[-1], root / folder, _LAYOUT)
+    names = sorted(set().union(*parts))
+    in_train, in_test = ({name: part.get(name, []) for name in names} for part in parts)
+    return make_parts(root, in_train, in_test)
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -83,18 +80,17 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 _Identity = tuple[int, int]
 
 
-def list_classes(root: Path, folder: str = "") -> list[ImageClass]:
+def list_classes(root: Path, folder: str = "") -> dict[str, list[str]]:
     """Return the classes below a folder of the root that hold images, sorted by name.
 
     JobError where a folder cannot be read.
     """
     ancestors = (_identity(root / folder),)
-    classes = []
-    for name in folders_in(root / folder):
-        paths = _paths_below(root, os.path.join(folder, name), ancestors)
-        if paths:
-            classes.append(ImageClass(name=name, paths=tuple(paths)))
-    return classes
+    classes = {
+        name: _paths_below(root, os.path.join(folder, name), ancestors)
+        for name in folders_in(root / folder)
+    }
+    return {name: paths for name, paths in classes.items() if paths}
 
 
 def folders_in(folder: Path) -> list[str]:

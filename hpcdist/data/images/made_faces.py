@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdist.base.errors import JobError
-from hpcdist.data.splits import ImageClass, ImageParts, split_classes
+from hpcdist.data.splits import ImageParts, split_classes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,17 +49,14 @@ class Plan:
         random.Random(self.seed).shuffle(counts)
         return counts
 
-    def classes(self) -> list[ImageClass]:
+    def classes(self) -> dict[str, list[str]]:
         """Return the people, and the paths of their images."""
         width = max(4, len(str(self.people)))
-        names = [f"Person_{person:0{width}d}" for person in range(1, self.people + 1)]
-        return [
-            ImageClass(
-                name=name,
-                paths=tuple(f"{name}/{name}_{number:04d}.jpg" for number in range(1, count + 1)),
-            )
+        names = (f"Person_{person:0{width}d}" for person in range(1, self.people + 1))
+        return {
+            name: [f"{name}/{name}_{number:04d}.jpg" for number in range(1, count + 1)]
             for name, count in zip(names, self.counts(), strict=True)
-        ]
+        }
 
     def parts(self, folder: Path) -> ImageParts:
         """Return the data set as it is, or will be, in a folder."""
@@ -83,9 +80,9 @@ def make_faces(folder: Path, plan: Plan) -> None:
     photographs = [Image.open(beside / name).convert("RGB") for name in _PHOTOGRAPHS]
     with ThreadPoolExecutor(_THREADS) as threads:  # Pillow computes without the interpreter's lock
         futures = []
-        for person, image_class in enumerate(plan.classes()):
-            (folder / image_class.name).mkdir()
-            for number, path in enumerate(image_class.paths):
+        for person, (name, paths) in enumerate(plan.classes().items()):
+            (folder / name).mkdir()
+            for number, path in enumerate(paths):
                 chosen = folder / path, photographs, plan.seed, person, number
                 futures.append(threads.submit(_write_picture, *chosen))
         for future in futures:
