@@ -57,8 +57,10 @@ def same(found, expected):
     assert all(found[index][1] == expected[index][1] for index in expected)
 
 
-@pytest.mark.parametrize("spec", ["none", "light", "heavy"])
-@pytest.mark.parametrize("handover", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    ("spec", "handover"),
+    [("none", "uint8"), ("light", "uint8"), ("heavy", "uint8"), ("heavy", "float32")],
+)
 def test_pixels_are_bit_for_bit_those_of_pil_and_torchvision(files, spec, handover):
     found = load(files, transform=spec, workers=1, handover=handover)
     for index in range(NUMBER):
@@ -125,8 +127,7 @@ def test_an_image_that_is_too_small_for_a_crop_is_skipped_by_name(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on few CPUs
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 1), (1, 4), (2, 2), (3, 0), (3, 4)])
 def test_every_sample_comes_once_with_the_same_pixels_however_many_load(files, workers, world_size):
     expected = load(files, transform="light")
     assert len(expected) == NUMBER
@@ -141,8 +142,7 @@ def test_whole_batches_have_the_same_pixels_however_many_workers_load(files, wor
     same(load(files, workers=workers, **keys), expected)
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize(("context", "on_device"), [("forkserver", False), ("spawn", True)])
 def test_workers_that_are_started_anew_give_the_same_pixels(files, context, on_device):
     keys = {"transform": "light", "device_transform": on_device}
     try:
