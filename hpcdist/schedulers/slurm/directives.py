@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, warning_before_s
-from hpcdist.schedulers.base import Dependency, Target
+from hpcdist.schedulers.base import Target
 from hpcdist.schedulers.resources import (
     asks_for_gpus,
     cpus_per_node,
@@ -28,6 +28,8 @@ from hpcdist.schedulers.resources import (
     time_limit_min,
 )
 
+_Options = dict[str, str | None]
+"""Option of sbatch -> its value; None for one that takes none."""
 _PATTERN_SIGNS = ("%", "\\", "\n")
 MIB_PER_GB = 1e9 / 2**20
 _KEPT = frozenset(("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT"))
@@ -61,15 +63,20 @@ ENVIRONMENT VARIABLES)."""
 
 def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[str]:
     """Return the options of sbatch, in a fixed order, each ready to stand behind #SBATCH."""
-    options = {
-        "job-name": target.name,
-        **_placement(cluster),
-        **resource_options(job, cluster),
-        **end_options(job, cluster),
-        **_files(target),
-        **_array(target),
-        **_dependencies(target.dependencies),
-    }
+    options: _Options = {"job-name": target.name}
+    for name in ("partition", "account", "qos", "constraint"):
+        if (value := getattr(cluster, name)) is not None:
+            options[name] = value
+    options |= _resource_options(job, cluster) | _end_options(job, cluster)
+    options |= {"output": log_pattern(target, "0"), "open-mode": "append"}
+    if target.array_size is not None:
+        limit = f"%{target.max_parallel}" if target.max_parallel else ""
+        options["array"] = f"0-{target.array_size - 1}{limit}"
+    if target.dependencies:
+        named = [":".join([one.kind, *one.job_ids]) for one in target.dependencies]
+        options["dependency"] = ",".join(named)
+        # Without it, a job whose dependency can never come true would wait for ever.
+        options["kill-on-invalid-dep"] = "yes"
     own = [
         f"--{name}" if value is None else f"--{name}={shlex.quote(value)}"
         for name, value in options.items()
@@ -101,19 +108,9 @@ def slurm_time(minutes: float) -> str:
     return f"{days}-{hours:02d}:{rest // 60:02d}:{rest % 60:02d}"
 
 
-def _placement(cluster: ClusterProfile) -> dict[str, str | None]:
-    wanted = {
-        "partition": cluster.partition,
-        "account": cluster.account,
-        "qos": cluster.qos,
-        "constraint": cluster.constraint,
-    }
-    return {name: value for name, value in wanted.items() if value is not None}
-
-
-def resource_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+def _resource_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
     """Return the options for nodes, CPUs, GPUs and memory."""
-    options: dict[str, str | None] = {
+    options: _Options = {
         "nodes": str(job.resources.nodes),
         "ntasks-per-node": "1",  # the agent, which forks the ranks
         "cpus-per-task": str(cpus_per_node(job, cluster)),
@@ -131,42 +128,16 @@ def resource_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | N
     return options
 
 
-def end_options(job: JobSpec, cluster: ClusterProfile) -> dict[str, str | None]:
+def _end_options(job: JobSpec, cluster: ClusterProfile) -> _Options:
     """Return the options for how long the job may run, its warning, and what follows."""
-    options: dict[str, str | None] = {}
+    options: _Options = {}
     limit_min = time_limit_min(job, cluster)
     if limit_min is not None:
         options["time"] = slurm_time(limit_min)
-    options["signal"] = f"USR2@{warning_s(job, limit_min)}"
+    # Slurm looks at limits every 30 s or so, and may warn up to 60 s earlier than asked.
+    options["signal"] = f"USR2@{math.ceil(warning_before_s(job.launch, limit_min))}"
     options["requeue" if job.launch.requeue else "no-requeue"] = None
     return options
-
-
-def warning_s(job: JobSpec, limit_min: float | None) -> int:
-    """Return how long before the limit the agents are warned, in whole seconds.
-
-    Slurm looks at limits every 30 s or so, and may warn up to 60 s earlier than asked.
-    """
-    return math.ceil(warning_before_s(job.launch, limit_min))
-
-
-def _files(target: Target) -> dict[str, str | None]:
-    return {"output": log_pattern(target, "0"), "open-mode": "append"}
-
-
-def _array(target: Target) -> dict[str, str | None]:
-    if target.array_size is None:
-        return {}
-    limit = f"%{target.max_parallel}" if target.max_parallel else ""
-    return {"array": f"0-{target.array_size - 1}{limit}"}
-
-
-def _dependencies(dependencies: list[Dependency]) -> dict[str, str | None]:
-    if not dependencies:
-        return {}
-    text = ",".join(":".join([one.kind, *one.job_ids]) for one in dependencies)
-    # Without it, a job whose dependency can never come true would wait for ever.
-    return {"dependency": text, "kill-on-invalid-dep": "yes"}
 
 
 # The same in lines that people can check by hand.
@@ -174,45 +145,35 @@ def _dependencies(dependencies: list[Dependency]) -> dict[str, str | None]:
 
 def explanation(job: JobSpec, cluster: ClusterProfile) -> list[str]:
     """Return CPUs, memory, GPUs and the time limit, and where each number comes from."""
-    resources, end = resource_options(job, cluster), end_options(job, cluster)
-    return [
-        _cpus(job, cluster, resources),
-        _memory(job, cluster, resources),
-        _gpus(job, cluster, resources),
-        limit_line(job, cluster, _asked(end, "time", "signal") if "time" in end else None),
-    ]
-
-
-_Options = dict[str, str | None]
-
-
-def _asked(options: _Options, *names: str) -> str:
-    return " ".join(f"--{name}={options[name]}" for name in names if name in options)
-
-
-def _cpus(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
-    size = product(job.resources.nodes, int(options["cpus-per-task"] or 0), what="CPU")
-    asked = _asked(options, "nodes", "ntasks-per-node", "cpus-per-task")
-    return f"CPUs: {size} ({ranks_and_cpus(job, cluster)}; one agent per node): {asked}"
-
-
-def _memory(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
-    mem_gb = mem_gb_per_node(job, cluster)
-    if mem_gb is None:
-        return no_memory_line()
-    where = source(job.resources.mem_gb, cluster.mem_gb)
-    return (
-        f"memory {mem_gb:g} GB per node (mem_gb, {where}): {_asked(options, 'mem')}, for Slurm's M "
-        f"is 2**20 bytes; {mem_gb * job.resources.nodes:g} GB in all"
+    resources, options, end = (
+        job.resources,
+        _resource_options(job, cluster),
+        _end_options(job, cluster),
     )
 
+    def asked(options: _Options, *names: str) -> str:
+        return " ".join(f"--{name}={options[name]}" for name in names if name in options)
 
-def _gpus(job: JobSpec, cluster: ClusterProfile, options: _Options) -> str:
-    if not asks_for_gpus(job, cluster):
-        return no_gpus_line(job)
-    size = product(job.resources.nodes, job.resources.gpus, what="GPU")
-    asked = _asked(options, "gres", "gpus-per-node")
-    return f"GPUs: {size} (gpu_request: {cluster.gpu_request}): {asked}"
+    cpus = product(resources.nodes, int(options["cpus-per-task"] or 0), what="CPU")
+    counted = asked(options, "nodes", "ntasks-per-node", "cpus-per-task")
+    lines = [f"CPUs: {cpus} ({ranks_and_cpus(job, cluster)}; one agent per node): {counted}"]
+    mem_gb = mem_gb_per_node(job, cluster)
+    if mem_gb is None:
+        lines.append(no_memory_line())
+    else:
+        lines.append(
+            f"memory {mem_gb:g} GB per node (mem_gb, {source(resources.mem_gb, cluster.mem_gb)}): "
+            f"{asked(options, 'mem')}, for Slurm's M is 2**20 bytes; "
+            f"{mem_gb * resources.nodes:g} GB in all"
+        )
+    if asks_for_gpus(job, cluster):
+        gpus = product(resources.nodes, resources.gpus, what="GPU")
+        request = asked(options, "gres", "gpus-per-node")
+        lines.append(f"GPUs: {gpus} (gpu_request: {cluster.gpu_request}): {request}")
+    else:
+        lines.append(no_gpus_line(job))
+    limit = asked(end, "time", "signal") if "time" in end else None
+    return [*lines, limit_line(job, cluster, limit)]
 
 
 # The environment of sbatch.

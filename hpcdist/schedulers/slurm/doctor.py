@@ -13,6 +13,7 @@ from hpcdist.machine.command import CommandFailedError, run_command
 from hpcdist.runs.run import Run
 from hpcdist.schedulers.base import Finding, failed, passed, warned
 from hpcdist.schedulers.slurm.directives import submission_environment
+from hpcdist.schedulers.slurm.queue import job_fields, show_job
 
 _TIMEOUT_S = 30.0
 _NEEDED = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -62,12 +63,11 @@ def explain_end(run: Run) -> str:
     """Return what Slurm knows of a job's end, in its own words; empty: it does not answer."""
     job_id = run.read_job_id() or ""
     try:
-        argv = ["scontrol", "--oneliner", "show", "job", job_id]
-        said = run_command(argv, timeout_s=_TIMEOUT_S).stdout
+        fields = job_fields(show_job(job_id))
     except SchedulerError:
         return ""
-    found = (re.search(rf"\b{key}=(\S+)", said) for key in _SHOWN_KEYS)
-    return f"Slurm says {', '.join(match[0] for match in found if match)} of job {job_id}"
+    found = [f"{key}={fields[key]}" for key in _SHOWN_KEYS if key in fields]
+    return f"Slurm says {', '.join(found)} of job {job_id}"
 
 
 def _version() -> Finding:

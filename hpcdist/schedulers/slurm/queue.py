@@ -4,6 +4,7 @@ waits, in plain words (the codes: slurm.schedmd.com/job_reason_codes.html)."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 
@@ -86,10 +87,9 @@ _REASONS = {
     "launch failed requeued held": "its start failed on a node, and it is held; release it with: "
     "scontrol release JOBID",
 }
-
-
+_NEVER = "DependencyNeverSatisfied"
 _ENDED_REASONS = {
-    "DependencyNeverSatisfied": "what it was to follow did not end as --after asks, so Slurm "
+    _NEVER: "what it was to follow did not end as --after asks, so Slurm "
     "removed it (DependencyNeverSatisfied)",
 }
 """Reason of a job that has ended -> in plain words, where it tells more than the state."""
@@ -130,10 +130,8 @@ def ask_queue() -> list[QueuedJob]:
 
     Raises SchedulerError.
     """
-    argv = ["squeue", "--me", "--noheader", "--array", "--states=all"]
-    return parse_queue(
-        run_command([*argv, f"--format={_SQUEUE_FORMAT}"], timeout_s=TIMEOUT_S).stdout
-    )
+    argv = ["squeue", "--me", "--noheader", "--array", "--states=all", f"--format={_SQUEUE_FORMAT}"]
+    return parse_queue(run_command(argv, timeout_s=TIMEOUT_S).stdout)
 
 
 def parse_queue(text: str) -> list[QueuedJob]:
@@ -146,6 +144,17 @@ def parse_queue(text: str) -> list[QueuedJob]:
         for row in rows
         if len(row) == 5
     ]
+
+
+def show_job(job_id: str, *, timeout_s: float = TIMEOUT_S) -> str:
+    """Return what scontrol says of a job, in one line; raises SchedulerError."""
+    argv = ["scontrol", "--oneliner", "show", "job", job_id]
+    return run_command(argv, timeout_s=timeout_s).stdout
+
+
+def job_fields(text: str) -> dict[str, str]:
+    """Return the fields of such a line."""
+    return dict(re.findall(r"(\w+)=(\S*)", text))
 
 
 def scancel(job_ids: Sequence[str]) -> None:
@@ -185,19 +194,13 @@ def parse_accounting(text: str) -> list[QueuedJob]:
         QueuedJob(
             job_id=row[0],
             state=row[1].partition(" ")[0],
-            reason=_accounted_reason(row[1], row[2]),
+            # A cancellation says by whom; but Slurm's own, of what could never start, does not.
+            reason=row[2] if row[1:3] != ["CANCELLED", "Dependency"] else _NEVER,
             name=row[3],
         )
         for row in rows
         if len(row) == 4
     ]
-
-
-def _accounted_reason(state: str, reason: str) -> str:
-    """Return the reason; a cancellation says by whom, but Slurm's own, of what could never start,
-    does not."""
-    removed = state == "CANCELLED" and reason == "Dependency"
-    return "DependencyNeverSatisfied" if removed else reason
 
 
 def unix_time(text: str) -> float | None:

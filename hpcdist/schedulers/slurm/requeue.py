@@ -8,17 +8,16 @@ them apart.
 from __future__ import annotations
 
 import os
-import re
 
 import msgspec
 
 from hpcdist.machine.command import run_command
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.requeue import Cause, Decision
+from hpcdist.schedulers.slurm.queue import job_fields, show_job
 
 _TIMEOUT_S = 10.0
 """Limit of one call; what fails is tried again."""
-_FIELD = re.compile(r"(\w+)=(\S*)")
 
 
 class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +33,7 @@ class OwnJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def ask_own_job() -> OwnJob:
     """Ask Slurm about the job that the environment names; raises SchedulerError."""
-    argv = ["scontrol", "--oneliner", "show", "job", _job_id()]
-    return parse_job(run_command(argv, timeout_s=_TIMEOUT_S).stdout)
+    return parse_job(show_job(_job_id(), timeout_s=_TIMEOUT_S))
 
 
 def requeue_own_job() -> None:
@@ -62,7 +60,7 @@ def decide(verdict: Verdict, job: OwnJob, *, life: int) -> Decision:
 
 def parse_job(text: str) -> OwnJob:
     """Read one line of `scontrol --oneliner show job`."""
-    fields = dict(_FIELD.findall(text))
+    fields = job_fields(text)
     return OwnJob(
         state=fields.get("JobState", ""),
         reason=fields.get("Reason", ""),

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -51,13 +52,12 @@ from hpcdist.schedulers.slurm.directives import (
 )
 from hpcdist.schedulers.slurm.queue import ask_accounting, ask_queue, scancel
 from hpcdist.schedulers.slurm.site import (
-    ClusterQuestion,
-    ask_config,
+    ask_cluster,
+    ask_max_array_size,
     ask_nodes,
     check_capacity,
     conditions_elsewhere,
     detect_slurm,
-    parse_max_array_size,
     refuse_elsewhere,
 )
 from hpcdist.schedulers.slurm.steps import (
@@ -95,19 +95,13 @@ class SlurmScheduler(Scheduler):
         *,
         busy_gpus: Collection[str] = (),  # noqa: ARG002 - those of this machine
     ) -> Plan:
-        """Lay the ranks out over nodes that are not known yet.
-
-        Raises JobError where sinfo tells that the partition can never run the job.
-        """
         check_capacity(job, cluster, ask_nodes())
         return Plan(launch=lay_out(job, cluster, warning_signals=_WARNINGS), cluster=cluster)
 
     def explain(self, job: JobSpec, plan: Plan) -> list[str]:
-        """Return how sbatch's numbers come about."""
         return explanation(job, plan.cluster)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        """Return the batch script; it is the same on a machine without Slurm."""
         cluster = plan.cluster
         check_folder(target)
         return render(
@@ -136,12 +130,10 @@ class SlurmScheduler(Scheduler):
         *,
         agents: Sequence[Task],
     ) -> list[str]:
-        """Give the script to sbatch, once; of a step, start it in the background."""
-        question = ClusterQuestion()
-        try:
+        # The name is asked for while sbatch makes the caller wait anyway.
+        with ThreadPoolExecutor(1) as background:
+            cluster = background.submit(ask_cluster)
             sent, job_ids = _send(job, target, agents, script)
-        finally:  # no scontrol may outlive this call
-            cluster = question.answer()
         note_jobs(
             runs,
             job_ids,
@@ -149,7 +141,7 @@ class SlurmScheduler(Scheduler):
                 scheduler=self.name,
                 step=sent.is_step,
                 process=sent.process,
-                cluster=cluster,
+                cluster=cluster.result(),
             ),
             target=target,
             take_back=lambda: sent.take_back(job_ids),
@@ -159,24 +151,19 @@ class SlurmScheduler(Scheduler):
     def submit_task(
         self, job: JobSpec, target: Target, task: Task, script: str
     ) -> tuple[str, list[str]]:
-        """Give the script of a job that is not a run to sbatch."""
         sent, (job_id,) = _send(job, target, [task], script)
         return job_id, sent.said
 
     def max_array_size(self) -> int:
-        """Return MaxArraySize, the number of indices from 0 on; Slurm's default if unknown."""
-        return parse_max_array_size(ask_config())
+        return ask_max_array_size()
 
     def dependency_id(self, job_id: str) -> str:
-        """Return 123 for 123_4."""
         return job_id.partition("_")[0]
 
     def find_allocation(self, environment: Mapping[str, str]) -> SlurmAllocation | None:
-        """Ask scontrol for the allocation that SLURM_JOB_ID names."""
         return find_allocation(environment)
 
     def plan_step(self, job: JobSpec, cluster: ClusterProfile, allocation: Allocation) -> Plan:
-        """Lay the ranks out over the nodes of an allocation; JobError for what it does not have."""
         assert isinstance(allocation, SlurmAllocation)
         check_allocation(job, cluster, allocation)
         return Plan(
@@ -195,24 +182,8 @@ class SlurmScheduler(Scheduler):
         steps = [run for run in runs if is_step(run)]
         found = step_conditions(steps)
         jobs = [run for run in runs if run.id not in found]
-        found |= self._job_conditions(jobs) if jobs else {}
+        found |= _job_conditions(jobs) if jobs else {}
         return found | conditions_elsewhere(run for run in runs if found[run.id].state == "lost")
-
-    def _job_conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
-        queue = JobIndex(ask_queue())
-        found: dict[str, Condition] = {}
-        submissions: dict[str, Submission] = {}
-        for run in runs:
-            submission = run.read_submission()
-            queued = queue.find(run, submission)
-            if queued is not None:
-                found[run.id] = queued.condition()
-            elif submission is None:  # submitted a moment ago, or its submission was killed
-                found[run.id] = unsubmitted(run, "Slurm")
-            else:
-                submissions[run.id] = submission
-        missing = [run for run in runs if run.id in submissions]
-        return found | _from_accounting(missing, submissions)
 
     def accounting(self, runs: Sequence[Run]) -> dict[str, Accounting]:
         """Ask sacct once; return nothing where there is none, or it keeps no books.
@@ -252,7 +223,9 @@ class SlurmScheduler(Scheduler):
             runs,
             {job.job_id for job in jobs.values()},
             kill=scancel,
-            list_living=_living,
+            list_living=lambda: {
+                job.job_id for job in ask_queue() if job.condition().state in _ACTIVE
+            },
             hint="their nodes may be down; see: scontrol show job JOBID",
         )
 
@@ -272,27 +245,21 @@ class SlurmScheduler(Scheduler):
         return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def decide(self, verdict: Verdict) -> Decision:
-        """Return what Slurm's view of the job makes of the verdict."""
         return requeue.decide(verdict, requeue.ask_own_job(), life=self.life())
 
     def requeue(self, run: Run) -> None:  # noqa: ARG002 - the job is known by the environment
-        """Ask the controller; it ends this job's processes, and queues it again."""
         requeue.requeue_own_job()
 
     def detect_site(self) -> Site:
-        """Ask sinfo, scontrol and sacctmgr."""
         return detect_slurm(getpass.getuser())
 
     def examine(self) -> Iterator[Finding]:
-        """Look at the commands, their version, the controller and accounting."""
         return doctor.examine()
 
     def try_script(self, script: str) -> Finding:
-        """Ask sbatch --test-only."""
         return doctor.try_script(script)
 
     def explain_end(self, run: Run) -> str:
-        """Ask scontrol."""
         return doctor.explain_end(run)
 
 
@@ -313,23 +280,29 @@ def _send(
     return sent, sent.submit(tasks, num_nodes=job.resources.nodes)
 
 
-def _from_accounting(
-    missing: Sequence[Run], submissions: Mapping[str, Submission]
-) -> dict[str, Condition]:
-    """Return the condition of jobs that squeue has forgotten, by their submissions: lost where
+def _job_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
+    """Return the condition of jobs by squeue, of those that it has forgotten by sacct: lost where
     accounting is off or does not know them."""
-    if not missing:
-        return {}
-    job_ids = {job_key(submissions[run.id])[0] for run in missing}
-    since_s = min(submissions[run.id].submitted_s for run in missing)
+    queue = JobIndex(ask_queue())
+    found: dict[str, Condition] = {}
+    forgotten: list[tuple[Run, Submission]] = []
+    for run in runs:
+        submission = run.read_submission()
+        if (job := queue.find(run, submission)) is not None:
+            found[run.id] = job.condition()
+        elif submission is None:  # submitted a moment ago, or its submission was killed
+            found[run.id] = unsubmitted(run, "Slurm")
+        else:
+            forgotten.append((run, submission))
+    if not forgotten:
+        return found
+    job_ids = {job_key(submission)[0] for _, submission in forgotten}
+    since_s = min(submission.submitted_s for _, submission in forgotten)
     try:
-        known = JobIndex(ask_accounting(job_ids, since_s=since_s))
+        accounted = JobIndex(ask_accounting(job_ids, since_s=since_s))
     except SchedulerError:
-        known = JobIndex(())
-    jobs = {run.id: known.find(run, submissions[run.id]) for run in missing}
-    lost = Condition(state="lost")
-    return {name: lost if job is None else job.condition() for name, job in jobs.items()}
-
-
-def _living() -> set[str]:
-    return {job.job_id for job in ask_queue() if job.condition().state in _ACTIVE}
+        accounted = JobIndex(())
+    for run, submission in forgotten:
+        job = accounted.find(run, submission)
+        found[run.id] = Condition(state="lost") if job is None else job.condition()
+    return found

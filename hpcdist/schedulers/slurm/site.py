@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -24,7 +23,7 @@ from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Condition
 from hpcdist.schedulers.resources import asks_for_gpus, cpus_per_node, time_limit_min
 
-DEFAULT_MAX_ARRAY_SIZE = 1001
+_DEFAULT_MAX_ARRAY_SIZE = 1001
 """slurm.schedmd.com/slurm.conf.html, MaxArraySize."""
 
 _SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%a")
@@ -109,11 +108,20 @@ def ask_nodes() -> list[NodeGroup]:
 
 def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> None:
     """Raise JobError for what the partition can never give; an unknown one is left to sbatch."""
-    theirs = _asked_for(cluster, groups)
+    theirs = [
+        group
+        for group in groups
+        if (group.is_default if cluster.partition is None else group.partition == cluster.partition)
+    ]
     if not theirs:
         return
     name = theirs[0].partition
-    _check_nodes(job, name, theirs)
+    nodes, number = job.resources.nodes, sum(group.num_nodes for group in theirs)
+    if nodes > number:
+        raise JobError(
+            f"resources.nodes is {nodes}, but partition {name} has {number}",
+            hint="ask for fewer with --nodes, or name another partition with --partition",
+        )
     _check_cpus(job, cluster, name, theirs)
     if asks_for_gpus(job, cluster):
         _check_gpus(job, cluster, name, theirs)
@@ -123,21 +131,6 @@ def check_capacity(job: JobSpec, cluster: ClusterProfile, groups: Sequence[NodeG
             f"resources.time_limit_min is {limit_min:g}, but partition {name} allows "
             f"{allowed_min:g} minutes",
             hint=f"set --time {allowed_min:g} or less, or name another partition with --partition",
-        )
-
-
-def _asked_for(cluster: ClusterProfile, groups: Sequence[NodeGroup]) -> list[NodeGroup]:
-    if cluster.partition is None:
-        return [group for group in groups if group.is_default]
-    return [group for group in groups if group.partition == cluster.partition]
-
-
-def _check_nodes(job: JobSpec, name: str, groups: Sequence[NodeGroup]) -> None:
-    nodes, number = job.resources.nodes, sum(group.num_nodes for group in groups)
-    if nodes > number:
-        raise JobError(
-            f"resources.nodes is {nodes}, but partition {name} has {number}",
-            hint="ask for fewer with --nodes, or name another partition with --partition",
         )
 
 
@@ -165,13 +158,16 @@ def _check_cpus(
 def _check_gpus(
     job: JobSpec, cluster: ClusterProfile, name: str, groups: Sequence[NodeGroup]
 ) -> None:
-    nodes, gpus = job.resources.nodes, job.resources.gpus
-    counts = [(_usable_gpus(group, cluster.gpu_type), group.num_nodes) for group in groups]
+    nodes, gpus, wanted = job.resources.nodes, job.resources.gpus, cluster.gpu_type
+    counts = [
+        (group.gpus.get(wanted, 0) if wanted else sum(group.gpus.values()), group.num_nodes)
+        for group in groups
+    ]
     fitting = sum(number for found, number in counts if found >= gpus)
     if fitting >= nodes:
         return
     most = max(found for found, _ in counts)
-    kind = f"{cluster.gpu_type} GPUs" if cluster.gpu_type else "GPUs"
+    kind = f"{wanted} GPUs" if wanted else "GPUs"
     if most == 0:
         raise JobError(
             f"resources.gpus is {gpus}, but the nodes of partition {name} have no {kind}",
@@ -184,25 +180,25 @@ def _check_gpus(
     )
 
 
-def _usable_gpus(group: NodeGroup, kind: str | None) -> int:
-    return sum(group.gpus.values()) if kind is None else group.gpus.get(kind, 0)
-
-
 # A first hpcdist.yaml.
 
 
 def detect_slurm(user: str) -> Site:
     """Ask Slurm what it offers; raises SchedulerError where it does not answer."""
     partitions = parse_sinfo(ask(*_SINFO))
-    accounts, notes = _accounts(user)
+    accounts, notes = "", []
+    command = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc")
+    try:
+        accounts = ask(*command, f"user={user}", "format=account")
+    except SchedulerError as error:  # many sites have none
+        notes = [f"your accounts are not known: {error.message}"]
+    knows_gpus_per_node = has_gpus_per_node(ask("scontrol", "show", "config"))
     return Site(
         scheduler="slurm",
-        gpu_request="gpus-per-node"
-        if has_gpus_per_node(ask("scontrol", "show", "config"))
-        else "gres",
+        gpu_request="gpus-per-node" if knows_gpus_per_node else "gres",
         partitions=tuple(partitions),
-        accounts=accounts,
-        notes=notes,
+        accounts=parse_accounts(accounts),
+        notes=tuple(notes),
     )
 
 
@@ -224,18 +220,10 @@ def has_gpus_per_node(config: str) -> bool:
     return _setting(config, "SelectType") == "select/cons_tres"
 
 
-def _accounts(user: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the accounts, and a note where the site does not tell: many have none."""
-    command = ("sacctmgr", "--noheader", "--parsable2", "show", "assoc")
-    try:
-        return parse_accounts(ask(*command, f"user={user}", "format=account")), ()
-    except SchedulerError as error:
-        return (), (f"your accounts are not known: {error.message}",)
-
-
 def _partition(nodes: Sequence[NodeGroup]) -> Partition:
     with_gpus = [found for found in nodes if found.gpus]
     counted = with_gpus or nodes
+    types = list(dict.fromkeys(kind for found in with_gpus for kind in found.gpus))
     return Partition(
         name=nodes[0].partition,
         is_default=nodes[0].is_default,
@@ -243,21 +231,16 @@ def _partition(nodes: Sequence[NodeGroup]) -> Partition:
         cpus=min(found.cpus for found in counted),
         mem_gb=min(found.mem_gb for found in counted),
         gpus=min((sum(found.gpus.values()) for found in with_gpus), default=0),
-        gpu_types=_types(with_gpus),
+        # None where some GPUs have none: a request with a type would leave them out.
+        gpu_types=() if "" in types else tuple(types),
         time_limit_min=nodes[0].limit_min,
     )
-
-
-def _types(nodes: Iterable[NodeGroup]) -> tuple[str, ...]:
-    """Return no types where some GPUs have none: a request with a type would leave them out."""
-    types = list(dict.fromkeys(kind for found in nodes for kind in found.gpus))
-    return () if "" in types else tuple(types)
 
 
 # The configuration.
 
 
-def ask_config() -> str:
+def _ask_config() -> str:
     """Return the lines `Name = value`; nothing where scontrol does not answer."""
     try:
         return run_command(["scontrol", "show", "config"], timeout_s=_CONFIG_TIMEOUT_S).stdout
@@ -271,13 +254,13 @@ def _setting(config: str, name: str) -> str | None:
     return found[1] if found else None
 
 
-def parse_max_array_size(config: str) -> int:
+def ask_max_array_size() -> int:
     """Return MaxArraySize, the number of indices that an array may have: the highest is one less.
 
     Where scontrol does not answer, it is Slurm's default: then sbatch will tell.
     """
-    value = _setting(config, "MaxArraySize") or ""
-    return int(value) if value.isdecimal() else DEFAULT_MAX_ARRAY_SIZE
+    value = _setting(_ask_config(), "MaxArraySize") or ""
+    return int(value) if value.isdecimal() else _DEFAULT_MAX_ARRAY_SIZE
 
 
 def parse_cluster(config: str) -> str | None:
@@ -285,35 +268,22 @@ def parse_cluster(config: str) -> str | None:
     return _setting(config, "ClusterName")
 
 
-class ClusterQuestion:
-    """Asks for the cluster's name in the background, while sbatch makes the caller wait anyway."""
-
-    def __init__(self) -> None:
-        self._name: str | None = None
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        self._thread.start()
-
-    def _ask(self) -> None:
-        self._name = ask_cluster()
-
-    def answer(self) -> str | None:
-        """Return the name; None where scontrol does not tell."""
-        self._thread.join()
-        return self._name
-
-
 def ask_cluster() -> str | None:
     """Return the name of the cluster that Slurm's commands talk to; None where it is not known."""
-    return parse_cluster(ask_config())
+    return parse_cluster(_ask_config())
 
 
 def conditions_elsewhere(runs: Iterable[Run]) -> dict[str, Condition]:
     """Return the condition of the runs that this cluster cannot know: sites with several clusters
     share one home between them. Asks scontrol once, if at all."""
-    theirs = {run.id: cluster for run in runs if (cluster := _cluster_of(run)) is not None}
+    clusters = {run.id: (run.read_submission() or Submission()).cluster for run in runs}
+    theirs = {name: cluster for name, cluster in clusters.items() if cluster is not None}
     here = ask_cluster() if theirs else None
+    this = f"this is cluster {here}" if here else "scontrol does not tell which cluster this is"
     return {
-        name: Condition(state="unknown", reason=_reason(cluster, here))
+        name: Condition(
+            state="unknown", reason=f"it was submitted to cluster {cluster}, and {this}"
+        )
         for name, cluster in theirs.items()
         if cluster != here
     }
@@ -326,12 +296,3 @@ def refuse_elsewhere(runs: Iterable[Run]) -> None:
             f"run {name} cannot be cancelled here: {condition.reason}",
             hint="cancel it from a login node of its cluster",
         )
-
-
-def _reason(cluster: str, here: str | None) -> str:
-    this = f"this is cluster {here}" if here else "scontrol does not tell which cluster this is"
-    return f"it was submitted to cluster {cluster}, and {this}"
-
-
-def _cluster_of(run: Run) -> str | None:
-    return (run.read_submission() or Submission()).cluster
