@@ -98,7 +98,10 @@ def _accounting(lives: Sequence[Sequence[Record]]) -> Accounting:
         nodes=expand_nodes(jobs[-1].nodes),
         max_rss_bytes=max((r.max_rss_bytes for r in records if r.max_rss_bytes), default=None),
         cpu_time_s=_sum(job.cpu_time_s for job in jobs if job.start_s is not None),
-        energy_j=_sum(map(_energy_j, lives)),
+        # In older versions only the steps' records have values.
+        energy_j=_sum(
+            life[0].energy_j or _sum(record.energy_j for record in life[1:]) for life in lives
+        ),
     )
 
 
@@ -106,14 +109,7 @@ def _wait_s(job: Record) -> float | None:
     """Return the wait since the job was eligible: no job that it depends on went on, nothing held
     it."""
     since_s = job.submit_s if job.eligible_s is None else job.eligible_s
-    if since_s is None or job.start_s is None:
-        return None
-    return max(0.0, job.start_s - since_s)
-
-
-def _energy_j(life: Sequence[Record]) -> float | None:
-    """Return the energy; in older versions only the steps' records have values."""
-    return life[0].energy_j or _sum(record.energy_j for record in life[1:])
+    return None if since_s is None or job.start_s is None else max(0.0, job.start_s - since_s)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -170,16 +166,12 @@ def expand_nodes(text: str) -> list[str]:
     """`n[01-03,7],m1` -> n01, n02, n03, n7, m1; what is no list of nodes gives none."""
     if text.strip() in {"", "None assigned", "(null)", "Unknown"}:
         return []
-    names = (name for part in _PART.findall(text.strip()) for name in _expand_part(part))
+    parts = (
+        [list(_expand_ranges(ranges)) if ranges else [plain] for ranges, plain in pieces]
+        for pieces in map(_PIECE.findall, _PART.findall(text.strip()))
+    )
+    names = ("".join(name) for pieces in parts for name in itertools.product(*pieces))
     return list(itertools.islice(names, _MOST))
-
-
-def _expand_part(part: str) -> Iterator[str]:
-    pieces = [
-        list(_expand_ranges(ranges)) if ranges else [plain]
-        for ranges, plain in _PIECE.findall(part)
-    ]
-    return map("".join, itertools.product(*pieces))
 
 
 def _expand_ranges(text: str) -> Iterator[str]:

@@ -12,21 +12,21 @@ import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from hpcdist.base.errors import JobError, SchedulerError, UserError
+from hpcdist.base.polling import poll
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec
 from hpcdist.machine.command import CommandFailedError, run_command
-from hpcdist.machine.process import ProcessId, is_alive
+from hpcdist.machine.process import is_alive
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import Submission
 from hpcdist.schedulers.base import Allocation, Condition
 from hpcdist.schedulers.resources import cpus_per_node, time_limit_min
 from hpcdist.schedulers.slurm.directives import MIB_PER_GB, slurm_time
-from hpcdist.schedulers.slurm.queue import TIMEOUT_S, scancel
+from hpcdist.schedulers.slurm.queue import TIMEOUT_S, job_fields, scancel, show_job
 
-_TRES = re.compile(r"(?<![A-Za-z])(?:Alloc)?TRES=(\S+)")
-_REQUESTED = re.compile(r"\bTresPer(Node|Job)=(\S+)")
 _MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _POLL_S = 0.5
 _GONE_LIMIT_S = 180.0
@@ -52,22 +52,22 @@ def find_allocation(environment: Mapping[str, str]) -> SlurmAllocation | None:
     if not job_id:
         return None
     try:
-        argv = ["scontrol", "--oneliner", "show", "job", job_id]
-        said = run_command(argv, timeout_s=TIMEOUT_S).stdout
+        said = show_job(job_id)
     except CommandFailedError as error:
         raise _ended(job_id, error.said) from None
-    state = re.search(r"\bJobState=(\S+)", said)
-    if state is None or state[1] not in {"RUNNING", "SUSPENDED"}:
-        raise _ended(job_id, f"its state is {state[1] if state else 'unknown'}")
+    state = job_fields(said).get("JobState", "unknown")
+    if state not in {"RUNNING", "SUSPENDED"}:
+        raise _ended(job_id, f"its state is {state}")
     return parse_allocation(job_id, said, environment)
 
 
 def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> SlurmAllocation:
     """Read `scontrol --oneliner show job`, and what salloc and srun set for their commands."""
-    nodes = re.search(r"\bNumNodes=(\d+)", said)
-    tres = _TRES.search(said)
-    found = dict(pair.split("=", 1) for pair in tres[1].split(",") if "=" in pair) if tres else {}
-    num_nodes = int(nodes[1]) if nodes else 1
+    fields = job_fields(said)
+    tres = fields.get("AllocTRES") or fields.get("TRES", "")
+    found = dict(pair.split("=", 1) for pair in tres.split(",") if "=" in pair)
+    nodes = re.match(r"\d+", fields.get("NumNodes", ""))
+    num_nodes = int(nodes[0]) if nodes else 1
     cpus = [
         int(number)
         for number, times in re.findall(
@@ -75,17 +75,20 @@ def parse_allocation(job_id: str, said: str, environment: Mapping[str, str]) -> 
         )
         for _ in range(int(times or 1))
     ]
-    mem_mib = _mib(found.get("mem", ""))
+    mem = re.fullmatch(r"([\d.]+)([KMGT]?)", found.get("mem", ""))
+    # Not every site accounts for the GPUs that were given; then it is known what was asked for.
+    per_node, per_job = (_count_gpus(fields.get(f"TresPer{what}", "")) for what in ("Node", "Job"))
     return SlurmAllocation(
         job_id=job_id,
         num_nodes=num_nodes,
         cpus=cpus or [int(found.get("cpu", num_nodes)) // num_nodes] * num_nodes,
         gpus_per_node=(
             int(found.get("gres/gpu", 0)) // num_nodes
-            or _requested_gpus(said, num_nodes)
+            or per_node
+            or per_job // num_nodes
             or _gpus_of_shell(environment)
         ),
-        mem_mib_per_node=None if mem_mib is None else mem_mib / num_nodes,
+        mem_mib_per_node=float(mem[1]) * _MIB[mem[2] or "M"] / num_nodes if mem else None,
     )
 
 
@@ -98,7 +101,13 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAll
             f"resources.nodes is {resources.nodes}, but {where} has {allocation.num_nodes}",
             hint=f"ask for --nodes {allocation.num_nodes} or fewer, or get more with salloc",
         )
-    _check_memory(job, allocation)
+    wanted_gb, has_mib = resources.mem_gb, allocation.mem_mib_per_node
+    if wanted_gb is not None and has_mib and _mib_of_gb(wanted_gb) > has_mib:
+        raise JobError(
+            f"resources.mem_gb is {wanted_gb:g}, but {where} has {has_mib / MIB_PER_GB:.3g} GB per "
+            "node",
+            hint="ask for less, or get more: salloc --mem=N",
+        )
     cpus = cpus_per_node(job, cluster)
     fitting = sum(number >= cpus for number in allocation.cpus)
     if fitting < resources.nodes:
@@ -118,17 +127,6 @@ def check_allocation(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAll
             f"resources.gpus is {resources.gpus}, but {where} has {gpus} GPUs per node",
             hint="ask for fewer with --gpus, or run on its CPUs: --set launch.device=cpu",
         )
-
-
-def _check_memory(job: JobSpec, allocation: SlurmAllocation) -> None:
-    wanted_gb, has_mib = job.resources.mem_gb, allocation.mem_mib_per_node
-    if wanted_gb is None or not has_mib or _mib_of_gb(wanted_gb) <= has_mib:
-        return
-    raise JobError(
-        f"resources.mem_gb is {wanted_gb:g}, but allocation {allocation.job_id} has "
-        f"{has_mib / MIB_PER_GB:.3g} GB per node",
-        hint="ask for less, or get more: salloc --mem=N",
-    )
 
 
 def step_options(job: JobSpec, cluster: ClusterProfile, allocation: SlurmAllocation) -> list[str]:
@@ -172,12 +170,6 @@ def _mib_of_gb(gigabytes: float) -> int:
     return math.ceil(gigabytes * MIB_PER_GB)
 
 
-def _requested_gpus(said: str, num_nodes: int) -> int:
-    """Return GPUs per node as they were asked for: not every site accounts for what was given."""
-    found = {kind: _count_gpus(words) for kind, words in _REQUESTED.findall(said)}
-    return found.get("Node", 0) or found.get("Job", 0) // num_nodes
-
-
 def _count_gpus(words: str) -> int:
     """Count gres:gpu:a100:2,gres:gpu as Slurm 22 says it, or gres/gpu:a100:2,gres/gpu:1 as 24."""
     parts = [re.split("[:/=]", word.removeprefix("gres")) for word in words.split(",")]
@@ -194,11 +186,6 @@ def _gpus_of_shell(environment: Mapping[str, str]) -> int:
     return len([index for index in environment.get("SLURM_JOB_GPUS", "").split(",") if index])
 
 
-def _mib(text: str) -> float | None:
-    found = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
-    return float(found[1]) * _MIB[found[2] or "M"] if found else None
-
-
 def _ended(job_id: str, why: str) -> UserError:
     return UserError(
         f"allocation {job_id}, which SLURM_JOB_ID names, cannot be used: {why}",
@@ -211,7 +198,7 @@ def _ended(job_id: str, why: str) -> UserError:
 
 def is_step(run: Run) -> bool:
     """Return whether the run is a step in an allocation, and no job of its own."""
-    return (run.read_submission() or Submission()).step
+    return _submission(run).step
 
 
 def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
@@ -220,12 +207,18 @@ def step_conditions(runs: Sequence[Run]) -> dict[str, Condition]:
     Raises SchedulerError where squeue is needed and does not answer.
     """
     alive = {run.id: _is_alive(run) for run in runs}
-    elsewhere = {run.id for run in runs if alive[run.id] is None}
-    steps = _steps() if elsewhere else {}
-    return {
-        run.id: _condition(run, run.id in steps if run.id in elsewhere else bool(alive[run.id]))
-        for run in runs
-    }
+    steps = _steps() if None in alive.values() else {}
+    conditions: dict[str, Condition] = {}
+    for run in runs:
+        lives = alive[run.id]
+        if not (run.id in steps if lives is None else lives):
+            conditions[run.id] = Condition(state="lost")
+        elif run.has_started():
+            conditions[run.id] = Condition(state="running")
+        else:
+            reason = f"its step starts, or waits for room in allocation {run.read_job_id()}"
+            conditions[run.id] = Condition(state="pending", reason=reason)
+    return conditions
 
 
 def cancel_step(run: Run) -> None:
@@ -233,66 +226,44 @@ def cancel_step(run: Run) -> None:
 
     Raises SchedulerError where Slurm does not answer, or the step does not end.
     """
-    begin_s = time.monotonic()
+    kill_s = time.monotonic() + _KILL_AFTER_S
     asked: set[str] = set()
-    while (step := _steps().get(run.id)) is not None or _is_alive(run):
-        waited_s = time.monotonic() - begin_s
+
+    def end() -> bool | None:
+        step, process = _steps().get(run.id), _submission(run).process
         if step is not None and step not in asked:
             asked.add(step)
-            _scancel(step)
-        elif step is None:  # srun waits for room, or has nothing left to wait for
-            _signal_group(run, signal.SIGTERM if waited_s < _KILL_AFTER_S else signal.SIGKILL)
-        if waited_s > _GONE_LIMIT_S:
-            raise SchedulerError(
-                f"step {step or 'of the run'} has not ended within {_GONE_LIMIT_S:g} s",
-                hint="its nodes may be down; see: squeue --steps",
-            )
-        time.sleep(_POLL_S)
+            with suppress(CommandFailedError):  # it has ended by itself
+                scancel([step])
+        elif step is None:
+            if process is None or not is_alive(process):
+                return True
+            # srun waits for room, or has nothing left to wait for.
+            with suppress(ProcessLookupError):
+                number = signal.SIGTERM if time.monotonic() < kill_s else signal.SIGKILL
+                os.killpg(process.pid, number)
+        return None
+
+    if poll(end, interval_s=_POLL_S, limit_s=_GONE_LIMIT_S) is None:
+        raise SchedulerError(
+            f"step {_steps().get(run.id) or 'of the run'} has not ended within {_GONE_LIMIT_S:g} s",
+            hint="its nodes may be down; see: squeue --steps",
+        )
 
 
-def _condition(run: Run, lives: bool) -> Condition:  # noqa: FBT001 - one of two facts about a run
-    if not lives:
-        return Condition(state="lost")
-    if any(run.launch_folder.glob("agent-*.json")):
-        return Condition(state="running")
-    return Condition(
-        state="pending",
-        reason=f"its step starts, or waits for room in allocation {run.read_job_id()}",
-    )
+def _submission(run: Run) -> Submission:
+    return run.read_submission() or Submission()
 
 
 def _is_alive(run: Run) -> bool | None:
     """Return whether the process that runs srun lives; None where it is on another host."""
-    process = _process(run)
+    process = _submission(run).process
     return False if process is None else is_alive(process)
-
-
-def _process(run: Run) -> ProcessId | None:
-    """Return the process that runs srun."""
-    return (run.read_submission() or Submission()).process
 
 
 def _steps() -> dict[str, str]:
     """Return the running steps of this user: id by name, which for runs is theirs."""
     argv = ["squeue", "--steps", "--me", "--noheader", "--format=%i|%j"]
-    rows = (
-        line.strip().split("|", 1)
-        for line in run_command(argv, timeout_s=TIMEOUT_S).stdout.splitlines()
-    )
-    return {row[1]: row[0] for row in rows if len(row) == 2}
-
-
-def _scancel(step: str) -> None:
-    try:
-        scancel([step])
-    except CommandFailedError:
-        return  # it has ended by itself; the caller looks again
-
-
-def _signal_group(run: Run, number: int) -> None:
-    process = _process(run)
-    if process is not None and is_alive(process):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return  # it ended a moment ago
+    lines = run_command(argv, timeout_s=TIMEOUT_S).stdout.splitlines()
+    rows = (line.strip().partition("|") for line in lines)
+    return {name: step for step, bar, name in rows if bar}

@@ -11,7 +11,7 @@ from hpcdist.base.errors import RunDirectoryError
 from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import Launch, Resources, ScriptJob
 from hpcdist.schedulers.base import Dependency, Target
-from hpcdist.schedulers.slurm.directives import directives, slurm_time, warning_s
+from hpcdist.schedulers.slurm.directives import directives, slurm_time
 from hpcdist.schedulers.slurm.scheduler import scheduler
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -134,4 +134,5 @@ def test_a_duration_is_written_as_sbatch_reads_it(minutes, text):
 
 @pytest.mark.parametrize(("limit_min", "seconds"), [(None, 120), (60, 120), (4, 60), (1, 15)])
 def test_the_warning_leaves_a_short_job_three_quarters_of_its_time(limit_min, seconds):
-    assert warning_s(job(), limit_min) == seconds
+    asked = directives(job(time_limit_min=limit_min), ClusterProfile(), target())
+    assert f"--signal=USR2@{seconds}" in asked
