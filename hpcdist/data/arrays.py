@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from hpcdist.data.normalizing import Standardization
 
 if TYPE_CHECKING:
     from hpcdist.data.images.samples import ImageSamples, PixelSamples
@@ -85,6 +83,52 @@ class Samples:
     def pin_memory(self) -> Samples:
         """Return the same samples in page-locked memory; called by torch's DataLoader."""
         return replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
+
+
+_HALF = 127.5
+
+
+class Normalization(Protocol):
+    """Normalizes uint8 images [samples, channels, height, width]."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """float32 of the images, on their device and in their memory format."""
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        """The same on the CPU for one image, without new memory."""
+
+
+class ToUnitRange:
+    """From -1 to 1, for photographs.
+
+    Bit for bit what torchvision's ToTensor and Normalize(0.5, 0.5) make of each image: x / 255,
+    minus 0.5, over 0.5 is x / 127.5 - 1, as a factor of two rounds nothing.
+    """
+
+    def __call__(self, images: Tensor) -> Tensor:
+        # A tensor: by a number, CUDA multiplies with its reciprocal, which is another value.
+        half = torch.full((), _HALF, device=images.device)
+        return torch.div(images, half).sub_(1)
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        torch.div(image, _HALF, out=out)
+        out.sub_(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standardization:
+    """Mean 0 and deviation 1 over the training images, for data sets in memory."""
+
+    mean: Tensor
+    """[1, channels, 1, 1]"""
+    deviation: Tensor
+
+    def __call__(self, images: Tensor) -> Tensor:
+        device = images.device
+        return images.float().sub_(self.mean.to(device)).div_(self.deviation.to(device))
+
+    def into(self, out: Tensor, image: Tensor) -> None:
+        out.copy_(image).sub_(self.mean[0]).div_(self.deviation[0])
 
 
 @dataclass(frozen=True, kw_only=True)

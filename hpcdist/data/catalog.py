@@ -13,11 +13,10 @@ import msgspec
 
 from hpcdist.base.errors import JobError
 from hpcdist.base.text import nearest_first
-from hpcdist.data import cifar, digits
+from hpcdist.data import in_memory
 from hpcdist.data.images import faces, folders
 from hpcdist.data.images.device_transforms import is_on_device
 from hpcdist.data.images.transforms import is_unchanged
-from hpcdist.data.mnist import IdxDataSet
 from hpcdist.data.splits import SplitSizes
 from hpcdist.job.spec import Data
 
@@ -52,7 +51,7 @@ class Entry:
 
 
 def _from_idx_files(torchvision_class: str) -> Entry:
-    data_set = IdxDataSet(torchvision_class)
+    data_set = in_memory.IdxDataSet(torchvision_class)
     return Entry(
         check=data_set.check,
         load=data_set.load,
@@ -62,14 +61,14 @@ def _from_idx_files(torchvision_class: str) -> Entry:
 
 
 DATA_SETS = {
-    "digits": Entry(check=digits.check, load=digits.load),
+    "digits": Entry(check=in_memory.check_digits, load=in_memory.load_digits),
     "mnist": _from_idx_files("MNIST"),
     "fashion_mnist": _from_idx_files("FashionMNIST"),
     "cifar10": Entry(
-        check=cifar.check,
-        load=cifar.load,
+        check=in_memory.check_cifar,
+        load=in_memory.load_cifar,
         torchvision_class="CIFAR10",
-        is_complete=cifar.is_complete,
+        is_complete=in_memory.has_cifar,
         modules=("torchvision",),
     ),
     "faces": Entry(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdist.base.errors import JobError
-from hpcdist.data import cifar
+from hpcdist.data import in_memory
 from hpcdist.data.catalog import check_data, download_data, find_data_set, load_data
 from hpcdist.job.spec import Data
 
@@ -38,7 +38,7 @@ def published(tmp_path, monkeypatch):
 
     root = tmp_path / "data"
     md5 = write_batches(root)
-    monkeypatch.setattr(cifar, "MD5", md5)
+    monkeypatch.setattr(in_memory, "CIFAR_MD5", md5)
     monkeypatch.setattr(torchvision_class, "train_list", [[n, md5[n]] for n in BATCHES[:5]])
     monkeypatch.setattr(torchvision_class, "test_list", [["test_batch", md5["test_batch"]]])
     meta = torchvision_class.meta | {"md5": md5["batches.meta"]}
@@ -51,7 +51,7 @@ def test_the_expected_checksums_are_those_of_torchvision():
 
     theirs = dict(CIFAR10.train_list + CIFAR10.test_list)
     theirs["batches.meta"] = CIFAR10.meta["md5"]
-    assert theirs == cifar.MD5
+    assert theirs == in_memory.CIFAR_MD5
 
 
 def test_the_published_files_have_60000_images_and_are_loaded_in_colour(published):

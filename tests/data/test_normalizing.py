@@ -1,6 +1,7 @@
 import torch
 
-from hpcdist.data.normalizing import BufferedNormalizer, ToUnitRange
+from hpcdist.data.arrays import ToUnitRange
+from hpcdist.data.images.loading import BufferedNormalizer
 
 
 class Watched(ToUnitRange):

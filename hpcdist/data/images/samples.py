@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcdist.base.errors import HpcdistError
 from hpcdist.base.text import one_line
-from hpcdist.data.arrays import IGNORED_LABEL, Pixels, Samples
+from hpcdist.data.arrays import IGNORED_LABEL, Normalization, Pixels, Samples, ToUnitRange
 from hpcdist.data.images.decoding import (
     UnreadableImageError,
     explain_unread,
@@ -24,7 +24,6 @@ from hpcdist.data.images.decoding import (
 from hpcdist.data.images.device_transforms import BatchTransform, Division, Shape, divide
 from hpcdist.data.images.reading import Reader, read_file
 from hpcdist.data.images.transforms import build_transform, kept_random_state
-from hpcdist.data.normalizing import Normalization, ToUnitRange
 from hpcdist.data.splits import ImageFiles
 from hpcdist.job.spec import Data
 

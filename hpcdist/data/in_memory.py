@@ -1,4 +1,10 @@
-"""mnist and fashion_mnist: IDX files under a root that the user names, in torchvision's layout.
+"""The data sets that are held in memory: digits, mnist, fashion_mnist and cifar10.
+
+digits: 1,797 handwritten digits of 8 x 8 pixels, bundled with scikit-learn. The file is read
+without importing scikit-learn, whose import takes half a second. Source: E. Alpaydin and C. Kaynak,
+Optical Recognition of Handwritten Digits, UCI Machine Learning Repository.
+
+mnist and fashion_mnist: IDX files under a root that the user names, in torchvision's layout.
 
     <root>/MNIST/raw/train-images-idx3-ubyte          60,000 images of 28 x 28 pixels
     <root>/MNIST/raw/train-labels-idx1-ubyte
@@ -12,21 +18,34 @@ An IDX file:
     bytes 0-3   magic: 0, 0, type of the elements (8: unsigned byte), number of dimensions
     then        one big-endian 32-bit size per dimension
     then        the elements, one after the other
+
+cifar10: pickled batches under a root that the user names, in torchvision's layout.
+
+    <root>/cifar-10-batches-py/data_batch_1            to data_batch_5, 10,000 images each
+    <root>/cifar-10-batches-py/test_batch              10,000
+    <root>/cifar-10-batches-py/batches.meta
+
+A pickle can run anything: the files are unpickled only in the ranks, by torchvision, and only with
+the checksums of the published ones, which are compared before.
 """
 
 from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import math
+import random
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from hpcdist.base.errors import JobError
 from hpcdist.data.splits import SplitSizes, data_root, existing_root, wrong_root
 from hpcdist.job.spec import Data
 
@@ -35,8 +54,63 @@ if TYPE_CHECKING:
 
     from hpcdist.data.arrays import DataSet
 
-
 _NUM_CLASSES = 10
+
+_DIGITS = "datasets/data/digits.csv.gz"
+_SIDE = 8
+_TEST_SHARE = 0.2
+_SPLIT_SEED = 1797  # fixed: accuracies of all runs are about the same test images
+
+_Rows = list[list[int]]
+"""A row per image: 64 pixels from 0 to 16, then the digit."""
+
+
+def check_digits(_data: Data) -> SplitSizes:
+    """Return the sizes of the two parts; JobError where scikit-learn is not installed."""
+    train, test = _read_digits(_digits_file())
+    return SplitSizes(train=len(train), test=len(test))
+
+
+def load_digits(_data: Data) -> DataSet:
+    import torch
+
+    from hpcdist.data.arrays import make_data_set
+
+    tables = [torch.tensor(rows, dtype=torch.uint8) for rows in _read_digits(_digits_file())]
+    train, test = ((table[:, :-1].reshape(-1, _SIDE, _SIDE), table[:, -1]) for table in tables)
+    return make_data_set(train, test, num_classes=_NUM_CLASSES)
+
+
+def _digits_file() -> Path:
+    package = find_spec("sklearn")
+    path = Path(package.origin).parent / _DIGITS if package and package.origin else None
+    if path is None or not path.is_file():
+        raise JobError(
+            "data.name is digits, but scikit-learn, which brings these images, is not installed",
+            hint="install it with: pip install scikit-learn",
+        )
+    return path
+
+
+@functools.cache  # a sweep asks for every point
+def _read_digits(path: Path) -> tuple[_Rows, _Rows]:
+    """The training and the test images: of each digit the same share, drawn by lot."""
+    with gzip.open(path, "rt") as file:
+        everything = [[int(value) for value in line.split(",")] for line in file]
+    drawing = random.Random(_SPLIT_SEED)
+    train: _Rows = []
+    test: _Rows = []
+    for digit in range(_NUM_CLASSES):
+        rows = [row for row in everything if row[-1] == digit]
+        drawing.shuffle(rows)
+        num_test = round(len(rows) * _TEST_SHARE)
+        test += rows[:num_test]
+        train += rows[num_test:]
+    drawing.shuffle(train)  # so that the first samples alone (data.train_samples) show all digits
+    drawing.shuffle(test)
+    return train, test
+
+
 _PARTS = {"train": "train", "test": "t10k"}
 
 
@@ -185,3 +259,66 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield cast("BinaryIO", file)
     except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise IdxError(f"it cannot be unpacked: {error}") from None
+
+
+_CIFAR_FOLDER = "cifar-10-batches-py"
+CIFAR_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+}
+"""Checksum of each file, as torchvision has them."""
+_CIFAR_SIZES = SplitSizes(train=50_000, test=10_000)
+_CIFAR_LAYOUT = (
+    f"lay it out as <root>/{_CIFAR_FOLDER}/ with {', '.join(CIFAR_MD5)}, or set data.download to "
+    "true where there is internet"
+)
+
+
+def check_cifar(data: Data) -> SplitSizes:
+    """The sizes of the two parts; JobError where a file is missing or not the published one."""
+    folder = data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER
+    for name, md5 in CIFAR_MD5.items():
+        path = folder / name
+        try:
+            status = path.stat()
+            actual = _md5(path, status.st_size, status.st_mtime_ns)
+        except OSError as error:
+            wrong = f"{path} cannot be read: {error.strerror or error}"
+            raise wrong_root(data, wrong, _CIFAR_LAYOUT) from None
+        if actual != md5:
+            wrong = f"{path} is damaged, or another file: its MD5 is {actual}, must be {md5}"
+            raise wrong_root(data, wrong, _CIFAR_LAYOUT)
+    return _CIFAR_SIZES
+
+
+@functools.lru_cache(maxsize=len(CIFAR_MD5))  # a sweep asks for every point
+def _md5(path: Path, _size: int, _changed_ns: int) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def has_cifar(data: Data) -> bool:
+    return all(
+        (data_root(data, _CIFAR_LAYOUT) / _CIFAR_FOLDER / name).is_file() for name in CIFAR_MD5
+    )
+
+
+def load_cifar(data: Data) -> DataSet:
+    """Return the whole data set, through torchvision's class."""
+    import torch
+    from torchvision import datasets
+
+    from hpcdist.data.arrays import make_data_set
+
+    root = data_root(data, _CIFAR_LAYOUT)
+    parts = (datasets.CIFAR10(root, train=is_train) for is_train in (True, False))
+    train, test = ((torch.from_numpy(part.data), torch.tensor(part.targets)) for part in parts)
+    return make_data_set(train, test, num_classes=_NUM_CLASSES)
