@@ -162,7 +162,7 @@ def run_workload(context: RankContext, error_file: Path) -> int:
             slot.ignore_sigterm()
     rank.set_current(context)
     try:
-        workloads.run(context)
+        _run_to_end(context)
     except SystemExit as leaving:
         code = _exit_code(leaving)
         report = _last_words(leaving)
@@ -185,6 +185,17 @@ def run_workload(context: RankContext, error_file: Path) -> int:
         slot.finish()
     context.events.close()
     return code
+
+
+def _run_to_end(context: RankContext) -> None:
+    try:
+        workloads.run(context)
+    finally:
+        # torch's handler raises for each worker of a DataLoader that dies: the second one's death
+        # must not interrupt the report on the first, nor may a pending one the change itself.
+        while signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
+            with contextlib.suppress(RuntimeError):
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _exit_code(leaving: SystemExit) -> int:

@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any
 
-from hpcdist.base.text import show_bytes
+from hpcdist.base.text import number_of, show_bytes
 from hpcdist.job.imports import Preload
 from hpcdist.job.spec import Allreduce, CheckJob
 from hpcdist.machine.gpus import visible_uuids
@@ -33,9 +33,7 @@ class CheckWorkload(Workload[CheckJob]):
 
     def preload(self) -> Preload:
         """Return torch, and what measures the all-reduce."""
-        return Preload(
-            steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"],
-        )
+        return Preload(steps=["torch", "torch.distributed", "hpcdist.bench.allreduce.measure"])
 
     def run(self, context: RankContext) -> None:
         """Record this rank's place, meet the others, and measure an all-reduce of all ranks.
@@ -52,6 +50,8 @@ class CheckWorkload(Workload[CheckJob]):
 
 
 def _place(context: RankContext) -> dict[str, Any]:
+    import torch
+
     from hpcdist.base.version import versions
 
     environment = {name: os.environ[name] for name in _SHOWN_VARIABLES if name in os.environ}
@@ -60,24 +60,11 @@ def _place(context: RankContext) -> dict[str, Any]:
         "environment": environment,
         "interface": environment.get("GLOO_SOCKET_IFNAME"),
         "device": context.device,
-        "gpu": _gpu(context),
+        "gpu": visible_uuids()[context.local_rank] if context.device != "cpu" else None,
         "cpus": sorted(os.sched_getaffinity(0)),
-        "versions": versions() | {"torch": _torch_version()},
+        "versions": versions() | {"torch": str(torch.__version__)},
         "token": (context.run.read_spec() or RunSpec()).id,
     }
-
-
-def _torch_version() -> str:
-    import torch
-
-    return str(torch.__version__)
-
-
-def _gpu(context: RankContext) -> str | None:
-    """UUID of this rank's GPU; None on CPUs."""
-    if not context.device.startswith("cuda"):
-        return None
-    return visible_uuids()[context.local_rank]
 
 
 def _meet(context: RankContext, timeout_s: float) -> dict[str, Any]:
@@ -123,7 +110,7 @@ def _place_sentence(context: RankContext, place: dict[str, Any]) -> str:
     environment = place["environment"]
     device = f"{context.device} {place['gpu']}" if place["gpu"] else context.device
     way = f" by {place['interface']}" if place["interface"] else ""
-    cpus = "1 CPU" if len(place["cpus"]) == 1 else f"{len(place['cpus'])} CPUs"
+    cpus = number_of(len(place["cpus"]), "CPU")
     return (
         f"rank {context.rank} of {context.world_size} on {context.host}: {device}, "
         f"{cpus}, torch {place['versions']['torch']}, node 0 at "
@@ -132,12 +119,13 @@ def _place_sentence(context: RankContext, place: dict[str, Any]) -> str:
 
 
 def _times_sentence(context: RankContext, times: dict[str, Any]) -> str:
-    ranks = "1 rank" if context.world_size == 1 else f"{context.world_size} ranks"
+    ranks = number_of(context.world_size, "rank")
+    nodes = number_of(context.num_nodes, "node")
     bus = times["bus_bytes_per_s"]  # one rank sends nothing
     bandwidth = f" (bus bandwidth {show_bytes(bus)}/s)" if bus else ""
+    group_s, all_reduce_ms = times["group_time_s"], times["all_reduce_time_s"] * 1e3
     return (
-        f"{ranks} on {context.num_nodes} {'node' if context.num_nodes == 1 else 'nodes'} added up "
-        f"right with {context.backend}: process group {times['group_time_s']:.2f} s, all-reduce "
-        f"of 1 MiB {times['all_reduce_time_s'] * 1e3:.1f} ms{bandwidth}, barrier "
+        f"{ranks} on {nodes} added up right with {context.backend}: process group {group_s:.2f} s, "
+        f"all-reduce of 1 MiB {all_reduce_ms:.1f} ms{bandwidth}, barrier "
         f"{times['barrier_time_s'] * 1e3:.1f} ms"
     )

@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Container
 from importlib.machinery import ModuleSpec, all_suffixes
 from typing import Any
 
@@ -48,23 +47,17 @@ def put_first(folder: str) -> None:
     """
     sys.path.insert(0, folder)
     imported = {name.partition(".")[0] for name in sys.modules} - _LOADED_AT_START
-    hidden = _modules_in(folder, imported)
-    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
-        del sys.modules[name]
-
-
-def _modules_in(folder: str, wanted: Container[str]) -> set[str]:
-    """The wanted modules and packages that are in a folder; none where it is a zip file."""
-    names = set()
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    hidden = set()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be a zip file
         for entry in entries:
             name, _, suffix = entry.name.partition(".")
-            if name in wanted and (
+            if name in imported and (
                 f".{suffix}" in all_suffixes()
                 or os.path.exists(os.path.join(entry.path, "__init__.py"))
             ):
-                names.add(name)
-    return names
+                hidden.add(name)
+    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+        del sys.modules[name]
 
 
 def run_module(spec: ModuleSpec) -> None:

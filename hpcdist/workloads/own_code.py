@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
 from hpcdist.rank.workload import Workload
-from hpcdist.runs.function_outcome import Kind, write_outcome
+from hpcdist.runs.function_outcome import write_outcome
 from hpcdist.workloads.main_module import put_first, run_as_main, run_module
 
 _SIGNAL_BASE = 128
@@ -35,7 +36,6 @@ class ScriptWorkload(Workload[ScriptJob]):
     """
 
     def notes(self) -> list[str]:
-        """Return what keeps a heavy module from being imported once per node."""
         with self._source() as path:
             return notes_on_imports(path)
 
@@ -78,7 +78,6 @@ class ModuleWorkload(Workload[ModuleJob]):
     """A module, run as `python -m package.module args` would run it."""
 
     def notes(self) -> list[str]:
-        """Return what keeps a heavy module from being imported once per node."""
         with unpacked(Path(self.job.script)) as (source, root):
             return notes_on_imports(source, first_on_path=root or Path.cwd())
 
@@ -92,21 +91,15 @@ class ModuleWorkload(Workload[ModuleJob]):
         if not getattr(sys.flags, "safe_path", False):  # python -P, PYTHONSAFEPATH
             put_first(os.getcwd())
         sys.argv = ["-m", *self.job.args]  # as python has it while it looks for the module
-        spec = _find_module(self.job.module)
-        assert spec.origin is not None
+        name = self.job.module
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = find_spec(f"{name}.__main__")
+        if spec is None or spec.origin is None:  # it is no longer there
+            place = f"{os.getcwd()}, nor where Python looks for packages"
+            raise ModuleNotFoundError(f"there is no module {name} in {place}", name=name)
         sys.argv[0] = spec.origin
         run_module(spec)
-
-
-def _find_module(name: str) -> ModuleSpec:
-    """Raises ImportError where the module is no longer there."""
-    spec = find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = find_spec(f"{name}.__main__")
-    if spec is None or spec.origin is None:
-        message = f"there is no module {name} in {os.getcwd()}, nor where Python looks for packages"
-        raise ModuleNotFoundError(message, name=name)
-    return spec
 
 
 class ProgramWorkload(Workload[ProgramJob]):
@@ -120,12 +113,22 @@ class ProgramWorkload(Workload[ProgramJob]):
 
         Raises JobError where it cannot be executed.
         """
-        command = [self._path(), *self.job.args]
+        path = self.job.script
+        # A name is looked up again in a container, or on a node with other software.
+        if not self.job.is_given_by_path and not os.path.exists(path):
+            path = shutil.which(self.job.program) or path
+        command = [path, *self.job.args]
         # The log shows what a program prints at once, as it does for other ranks.
         os.environ.setdefault("PYTHONUNBUFFERED", "1")
         if not context.has_agent:
-            sys.exit(_run_below(command))
-        _restore_signals()
+            # In debug mode this process is that of the command, which goes on.
+            code = subprocess.run(command, check=False).returncode
+            sys.exit(code if code >= 0 else _SIGNAL_BASE - code)
+        # Python ignores these at its start and a fresh program does not. The request for stacks
+        # means nothing to a program, and must not end it.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         if context.progress is not None:
@@ -138,33 +141,11 @@ class ProgramWorkload(Workload[ProgramJob]):
                 hint=f"look at {self.job.script}",
             ) from None
 
-    def _path(self) -> str:
-        """The program that was found at the submission; in a container, or on a node with other
-        software, a name is looked up again."""
-        if not self.job.is_given_by_path and not os.path.exists(self.job.script):
-            return shutil.which(self.job.program) or self.job.script
-        return self.job.script
-
-
-def _run_below(command: list[str]) -> int:
-    """In debug mode this process is that of the command, which goes on."""
-    done = subprocess.run(command, check=False)
-    return done.returncode if done.returncode >= 0 else _SIGNAL_BASE - done.returncode
-
-
-def _restore_signals() -> None:
-    """Undo what Python ignores at its start and a fresh program does not. The request for stacks
-    means nothing to a program, and must not end it."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
-
 
 class FunctionWorkload(Workload[FunctionJob]):
     """A function that was submitted from Python; the call was pickled before its job was made."""
 
     def notes(self) -> list[str]:
-        """Return what keeps a heavy module from being imported once per node."""
         if self.job.source is None:
             return []
         return notes_on_imports(Path(self.job.source), function=self.job.function)
@@ -181,6 +162,7 @@ class FunctionWorkload(Workload[FunctionJob]):
 
     def run(self, context: RankContext) -> None:
         """Call the function, and keep what it returns or raises."""
+        keep = functools.partial(write_outcome, context.run, context.rank, context.attempt)
         # Import as the submitting process did; what is there already keeps its place.
         sys.path[:0] = [folder for folder in self.job.python_path if folder not in sys.path]
         sys.argv = [self.job.source or self.job.function]  # without the arguments of the agent
@@ -189,17 +171,13 @@ class FunctionWorkload(Workload[FunctionJob]):
             value = function(*args, **kwargs)
         except SystemExit as leaving:
             if leaving.code in {None, 0}:
-                _keep(context, "returned", None)
+                keep("returned", None)
             raise
         except Exception as error:
             with contextlib.suppress(OSError, MemoryError):  # the verdict and the log have it too
-                _keep(context, "raised", error)
+                keep("raised", error)
             raise
         else:
-            _keep(context, "returned", value)
+            keep("returned", value)
         finally:
             own_loop.finish()
-
-
-def _keep(context: RankContext, kind: Kind, value: object) -> None:
-    write_outcome(context.run, context.rank, context.attempt, kind, value)
