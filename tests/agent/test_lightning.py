@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 import pytest
-from submitting import submit_run
+from forked_agents import start_run
+from forked_agents import zygote as make_zygote
+from rank_places import environment_of, place
 
 from hpcdist.job import load_job
 from hpcdist.rank.lightning_defaults import added_arguments
@@ -33,10 +36,13 @@ OF_SCHEDULERS = {
 }
 
 
-@pytest.fixture
-def launch(zygote_with_lightning, launch_from):
-    """Start a script in ranks that have Lightning already: each takes seconds to import it."""
-    return launch_from(zygote_with_lightning)
+@pytest.fixture(scope="module")
+def zygote(lasting_process):
+    """Has Lightning already, which takes seconds to import, and imported it with these variables
+    set, as on a cluster; its agents and ranks have them too."""
+    packages = ["pytorch_lightning", *filter(find_spec, ["lightning"])]
+    with make_zygote(lasting_process, *packages, environment=OF_SCHEDULERS) as process:
+        yield process
 
 
 def told(launched, rank):
@@ -61,23 +67,15 @@ def assert_trained_together(launched, world_size):
     ("options", "nodes", "gpus"),
     [
         pytest.param({}, 2, 2, id="nothing-said"),
-        pytest.param({}, 1, 2, id="nothing-said-on-one-node"),
-        pytest.param({"devices": 2, "num_nodes": 2}, 2, 2, id="devices-and-nodes"),
-        pytest.param({"devices": 2}, 2, 2, id="devices-of-each-node"),
         pytest.param({"devices": "auto", "num_nodes": 1}, 2, 1, id="as-the-command-line-gives-it"),
         pytest.param({"strategy": "ddp"}, 1, 2, id="strategy-ddp"),
     ],
 )
-def test_a_users_trainer_trains_over_all_ranks(launch, options, nodes, gpus):
+def test_a_users_trainer_trains_over_all_ranks_whatever_schedulers_have_set(
+    launch, options, nodes, gpus
+):
     launched = launch(SCRIPT, json.dumps(options), nodes=nodes, gpus=gpus)
     assert_trained_together(launched, nodes * gpus)
-
-
-def test_variables_of_schedulers_confuse_no_users_trainer(submit, monkeypatch):
-    """Here Lightning is imported with these variables set, as on a cluster."""
-    for name, value in OF_SCHEDULERS.items():
-        monkeypatch.setenv(name, value)
-    assert_trained_together(submit(SCRIPT, "{}", gpus=2), 2)
 
 
 def test_devices_that_differ_from_the_run_end_it_with_both_numbers(launch):
@@ -114,14 +112,20 @@ def test_only_what_a_caller_leaves_open_is_filled_in(given, added):
 
 
 USERS_TRAINERS = """
-import inspect, os, sys
-import importlib
-exec("")  # nothing is known of what follows, so that it is imported after the fork
-assert "pytorch_lightning" not in sys.modules
-lightning = importlib.import_module("pytorch_lightning")
-fabric = importlib.import_module("lightning_fabric")
-Trainer, Fabric = lightning.Trainer, fabric.Fabric
-strategies = importlib.import_module("pytorch_lightning.strategies")
+import importlib, inspect, os, sys
+from hpcdist.job.spec import LightningJob
+from hpcdist.rank.lightning_defaults import fill_in_defaults
+from hpcdist.workloads import load_workload
+
+fill_in_defaults()  # before the import, as in a rank whose agent did not see it coming
+for name in load_workload(LightningJob(name="x")).preload().modules:
+    importlib.import_module(name)
+import torch
+assert len(os.listdir("/proc/self/task")) == 1
+assert not torch.cuda.is_initialized()
+
+from lightning_fabric import Fabric
+from pytorch_lightning import Trainer, strategies
 QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
 
 class Own(Trainer):
@@ -139,6 +143,8 @@ assert worlds() == [4, 4]
 assert worlds(PL_TRAINER_DEVICES="1", LT_DEVICES="1") == [1, 1]
 assert worlds(PL_TRAINER_NUM_NODES="2", LT_NUM_NODES="2") == [4, 4]
 assert worlds(LT_DEVICES="2") == [4, 4]
+assert Trainer(devices=2, num_nodes=2, **QUIET).world_size == 4
+assert Trainer(devices=2, **QUIET).world_size == 4
 assert Own(depth=2).world_size == 4
 assert Own(devices=1).world_size == 1
 assert Trainer("cpu", "auto", 1, **QUIET).world_size == 1
@@ -157,44 +163,41 @@ assert Trainer(**QUIET).world_size == 1
 """
 
 
-def test_what_a_user_says_comes_first_however_a_trainer_is_made(submit, write_script):
-    launched = submit(write_script(USERS_TRAINERS), nodes=2, gpus=2)
-    assert launched.verdict(LIMIT_S).kind == "done", launched.everything_said()
+def test_what_a_user_says_comes_first_and_the_import_leaves_no_thread_and_no_cuda_before_the_fork():
+    """In a process that is like the forkserver as it imports, and like a rank of 4 after that."""
+    rank = environment_of(place(nodes=2, ranks_per_node=2, rank=0))
+    done = subprocess.run(
+        [sys.executable, "-c", USERS_TRAINERS],
+        # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
+        env=os.environ | rank | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
 
 
-def test_the_package_lightning_trains_over_all_ranks_too(submit, write_script):
+def test_the_package_lightning_trains_over_all_ranks_too(launch, write_script):
     pytest.importorskip("lightning")
     text = SCRIPT.read_text()
     for name in ("lightning_fabric", "pytorch_lightning"):
         text = text.replace(f"from {name} import", "from lightning import")
-    assert_trained_together(submit(write_script(text), "{}", nodes=2), 2)
+    assert_trained_together(launch(write_script(text), "{}", nodes=2), 2)
 
 
-@pytest.fixture
-def submit_job(tmp_path, launched_run):
-    """Submit the shipped job, made short."""
-    started = []
-
-    def start(**sections):
-        loaded = load_job("lightning")
-        job = loaded.job
-        values = {"train": {"epochs": 1, "max_steps": 4}, "launch": {"device": "cpu"}, **sections}
-        for name, section in values.items():
-            changed = msgspec.structs.replace(getattr(job, name), **section)
-            job = msgspec.structs.replace(job, **{name: changed})
-        run = submit_run(msgspec.structs.replace(loaded, job=job), tmp_path / "runs")
-        started.append(launched_run(run))
-        return started[-1]
-
-    yield start
-    for launched in started:
-        launched.kill_agents()
-
-
-def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(submit_job, monkeypatch):
-    for name, value in OF_SCHEDULERS.items():
-        monkeypatch.setenv(name, value)
-    launched = submit_job(resources={"nodes": 2, "gpus": 2})
+def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(zygote, launched_run, tmp_path):
+    loaded = load_job("lightning")
+    job = loaded.job
+    for name, section in {
+        "train": {"epochs": 1, "max_steps": 4},
+        "launch": {"device": "cpu"},
+        "resources": {"nodes": 2, "gpus": 2},
+    }.items():
+        changed = msgspec.structs.replace(getattr(job, name), **section)
+        job = msgspec.structs.replace(job, **{name: changed})
+    started = start_run(zygote, msgspec.structs.replace(loaded, job=job), tmp_path / "runs")
+    launched = launched_run(*started)
     assert launched.verdict(LIMIT_S).kind == "done", launched.everything_said()
     for rank in range(4):
         events = {event["event"] for event in launched.events(rank)}
@@ -205,27 +208,3 @@ def test_the_job_runs_on_two_nodes_whatever_schedulers_have_set(submit_job, monk
     ]
     assert launched.log(0).startswith("epoch 0/1 and 512 samples  loss ")
     assert launched.logs()[1:] == ["", "", ""]
-
-
-def test_the_import_of_lightning_leaves_no_thread_and_no_cuda_before_the_fork():
-    """In a process like the forkserver; the ranks are forked from it."""
-    code = (
-        "import importlib, os, sys\n"
-        "from hpcdist.workloads import load_workload\n"
-        "from hpcdist.job.spec import LightningJob\n"
-        "names = load_workload(LightningJob(name='x')).preload().modules\n"
-        "for name in names: importlib.import_module(name)\n"
-        "import torch\n"
-        "print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized())\n"
-        "print('pytorch_lightning' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        # OpenBLAS starts a thread for each further CPU, and sees to it that forks are safe.
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.split() == ["1", "False", "True"], done.stdout
