@@ -170,7 +170,7 @@ def quantile(confidence: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while two_sided(high, freedom) > 1 - confidence:
         low, high = high, 2 * high
-    for _ in range(100):
+    for _ in range(60):  # more than a number has bits
         middle = (low + high) / 2
         if two_sided(middle, freedom) > 1 - confidence:
             low = middle

@@ -69,38 +69,49 @@ def make_evil(make_run, events):
     return make
 
 
-def test_what_comes_from_runs_is_text_and_the_only_script_is_our_own(make_evil):
-    page = parsed(page_of([make_evil()]))
-    tags = [tag for tag, _ in page.found]
+@pytest.fixture(scope="module")
+def drawn():
+    """The page of a hostile and a usual run, made once: drawing takes long."""
+    return []
+
+
+@pytest.fixture
+def page(drawn, make_evil, make_run, events):
+    if not drawn:
+        other = make_run("ddp-1", gpus=2)
+        for rank in range(2):
+            start = events.start(rank, world_size=2)
+            events.write(other, rank, [start, *events.steady([50.0] * 3)])
+        drawn.append(page_of([make_evil(), other]))
+    return drawn[0]
+
+
+def test_what_comes_from_runs_is_text_and_the_only_script_is_our_own(page):
+    elements = parsed(page)
+    tags = [tag for tag, _ in elements.found]
     assert tags.count("script") == 1
     assert "img" not in tags
-    assert not any(name.startswith("on") for _, attrs in page.found for name in attrs)
-    assert any(EVIL in text for text in page.texts)
-    assert sum("how it ended" in text for text in page.texts) == 1
-    assert not any("\x1b" in text for text in page.texts)
+    assert not any(name.startswith("on") for _, attrs in elements.found for name in attrs)
+    assert any(EVIL in text for text in elements.texts)
+    assert sum("how it ended" in text for text in elements.texts) == 1
+    assert not any("\x1b" in text for text in elements.texts)
 
 
-def test_the_page_names_nothing_to_load(make_evil):
-    text = page_of([make_evil()])
-    page = parsed(text)
-    for tag, attrs in page.found:
+def test_the_page_names_nothing_to_load(page):
+    elements = parsed(page)
+    for tag, attrs in elements.found:
         for name in ("src", "href", "xlink:href", "srcset", "data"):
             value = attrs.get(name)
             assert value is None or value.startswith(("#", "data:")), (tag, value)
-    assert "link" not in {tag for tag, _ in page.found}
-    assert "@import" not in text
-    assert set(re.findall(r"url\((.)", text)) <= {"#"}
+    assert "link" not in {tag for tag, _ in elements.found}
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
 
 
-def test_ids_are_unique_and_what_refers_to_them_finds_them(make_evil, make_run, events):
-    other = make_run("ddp-1", gpus=2)
-    for rank in range(2):
-        events.write(other, rank, [events.start(rank, world_size=2), *events.steady([50.0] * 3)])
-    text = page_of([make_evil(), other])
-    page = parsed(text)
-    ids = [attrs["id"] for _, attrs in page.found if "id" in attrs]
+def test_ids_are_unique_and_what_refers_to_them_finds_them(page):
+    ids = [attrs["id"] for _, attrs in parsed(page).found if "id" in attrs]
     assert len(ids) == len(set(ids))
-    referred = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+    referred = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', page))
     assert referred
     assert {a or b for a, b in referred} <= set(ids)
 

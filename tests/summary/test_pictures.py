@@ -10,7 +10,7 @@ from PIL import Image
 
 from hpcdist.base.errors import UserError
 from hpcdist.base.statistics import Measure, Ratio
-from hpcdist.summary import summarize
+from hpcdist.summary import summarize, writing
 from hpcdist.summary.report.pictures.catalogue import find_pictures
 from hpcdist.summary.report.pictures.over_time import draw_heat_map
 from hpcdist.summary.report.pictures.scaling import draw
@@ -155,7 +155,8 @@ def test_losses_that_are_no_numbers_and_old_evaluations_are_left_out(make_run, e
     assert found.test_loss.steps == []
 
 
-def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path):
+def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "PICTURE_FORMS", ("svg",))
     run = make_run("odd", gpus=2)
     for rank in range(2):
         windows = windows_of(events, times_s=[0.1] * 4, clock_s=5.0)
@@ -171,8 +172,8 @@ def test_damaged_figures_draw_what_is_left(make_ddp, make_run, events, tmp_path)
     assert read_heat_map(still.path) is None
     written = write_pictures(summarize([run, still, make_ddp("good", 2)], {}), tmp_path / "out")
     assert {path.name for path in written} >= {
-        "odd-ranks.png",
-        "good-ranks.png",
+        "odd-ranks.svg",
+        "good-ranks.svg",
         "ddp-learning.svg",
     }
 
