@@ -13,7 +13,7 @@ import msgspec
 
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.base import Accounting
-from hpcdist.summary.figures.rank import RankFigures, Tested, largest
+from hpcdist.summary.figures.rank import RankFigures, Tested, largest, smallest
 from hpcdist.summary.read.records import AttemptRecord, RunRecord
 from hpcdist.summary.read.timeline import last_counting_steps, offsets_s
 from hpcdist.summary.values import AttemptSummary, Cost, TimeToAccuracy
@@ -31,8 +31,8 @@ def lost_steps(attempts: Attempts) -> int:
     lost = 0
     reached = 0
     for number in sorted(attempts):
-        begun = [figures.first_step for figures in attempts[number]]
-        first_step = min((step for step in begun if step is not None), default=reached)
+        begun = smallest(figures.first_step for figures in attempts[number])
+        first_step = reached if begun is None else begun
         lost += max(0, reached - first_step)
         ended = largest(figures.last_step for figures in attempts[number])
         # A rank that ends while it starts up says step 0.
@@ -60,15 +60,14 @@ def _between_s(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> f
     in both, the clocks are believed."""
 
     def seen_s(hosts: set[str | None]) -> float | None:
-        ended = [figures.worked_until_s for figures in before if figures.start.host in hosts]
-        begun = [figures.stepping_s for figures in after if figures.start.host in hosts]
-        ended_s = max((time_s for time_s in ended if time_s is not None), default=None)
-        begun_s = min((time_s for time_s in begun if time_s is not None), default=None)
+        ended_s = largest(own.worked_until_s for own in before if own.start.host in hosts)
+        begun_s = smallest(own.stepping_s for own in after if own.start.host in hosts)
         return None if ended_s is None or begun_s is None else begun_s - ended_s
 
     earlier, later = ({figures.start.host for figures in ranks} for ranks in (before, after))
-    seen = [time_s for host in earlier & later if (time_s := seen_s({host})) is not None]
-    shortest_s = min(seen) if seen else seen_s(earlier | later)
+    shortest_s = smallest(seen_s({host}) for host in earlier & later)
+    if shortest_s is None:
+        shortest_s = seen_s(earlier | later)
     return max(0.0, shortest_s or 0.0)  # a clock may have been set meanwhile
 
 
@@ -85,12 +84,11 @@ def list_attempts(record: RunRecord, attempts: Attempts) -> list[AttemptSummary]
     summaries = []
     for number in sorted({*attempts, *record.attempts}):
         ranks, verdict = attempts.get(number, []), verdict_on(record, number)
-        begun = [figures.first_step for figures in ranks if figures.first_step is not None]
         summaries.append(
             AttemptSummary(
                 attempt=number,
                 life=record.attempts.get(number, AttemptRecord()).life,
-                first_step=min(begun, default=None),
+                first_step=smallest(figures.first_step for figures in ranks),
                 last_step=largest(figures.last_step for figures in ranks),
                 kind=verdict.kind if verdict else None,
                 message=verdict.message if verdict else None,
@@ -113,6 +111,26 @@ class AttemptSpan(NamedTuple):
     """Its last step, by the events of the ranks on that host; None where they never stepped."""
     end_s: float
     """When the job had an end or a verdict on it: a lost node is noticed late."""
+
+
+def list_spans(record: RunRecord, attempts: Attempts) -> list[AttemptSpan]:
+    """Describe by the clock of node 0, where the lowest rank is, every attempt whose begin and end
+    are known: clocks of other nodes may differ by minutes."""
+    spans = []
+    for number in sorted({*attempts, *record.attempts}):
+        attempt = record.attempts.get(number, AttemptRecord())
+        ranks, verdict = attempts.get(number, []), verdict_on(record, number)
+        lowest = min(ranks, key=lambda figures: figures.rank, default=None)
+        begin_s = attempt.begin_s or (lowest.start.time_s if lowest else None)
+        end_s = largest((lowest.ended_s if lowest else None, verdict.time_s if verdict else None))
+        if begin_s is None or end_s is None:
+            continue
+        stepping_s = worked_until_s = None
+        if lowest is not None and lowest.stepping_s is not None:
+            stepping_s, host = lowest.stepping_s, lowest.start.host
+            worked_until_s = largest(own.worked_until_s for own in ranks if own.start.host == host)
+        spans.append(AttemptSpan(attempt.life or 0, begin_s, stepping_s, worked_until_s, end_s))
+    return spans
 
 
 def cost_by_events(

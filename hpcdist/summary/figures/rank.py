@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -65,6 +65,13 @@ def measure_rank(record: RankRecord) -> RankFigures:
     totals = StepTotals()
     totals.add(measured)
     first = record.windows[0] if record.windows else None
+    saves_s = sum(save.save_time_s for save in record.saves)
+    in_steps_s = sum([window.phases_s.get("checkpoint", 0.0) for window in record.windows])
+    epochs = 0 if any(window.epoch is not None for window in record.windows) else None
+    if record.resumes:
+        epochs = record.resumes[-1].epoch
+    if record.epochs:
+        epochs = record.epochs[-1].epoch
     return RankFigures(
         rank=record.rank,
         attempt=record.attempt,
@@ -87,11 +94,13 @@ def measure_rank(record: RankRecord) -> RankFigures:
         ),
         ended_s=_ended_s(record),
         worked_until_s=_worked_until_s(record, totals),
-        epochs=_epochs(record),
+        epochs=epochs,
         train_loss=record.windows[-1].loss if record.windows else None,
         evaluation=record.evaluations[-1] if record.evaluations else None,
         notes=[note.message for note in record.notes],
-        saves_s=_saves_s(record),
+        # Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
+        # at the end.
+        saves_s=max(0.0, saves_s - in_steps_s) if record.saves else 0.0,
         memory=record.memories[-1] if record.memories else None,
         max_rss_bytes=largest(end.max_rss_bytes for end in record.ends),
         max_cuda_bytes=largest(end.max_cuda_bytes for end in record.ends),
@@ -116,9 +125,8 @@ def _last_step(record: RankRecord) -> int | None:
 
 
 def _ended_s(record: RankRecord) -> float | None:
-    times = [window.time_s for window in record.windows[-1:]]
-    times += [end.time_s for end in record.ends]
-    return max((time_s for time_s in times if time_s is not None), default=None)
+    ended = [window.time_s for window in record.windows[-1:]]
+    return largest([*ended, *(end.time_s for end in record.ends)])
 
 
 def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
@@ -132,26 +140,17 @@ def _worked_until_s(record: RankRecord, totals: StepTotals) -> float | None:
         unwritten_s = unwritten * totals.sum_s / totals.steps if totals.steps else 0.0
         stepped_s = window.time_s - window.after_s + unwritten_s
         times.append(min(stepped_s, _ended_s(record) or math.inf))
-    return max((time_s for time_s in times if time_s is not None), default=_ended_s(record))
+    return _ended_s(record) if (worked_s := largest(times)) is None else worked_s
 
 
-def _saves_s(record: RankRecord) -> float:
-    """Checkpoints at steps are a phase of the next step; all others are saved between epochs, or
-    at the end."""
-    if not record.saves:
-        return 0.0
-    in_steps_s = sum(window.phases_s.get("checkpoint", 0.0) for window in record.windows)
-    return max(0.0, sum(save.save_time_s for save in record.saves) - in_steps_s)
+NumberT = TypeVar("NumberT", int, float)
 
 
-def _epochs(record: RankRecord) -> int | None:
-    if record.epochs:
-        return record.epochs[-1].epoch
-    if record.resumes:
-        return record.resumes[-1].epoch
-    return 0 if any(window.epoch is not None for window in record.windows) else None
-
-
-def largest(values: Iterable[int | None]) -> int | None:
+def largest(values: Iterable[NumberT | None]) -> NumberT | None:
     """Return the largest of the values that are known; None without any."""
     return max((value for value in values if value is not None), default=None)
+
+
+def smallest(values: Iterable[NumberT | None]) -> NumberT | None:
+    """Return the smallest of the values that are known; None without any."""
+    return min((value for value in values if value is not None), default=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,20 +18,19 @@ from hpcdist.schedulers.base import Accounting
 from hpcdist.summary.figures import timing
 from hpcdist.summary.figures.attempts import (
     Attempts,
-    AttemptSpan,
     cost_by_events,
     list_attempts,
     list_bests,
+    list_spans,
     lost_steps,
     lost_time_s,
-    verdict_on,
     with_accounting,
 )
 from hpcdist.summary.figures.rank import RankFigures, Tested, largest
 from hpcdist.summary.figures.shares import held_up_by, parts_of_run
 from hpcdist.summary.figures.timing import OTHER, Spans, StepTotals
 from hpcdist.summary.figures.usage import NodeTotals, num_cpus_of, summarize_usage
-from hpcdist.summary.read.records import AttemptRecord, Memory, RunRecord
+from hpcdist.summary.read.records import Memory, RunRecord
 from hpcdist.summary.values import Final, ModelStates, RankPace, RunFigures, VerdictSummary
 
 T = TypeVar("T")
@@ -63,7 +62,16 @@ def measure_run(
     """
     num_nodes, gpus, world_size = _size(record, ranks)
     attempts = _by(ranks, lambda figures: figures.attempt)
-    newest = _newest_with_steps(attempts)
+    stepped = [
+        number
+        for number, own in attempts.items()
+        if any(figures.first_step is not None for figures in own)
+    ]
+    # How far the run is, the newest attempt tells that came as far as a step or a checkpoint.
+    newest = attempts[max(stepped or attempts)] if attempts else []
+    verdict, verdict_summary = record.verdict, None
+    if verdict is not None:
+        verdict_summary = msgspec.convert(verdict, VerdictSummary, from_attributes=True)
     complete = _complete_attempts(attempts, world_size)
     totals = timing.merged(figures.totals for figures in ranks)
     step_time_s = timing.step_time(totals)
@@ -87,7 +95,7 @@ def measure_run(
         scheduler=record.scheduler,
         comparison=record.comparison,
         variant=record.variant,
-        state=record.verdict.state if record.verdict else None,
+        state=verdict.state if verdict else None,
         nodes=num_nodes,
         gpus_per_node=gpus,
         world_size=world_size,
@@ -107,7 +115,8 @@ def measure_run(
         peak_rss_bytes=largest(figures.max_rss_bytes for figures in ranks),
         peak_cuda_bytes=largest(figures.max_cuda_bytes for figures in ranks),
         model_states=_model_states(ranks),
-        restarts=_restarts(record, ranks),
+        # By whichever of the folder, the events and the verdict knows.
+        restarts=max([0, record.newest_attempt, verdict.restarts if verdict else 0, *attempts]),
         steps=largest(figures.last_step for figures in newest),
         lost_steps=num_lost,
         lost_time_s=between_s,
@@ -116,25 +125,28 @@ def measure_run(
         train_loss=_newest_of_lowest_rank(ranks, lambda figures: figures.train_loss),
         slowest_rank=max(paces, key=lambda pace: pace.own_time_s, default=None),
         fastest_rank=min(paces, key=lambda pace: pace.own_time_s, default=None),
-        verdict=(
-            msgspec.convert(record.verdict, VerdictSummary, from_attributes=True)
-            if record.verdict
-            else None
-        ),
-        **_benchmark_results(ranks),
+        verdict=verdict_summary,
+        **{
+            key: _newest_of_lowest_rank(ranks, lambda own: own.benchmarks.get(key))  # noqa: B023
+            for key in [benchmark.key for benchmark in BENCHMARKS]
+        },
         notes=list(dict.fromkeys(note for figures in ranks for note in figures.notes)),
         usage=summarize_usage(nodes),
         cost=cost_by_events(
-            list(_spans(record, attempts)),
+            list_spans(record, attempts),
             again_s=again_s,
             num_gpus=num_nodes * gpus if has_gpus else None,
             num_cpus=num_cpus_of(nodes) or num_cpus,
         ),
     )
+    num_stepped = len({figures.rank for figures in ranks if figures.spans})
+    missing = "it recorded no steps"
+    if num_stepped:
+        missing = f"only {num_stepped} of {world_size} ranks recorded steps"
     return MeasuredRun(
         figures=summary,
         conditions=_conditions(record, ranks),
-        missing=None if complete else _why_no_rate(ranks, world_size),
+        missing=None if complete else missing,
         num_devices=record.facts.resources.nodes * record.facts.resources.gpus,
         bests=list_bests(attempts),
         cpus_per_rank=_cpus_per_rank(ranks),
@@ -206,21 +218,6 @@ def _complete_attempts(attempts: Attempts, world_size: int) -> list[list[Spans]]
     return [ranks for ranks in stepped if len(ranks) >= world_size]
 
 
-def _why_no_rate(ranks: Sequence[RankFigures], world_size: int) -> str:
-    num_stepped = len({figures.rank for figures in ranks if figures.spans})
-    if not num_stepped:
-        return "it recorded no steps"
-    return f"only {num_stepped} of {world_size} ranks recorded steps"
-
-
-def _newest_with_steps(attempts: Attempts) -> Sequence[RankFigures]:
-    """Return the newest attempt that came as far as a step or a checkpoint: how far the run is."""
-    for number in sorted(attempts, reverse=True):
-        if any(figures.first_step is not None for figures in attempts[number]):
-            return attempts[number]
-    return attempts[max(attempts)] if attempts else []
-
-
 def _phase_s(totals: StepTotals) -> dict[str, float]:
     """Return the mean seconds per step by phase, in the order of a step, then what is in none."""
     unknown = sorted(totals.phases_s.keys() - set(PHASES))
@@ -241,42 +238,6 @@ def _paces(ranks: Sequence[RankFigures]) -> list[RankPace]:
                 RankPace(rank=rank, node=start.node, host=start.host, own_time_s=own_time_s)
             )
     return paces if len(paces) > 1 else []  # the only one is neither the slowest nor the fastest
-
-
-def _restarts(record: RunRecord, ranks: Sequence[RankFigures]) -> int:
-    """Count attempts after the first, by whichever of folder, events and verdict knows."""
-    seen = [figures.attempt for figures in ranks]
-    by_verdict = record.verdict.restarts if record.verdict else 0
-    return max([0, record.newest_attempt, by_verdict, *seen])
-
-
-def _spans(record: RunRecord, attempts: Attempts) -> Iterator[AttemptSpan]:
-    """Yield every attempt whose begin and end are known, by the clock of node 0, where the lowest
-    rank is: clocks of other nodes may differ by minutes."""
-    for number in sorted({*attempts, *record.attempts}):
-        attempt = record.attempts.get(number, AttemptRecord())
-        ranks, verdict = attempts.get(number, []), verdict_on(record, number)
-        lowest = min(ranks, key=lambda figures: figures.rank, default=None)
-        begin_s = attempt.begin_s or (lowest.start.time_s if lowest else None)
-        ends = [lowest.ended_s if lowest else None, verdict.time_s if verdict else None]
-        end_s = max((time_s for time_s in ends if time_s is not None), default=None)
-        if begin_s is not None and end_s is not None:
-            yield AttemptSpan(
-                life=attempt.life or 0,
-                begin_s=begin_s,
-                stepping_s=lowest.stepping_s if lowest else None,
-                worked_until_s=_worked_there_until_s(ranks, lowest) if lowest else None,
-                end_s=end_s,
-            )
-
-
-def _worked_there_until_s(ranks: Sequence[RankFigures], lowest: RankFigures) -> float | None:
-    """Return when an attempt's work ended, by the ranks on the lowest one's host; None without a
-    step."""
-    if lowest.stepping_s is None:
-        return None
-    own = [figures.worked_until_s for figures in ranks if figures.start.host == lowest.start.host]
-    return max((time_s for time_s in own if time_s is not None), default=None)
 
 
 def _model_states(ranks: Sequence[RankFigures]) -> ModelStates | None:
@@ -324,14 +285,6 @@ def _by(ranks: Iterable[RankFigures], key: Callable[[RankFigures], int]) -> dict
     for figures in ranks:
         groups[key(figures)].append(figures)
     return dict(groups)
-
-
-def _benchmark_results(ranks: Sequence[RankFigures]) -> dict[str, Any]:
-    keys = [benchmark.key for benchmark in BENCHMARKS]
-    return {
-        key: _newest_of_lowest_rank(ranks, lambda figures: figures.benchmarks.get(key))  # noqa: B023
-        for key in keys
-    }
 
 
 def _newest_of_lowest_rank(
