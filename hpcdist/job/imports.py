@@ -8,13 +8,13 @@ ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdist.job.program_text import OF_EACH_RANK, Change, Event, Import, Place, read_program
+from hpcdist.job.program_text import OF_EACH_RANK, Change, Import, Place, read_program
 
 _COSTS = "some seconds of its CPU and memory of its own, instead of once per node"
 
@@ -93,17 +93,14 @@ class LeftOut(Struct, frozen=True, kw_only=True):
 
     def reason(self) -> str:
         """Why, as the beginning of a sentence."""
-        name = self.change.name or "variables of any name"
+        sets = f"{self.change.place} sets {self.change.name or 'variables of any name'}"
         if self.imported_at is not None:
-            return f"{self.change.place} sets {name}, perhaps before {self.imported_at} imports"
+            return f"{sets}, perhaps before {self.imported_at} imports"
         how = {
             "condition": "under a condition",
             "function": "in a function, which may be called before the import",
         }
-        return (
-            f"{self.change.place} sets {name} "
-            f"{how.get(self.change.unknown, 'to what only the run can tell')}"
-        )
+        return f"{sets} {how.get(self.change.unknown, 'to what only the run can tell')}"
 
     def remedy(self) -> str:
         """Return what to do to have the package imported once per node."""
@@ -124,7 +121,6 @@ class Preload(Struct, frozen=True, kw_only=True):
 
     @property
     def modules(self) -> list[str]:
-        """The modules alone."""
         return [step for step in self.steps if isinstance(step, str)]
 
     def notes(self) -> list[str]:
@@ -141,21 +137,20 @@ class Preload(Struct, frozen=True, kw_only=True):
         """The modules, each to be imported before the next is asked for: the environment of this
         process is then as the program would have it. At the end it is as it was before, since each
         rank runs the program from its beginning."""
-        before = dict(os.environ)
-        changed = {step.name: step for step in self.steps if isinstance(step, Change)}
+        changed = {step.name or "" for step in self.steps if isinstance(step, Change)}
+        before = {name: os.environ.get(name) for name in changed}
         try:
             for step in self.steps:
                 if isinstance(step, str):
                     yield step
                 else:
-                    _set_variable(step.name, step.value)
+                    _set_variable(step.name or "", step.value)
         finally:
-            for name in changed:
-                _set_variable(name, before.get(name or ""))
+            for name, value in before.items():
+                _set_variable(name, value)
 
 
-def _set_variable(name: str | None, value: str | None) -> None:
-    assert name is not None  # as its value is known
+def _set_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:
@@ -183,12 +178,19 @@ def heavy_imports(
     )
     needs_dynamo = any(name in source for source in program.sources for name in _NEEDS_DYNAMO)
     folder = path.parent if first_on_path is None else first_on_path
-    shadowed = frozenset(
-        package
-        for package in PRELOADED_PACKAGES
-        if (folder / f"{package}.py").exists() or (folder / package / "__init__.py").exists()
-    )
-    return plan_preload(program.events, needs_dynamo=needs_dynamo, shadowed=shadowed)
+    plan = _Plan(needs_dynamo=needs_dynamo)
+    for event in program.events:
+        if isinstance(event, Change):
+            plan.change(event)
+        elif (package := _package(event.module)) in PRELOADED_PACKAGES:
+            # A package is left out if a module of the user's has the name of one that it imports.
+            brought = _BRINGS.get(package, ())
+            files = [file for name in brought for file in (f"{name}.py", f"{name}/__init__.py")]
+            if not any((folder / file).exists() for file in files):
+                plan.load(event)
+        elif package not in _LIGHT:  # it may import any of the heavy ones
+            plan.meet(_ALL, event.place, is_certain=False)
+    return plan.end()
 
 
 def notes_on_imports(
@@ -220,23 +222,6 @@ def readers(name: str | None) -> frozenset[str]:
     if name in OF_EACH_RANK:
         return frozenset()
     return next((packages for begins, packages in _READERS if name.startswith(begins)), _ALL)
-
-
-def plan_preload(
-    events: Iterable[Event], *, needs_dynamo: bool, shadowed: Container[str] = ()
-) -> Preload:
-    """Return the imports of a program that can be made before the fork. Where a module of the
-    user's has the name of a package (`shadowed`), packages that import that one are left out."""
-    plan = _Plan(needs_dynamo=needs_dynamo)
-    for event in events:
-        if isinstance(event, Change):
-            plan.change(event)
-        elif _package(event.module) in PRELOADED_PACKAGES:
-            if not any(brought in shadowed for brought in _BRINGS.get(_package(event.module), ())):
-                plan.load(event)
-        elif _package(event.module) not in _LIGHT:  # it may import any of the heavy ones
-            plan.meet(_ALL, event.place, is_certain=False)
-    return plan.end()
 
 
 def _package(module: str) -> str:
@@ -290,7 +275,7 @@ class _Plan:
             package = _package(module)
             self.meet((*_BRINGS.get(package, ()), package), None, is_certain=True)
             self._import(module)
-        left_out = [self._why_left_out(package) for package in self._named]
+        left_out = map(self._why_left_out, self._named)
         return Preload(steps=self._steps, left_out=[left for left in left_out if left is not None])
 
     def _bring(self, module: str, place: Place, *, is_certain: bool) -> None:
