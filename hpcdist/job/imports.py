@@ -169,17 +169,17 @@ def heavy_imports(
 
     Raises OSError, SyntaxError or ValueError where the file is no longer what it was.
     """
-    program = read_program(
+    events, sources = read_program(
         path,
         environ=environ,
         installed=PRELOADED_PACKAGES | _LIGHT,
         first_on_path=first_on_path,
         function=function,
     )
-    needs_dynamo = any(name in source for source in program.sources for name in _NEEDS_DYNAMO)
+    needs_dynamo = any(name in source for source in sources for name in _NEEDS_DYNAMO)
     folder = path.parent if first_on_path is None else first_on_path
     plan = _Plan(needs_dynamo=needs_dynamo)
-    for event in program.events:
+    for event in events:
         if isinstance(event, Change):
             plan.change(event)
         elif (package := _package(event.module)) in PRELOADED_PACKAGES:

@@ -117,14 +117,6 @@ class Import(Struct, frozen=True, kw_only=True):
 Event: TypeAlias = Change | Import
 
 
-class Program(Struct, frozen=True, kw_only=True):
-    """The imports of a program, and the variables that it sets, in order."""
-
-    events: list[Event] = []
-    sources: list[bytes] = []
-    """The user's files that were read."""
-
-
 def read_program(
     path: Path,
     *,
@@ -132,8 +124,9 @@ def read_program(
     installed: Container[str],
     first_on_path: Path | None = None,
     function: str | None = None,
-) -> Program:
-    """Follow the program that begins with a file.
+) -> tuple[list[Event], list[bytes]]:
+    """Follow the program that begins with a file: return its imports and the variables that it
+    sets, in order, and the user's files that were read.
 
     `first_on_path` is where its imports look first, and the file is a module below it; None: the
     file is a script, whose own folder is first. `function` ("module:name") is what is called in a
@@ -153,7 +146,7 @@ def read_program(
         reader.run_the_rest()
     except Exception as error:
         raise ValueError(f"the text of {path.name} cannot be followed: {error!r}") from error
-    return reader.program
+    return reader.events, reader.sources
 
 
 class _File:
@@ -187,30 +180,27 @@ class _Environment:
         is_known = not change.unknown and change.name not in self._lasting
         self._changed[change.name] = change.value if is_known else UNKNOWN
 
-    def read(self, name: Any) -> Any:
-        """The value, None where there is none, or UNKNOWN."""
-        if not isinstance(name, str) or None in self._changed:
-            return UNKNOWN
-        if name in self._changed:
-            return self._changed[name]
-        if name in OF_EACH_RANK:
-            return UNKNOWN
-        return self._base.get(name)
-
-    def expect(self, name: Any) -> Any:
-        """The value of a variable that the program takes for granted, or UNKNOWN."""
-        value = self.read(name)
-        if value is None and name not in self._changed:
-            with suppress(KeyError):
-                return self._base[name]
-        return UNKNOWN if value is None else value
+    def read(self, name: Any, *, is_expected: bool = False) -> Any:
+        """The value, None where there is none, or UNKNOWN; `is_expected`: the program takes for
+        granted that there is one."""
+        value = UNKNOWN
+        if isinstance(name, str) and None not in self._changed:
+            if name in self._changed:
+                value = self._changed[name]
+            elif name not in OF_EACH_RANK:
+                value = self._base.get(name)
+                if value is None and is_expected:
+                    with suppress(KeyError):  # where it will run, it will be there
+                        return self._base[name]
+        return UNKNOWN if is_expected and value is None else value
 
 
 class _Reader:
     """Goes through a program. `call` and `run` begin, `run_the_rest` ends."""
 
     def __init__(self, path: Path, environ: Mapping[str, str], installed: Container[str]) -> None:
-        self.program = Program()
+        self.events: list[Event] = []
+        self.sources: list[bytes] = []
         self._main = path
         self._environment = _Environment(environ)
         self._installed = installed
@@ -238,7 +228,7 @@ class _Reader:
             file = _File(path, name, package, ast.parse(source))
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        self.program.sources.append(source)
+        self.sources.append(source)
         self._environ_names |= set(_names_of_environ(file.tree))
         return file
 
@@ -286,7 +276,7 @@ class _Reader:
     def run_the_rest(self) -> None:
         """Follow functions that are never mentioned: they may be called all the same. What those of
         own modules import is left to the ranks."""
-        events = self.program.events
+        events = self.events
         for node, file in list(chain(*self._functions.values())):
             before = len(events)
             self._waiting.append((node, file))
@@ -465,7 +455,7 @@ class _Reader:
         if not self._is_own(top):
             place = Place(file=self._file.path, line=self._line)
             event = Import(module=dotted, is_certain=self._is_certain, place=place)
-            self.program.events.append(event)
+            self.events.append(event)
             return None
         file = None
         for name in accumulate(dotted.split("."), "{}.{}".format):
@@ -631,7 +621,7 @@ class _Reader:
             place=Place(file=self._file.path, line=self._line),
         )
         self._environment.change(change)
-        self.program.events.append(change)
+        self.events.append(change)
 
     def _is_environ(self, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute):
@@ -658,7 +648,7 @@ class _Reader:
             case ast.BinOp():
                 value = _combined(type(node.op), self._value(node.left), self._value(node.right))
             case ast.Subscript() if self._is_environ(node.value):
-                value = self._environment.expect(self._value(node.slice))
+                value = self._environment.read(self._value(node.slice), is_expected=True)
             case ast.Compare():
                 value = self._value_of_comparison(node)
             case ast.Call():

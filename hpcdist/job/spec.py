@@ -380,18 +380,7 @@ class CheckJob(JobSpec, frozen=True, kw_only=True):
 class Allreduce(Section, frozen=True, kw_only=True):
     """Measurements of the all-reduce benchmark."""
 
-    sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = (
-        1_024,
-        4_096,
-        16_384,
-        65_536,
-        262_144,
-        1_048_576,
-        4_194_304,
-        16_777_216,
-        67_108_864,
-        268_435_456,
-    )
+    sizes: tuple[Annotated[int, Meta(ge=4, le=2**40)], ...] = tuple(4**n for n in range(5, 15))
     """Sizes to measure, in bytes per rank; default: 1 KiB to 256 MiB, each 4 times the last."""
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     """Type of the numbers that are added."""
