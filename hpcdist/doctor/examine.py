@@ -8,6 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _LOCAL_KINDS = frozenset(
     ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 )
 """File systems that one machine has for itself, as a rule."""
+_TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/shm/")  # noqa: S108 - these are what is warned of
+"""Folders that every machine has for itself."""
 _LEAST_BYTES = 100e6
 _FEW_BYTES = 5e9
 _SHARED = "name a folder on the shared file system, such as your home, with --runs or HPCDIST_RUNS"
@@ -58,13 +61,15 @@ def examine(request: Request) -> Iterator[Finding]:
         yield finding
     yield _profile(request.cluster)
     was_there = request.runs.exists()
-    yield from (folder := list(_folder(request, is_shared=not scheduler.runs_here)))
+    folder = examine_folder(request.runs, is_shared=not scheduler.runs_here)
+    yield folder
     try:
         if not has_failed:
-            yield from _with_job(request, has_failed=any(_is_bad(one) for one in folder))
+            yield from _with_job(request, has_failed=folder.state == "FAIL")
     finally:
         if not was_there:
-            _remove_empty(request.runs)
+            with suppress(OSError):  # a run is kept in it
+                request.runs.rmdir()
 
 
 def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
@@ -76,7 +81,7 @@ def _with_job(request: Request, *, has_failed: bool) -> Iterator[Finding]:
     (script,) = planned_scripts(PlannedSubmission.of_run(planned), request.runs)
     accepted = planned.scheduler.try_script(script)
     yield accepted
-    if has_failed or _is_bad(accepted):
+    if has_failed or accepted.state == "FAIL":
         yield skipped("job", "not submitted: it could not run")
     elif not request.with_job:
         yield skipped("job", "not submitted: --no-job")
@@ -103,7 +108,7 @@ def _job(request: Request, planned: PlannedRun) -> Iterator[Finding]:
     evidence = collect(run, verdict, planned.scheduler.explain_end(run))
     found = judge(evidence, planned.plan.cluster, asks_for_gpus=planned.plan.asks_for_gpus)
     yield from found
-    if any(_is_bad(one) for one in found):
+    if any(one.state == "FAIL" for one in found):
         request.say(f"the job's run is kept: {run.path}")
     else:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -126,38 +131,14 @@ def _profile(cluster: LoadedProfile) -> Finding:
     return passed("profile", f"{cluster.name}: {said or 'nothing but defaults'}")
 
 
-def _folder(request: Request, *, is_shared: bool) -> Iterator[Finding]:
-    try:
-        request.runs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        yield failed(
-            "runs folder",
-            f"{request.runs} cannot be made: {error.strerror}",
-            "name a folder that you can write, with --runs or HPCDIST_RUNS",
-        )
-        return
-    yield examine_folder(request.runs, is_shared=is_shared)
-
-
-def _remove_empty(runs: Path) -> None:
-    """The doctor leaves no folder behind that it made, unless a run is kept in it."""
-    try:
-        runs.rmdir()
-    except OSError:
-        return
-
-
-def _is_bad(finding: Finding) -> bool:
-    return finding.state == "FAIL"
-
-
 # The folder of the runs, as far as this machine can tell.
 
 
 def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
     """Find out whether runs can be made there, privately, and with room; `is_shared` where other
-    machines must see it."""
+    machines must see it. A folder that is not there is made."""
     try:
+        runs.mkdir(parents=True, exist_ok=True)
         problem = _try_to_write(runs)
         free = shutil.disk_usage(runs).free
     except OSError as error:
@@ -172,7 +153,8 @@ def examine_folder(runs: Path, *, is_shared: bool) -> Finding:
         return failed("runs folder", f"{where}: {problem}", _SHARED)
     if free < _LEAST_BYTES:
         return failed("runs folder", f"{where}: too little", "free some space, or name another")
-    if is_shared and (is_temporary(runs) or kind in _LOCAL_KINDS):
+    is_temporary = os.path.realpath(runs).startswith(_TEMPORARY)
+    if is_shared and (is_temporary or kind in _LOCAL_KINDS):
         return warned("runs folder", f"{where}: other machines may not see it", _SHARED)
     if free < _FEW_BYTES:
         return warned("runs folder", where, "checkpoints need more; `hpcdist runs` lists old runs")
@@ -193,12 +175,6 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
         if holds and len(mount) >= len(best[1]):
             best = (words[2], mount)
     return best
-
-
-def is_temporary(path: Path) -> bool:
-    """Return whether it is in a folder that every machine has for itself."""
-    resolved = os.path.realpath(path)
-    return any(resolved.startswith(f"{one}/") for one in ("/tmp", "/var/tmp", "/dev/shm"))  # noqa: S108 - these are what is warned of
 
 
 def _try_to_write(runs: Path) -> str:

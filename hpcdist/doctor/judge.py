@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from hpcdist.base.text import show_bytes
 from hpcdist.cluster.profile import ClusterProfile
@@ -95,19 +94,14 @@ def _setup(evidence: Evidence, cluster: ClusterProfile) -> Finding | None:
     problems = [line for line in lines if line.startswith(SETUP_MARK)]
     if problems:
         said = "; ".join(line.removeprefix(SETUP_MARK) for line in problems)
-        first = _first_of_bash(lines)
+        # What bash itself said of the script, without the path of the scheduler's copy.
+        first = next((f" ({found[1]})" for line in lines if (found := _OF_BASH.search(line))), "")
         return failed(
             name,
-            f"{said}{f' ({first})' if first else ''}",
+            f"{said}{first}",
             "change the key setup of the cluster profile; try its lines in a shell on a node",
         )
     return passed(name, "ran without an error") if evidence.nodes else None
-
-
-def _first_of_bash(lines: list[str]) -> str:
-    """Return what bash itself said of the script, without the path of the scheduler's copy."""
-    said = (_OF_BASH.search(line) for line in lines)
-    return next((found[1] for found in said if found), "")
 
 
 def _interpreter(evidence: Evidence) -> Finding | None:
@@ -115,9 +109,11 @@ def _interpreter(evidence: Evidence) -> Finding | None:
     agents = {seen.node for seen in evidence.nodes}
     for node, lines in evidence.logs.items():
         if node not in agents | evidence.ended:
+            said = [line.strip() for line in lines if not line.startswith("srun: error:")]
+            last = next(filter(None, reversed(said)), _reason(evidence))
             return failed(
                 name,
-                f"it does not start on node {node}: {_last(lines) or _reason(evidence)}",
+                f"it does not start on node {node}: {last}",
                 "the key python of the cluster profile must name, on the nodes, a Python that has "
                 "hpcdist; setup lines can make it ready",
             )
@@ -225,27 +221,14 @@ def _collective(evidence: Evidence) -> Finding | None:
     if evidence.verdict.state != "done" or len(evidence.collectives) < ranks:
         return None
     times = evidence.collectives[0]
+    bandwidth = times.get("bus_bytes_per_s")  # one rank sends nothing
+    rate = f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
     return passed(
         "collective",
         f"{ranks} ranks on {_nodes(evidence.num_nodes)}: process group "
         f"{times['group_time_s']:.2f} s, all-reduce of 1 MiB "
-        f"{times['all_reduce_time_s'] * 1e3:.1f} ms{_bandwidth(times)}",
+        f"{times['all_reduce_time_s'] * 1e3:.1f} ms{rate}",
     )
-
-
-def _bandwidth(times: dict[str, Any]) -> str:
-    """One rank sends nothing."""
-    bandwidth = times.get("bus_bytes_per_s")
-    return f", bus bandwidth {show_bytes(bandwidth)}/s" if bandwidth else ""
-
-
-def _last(lines: list[str]) -> str:
-    def said() -> Iterator[str]:
-        for line in reversed(lines):
-            if line.strip() and not line.startswith("srun: error:"):
-                yield line.strip()
-
-    return next(said(), "")
 
 
 def _nodes(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from hpcdist.runs.events import read_events
 from hpcdist.runs.run import Run
 from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import Verdict
-from hpcdist.schedulers.base import Condition
 from hpcdist.submission.plan import PlannedRun, PlannedSubmission
 from hpcdist.submission.submit import submit
 
@@ -73,7 +72,15 @@ def run_trial(
     scheduler = planned.scheduler
     try:
         verdict = _wait(run, timeout_s, say, check)
-        _wait_until_gone(lambda: scheduler.conditions([run])[run.id])
+
+        # The directory of a job that still runs cannot be removed, nor its logs be complete.
+        def is_gone() -> bool | None:
+            try:
+                return scheduler.conditions([run])[run.id].state not in OPEN_STATES or None
+            except HpcdistError:
+                return True
+
+        poll(is_gone, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
     except BaseException:
         scheduler.cancel([run])
         raise
@@ -95,23 +102,19 @@ def collect(run: Run, verdict: Verdict, scheduler_says: str) -> Evidence:
         nodes=seen_nodes(run),
         places=[event for event in events if event["event"] == "place"],
         collectives=[event for event in events if event["event"] == "collective"],
-        logs=dict(_logs(run, num_nodes)),
-        ended=frozenset(_ended(run, num_nodes)),
+        # submitit's files have the number of their task, which is the node's, in their names.
+        logs={
+            node: last_lines(path, _LAST_LINES)
+            for node in range(num_nodes)
+            for path in run.submitit_folder.glob(f"*_{node}_log.out")
+        },
+        ended=frozenset(
+            node
+            for node in range(num_nodes)
+            if any(run.submitit_folder.glob(f"*_{node}_result.pkl"))
+        ),
         scheduler_says=scheduler_says,
     )
-
-
-def _logs(run: Run, num_nodes: int) -> Iterator[tuple[int, list[str]]]:
-    """The logs of submitit have the number of their task, which is the node's, in their names."""
-    for node in range(num_nodes):
-        for path in run.submitit_folder.glob(f"*_{node}_log.out"):
-            yield node, last_lines(path, _LAST_LINES)
-
-
-def _ended(run: Run, num_nodes: int) -> Iterator[int]:
-    for node in range(num_nodes):
-        if any(run.submitit_folder.glob(f"*_{node}_result.pkl")):
-            yield node
 
 
 def _wait(
@@ -135,15 +138,3 @@ def _wait(
         state = f"{condition.state}: {waiting}" if waiting else condition.state
         raise NotEndedError(f"the job was {state}, after {timeout_s / 60:g} minutes")
     return verdicts[run.id]
-
-
-def _wait_until_gone(condition: Callable[[], Condition]) -> None:
-    """The directory of a job that still runs cannot be removed, nor its logs be complete."""
-
-    def is_gone() -> bool:
-        try:
-            return condition().state not in OPEN_STATES
-        except HpcdistError:
-            return True
-
-    poll(lambda: is_gone() or None, interval_s=_GONE_POLL_S, limit_s=_GONE_LIMIT_S)
