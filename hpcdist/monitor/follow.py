@@ -35,17 +35,26 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     `check` is called between looks, and may raise to end the following.
     """
     end = EndWatch([run])
-    ranks = _shown_ranks(run)
+    size = run.read_outline().resources
+    world_size = (size.nodes or 1) * (size.gpus or 1)
+    ranks = range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
     logs = LogTail(run, lambda rank: rank in ranks)
     progress = LiveProgress(run) if screen.is_live else None
-    restarts = _Restarts(run)
     beginning = Beginning(run)
+    most_restarts = run.read_outline().launch.max_restarts
+    num_ended = 0
+
+    def show_restarts() -> None:
+        nonlocal num_ended
+        while (ended := run.read_attempt_verdict(num_ended)) is not None:
+            num_ended += 1
+            screen.say(again_sentence(ended, most_restarts=most_restarts))
 
     def show() -> None:
         check()
         beginning.show(screen, end.conditions[run.id])
         show_new(logs, screen)
-        restarts.show(screen)
+        show_restarts()
         if progress is not None:
             screen.draw(logs.open_lines() if screen.has_log else [], progress.read())
 
@@ -54,7 +63,7 @@ def follow(run: Run, screen: Screen, *, check: Callable[[], None] = lambda: None
     screen.close()  # what was drawn as unfinished becomes a part of the log
     beginning.show(screen, end.conditions[run.id])
     screen.lines(logs.lines(finish=True))
-    restarts.show(screen)
+    show_restarts()
     _show_unseen(run, verdict, ranks, screen)
     return verdict
 
@@ -69,10 +78,13 @@ def show_new(logs: LogTail, screen: Screen) -> None:
 
 def end_sentence(run: Run, verdict: Verdict) -> str:
     """Say in one sentence how a run ended."""
-    if verdict.state == "done":
-        remark = f"; {verdict.remark}" if verdict.remark else ""
-        return f"run {run.id}: done{_duration(run, verdict)}{remark}"
-    return f"run {run.id} {verdict.state}: {verdict.message}"
+    if verdict.state != "done":
+        return f"run {run.id} {verdict.state}: {verdict.message}"
+    created_s = (run.read_spec() or RunSpec()).created_s
+    said = f"run {run.id}: done"
+    if verdict.time_s is not None and created_s is not None:
+        said += f" in {verdict.time_s - created_s:.1f} s"
+    return f"{said}; {verdict.remark}" if verdict.remark else said
 
 
 def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
@@ -84,31 +96,11 @@ def again_sentence(verdict: Verdict, *, most_restarts: int) -> str:
     return f"{why}; starting again when the scheduler says so"
 
 
-class _Restarts:
-    """Tells of each end of an attempt after which the ranks are started again."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._most = run.read_outline().launch.max_restarts
-        self._next = 0
-
-    def show(self, screen: Screen) -> None:
-        while (verdict := self._run.read_attempt_verdict(self._next)) is not None:
-            self._next += 1
-            screen.say(again_sentence(verdict, most_restarts=self._most))
-
-
 def show_lost_agents(run: Run, screen: Screen) -> None:
     """Show the last words of the agents, and of the job around them: no rank could say why it
     ended."""
     for path in [*sorted(run.logs_folder.glob("agent-*.log")), *run.job_logs()]:
         _show_tail(run, path, screen)
-
-
-def _shown_ranks(run: Run) -> range:
-    resources = run.read_outline().resources
-    world_size = (resources.nodes or 1) * (resources.gpus or 1)
-    return range(world_size if world_size <= _ALL_RANKS_UP_TO else 1)
 
 
 def _show_unseen(run: Run, verdict: Verdict, ranks: range, screen: Screen) -> None:
@@ -144,10 +136,3 @@ def _show_tail(run: Run, path: Path, screen: Screen) -> None:
         screen.say(f"the last lines of {path.relative_to(run.path)}:")
     for line in lines:
         screen.say(f"  {line}")
-
-
-def _duration(run: Run, verdict: Verdict) -> str:
-    created_s = (run.read_spec() or RunSpec()).created_s
-    if verdict.time_s is None or created_s is None:
-        return ""
-    return f" in {verdict.time_s - created_s:.1f} s"

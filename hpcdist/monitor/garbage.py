@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,15 +63,33 @@ def find_garbage(
     `states` has the state of every run.
     """
     kept = _kept_runs(all_of_them, states, rules)
-    used = _users(all_of_them)
-    return [
-        *(candidate for run in all_of_them if (candidate := _checkpoints(run, kept, all_of_them))),
-        *(
-            _snapshot(folder, used.get(folder.name, []), kept, rules)
-            for folder in stored.list_stored(runs)
-        ),
-        *_unfinished(runs),
+    found = [
+        Candidate(
+            what="checkpoints",
+            name=run.id,
+            path=run.checkpoints_folder,
+            num_bytes=num_bytes,
+            kept_because=_why_checkpoints_kept(run, kept, all_of_them),
+        )
+        for run in all_of_them
+        if (num_bytes := _size(run.checkpoints_folder))
     ]
+    users: dict[str | None, list[Run]] = defaultdict(list)
+    for run in all_of_them:
+        if (snapshot := (run.read_spec() or RunSpec()).snapshot) is not None:
+            users[snapshot.id].append(run)
+    for folder in stored.list_stored(runs):
+        why = _why_snapshot_kept(folder, users[folder.name], kept, rules)
+        found.append(_copy("snapshot", folder, kept_because=why))
+    # Copies that submissions left unfinished when they were killed.
+    return found + [_copy("unfinished snapshot", path) for path in stored.list_unfinished(runs)]
+
+
+def _copy(what: What, path: Path, *, kept_because: str | None = None) -> Candidate:
+    size = _size(path)
+    return Candidate(
+        what=what, name=path.name, path=path, num_bytes=size, kept_because=kept_because
+    )
 
 
 def remove(candidate: Candidate) -> str | None:
@@ -78,10 +97,14 @@ def remove(candidate: Candidate) -> str | None:
     try:
         if candidate.what == "snapshot":
             return stored.remove(candidate.path)
-        if candidate.what == "checkpoints":
-            _empty(candidate.path)
-        else:
+        if candidate.what == "unfinished snapshot":
             shutil.rmtree(candidate.path)
+            return None
+        for entry in list(os.scandir(candidate.path)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
     except OSError as error:
         return f"{error.filename or candidate.path}: {error.strerror}"
     return None
@@ -108,40 +131,10 @@ def _why_kept(run: Run, state: State, rules: Rules, *, is_last: bool) -> str | N
         return "stopped before its end, and can go on from its checkpoint (name it to remove it)"
     if is_last:
         return f"is one of the newest {rules.keep_last}"
-    age_s = time.time() - _ended_s(run)
-    return None if age_s >= rules.older_than_s else f"ended only {show_age(age_s)} ago"
-
-
-def _ended_s(run: Run) -> float:
     verdict = run.read_verdict()
-    if verdict is not None and verdict.time_s is not None:
-        return verdict.time_s
-    return created_ns(run)[0] / 1e9
-
-
-def _users(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Return the runs that each snapshot was made for, by its id."""
-    users: dict[str, list[Run]] = {}
-    for run in runs:
-        snapshot = (run.read_spec() or RunSpec()).snapshot
-        if snapshot is not None and snapshot.id is not None:
-            users.setdefault(snapshot.id, []).append(run)
-    return users
-
-
-def _checkpoints(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> Candidate | None:
-    """Return the run's checkpoints; None where it has none."""
-    folder = run.checkpoints_folder
-    num_bytes = _size(folder)
-    if num_bytes is None:
-        return None
-    return Candidate(
-        what="checkpoints",
-        name=run.id,
-        path=folder,
-        num_bytes=num_bytes,
-        kept_because=_why_checkpoints_kept(run, kept, runs),
-    )
+    ended_s = None if verdict is None else verdict.time_s
+    age_s = time.time() - (created_ns(run)[0] / 1e9 if ended_s is None else ended_s)
+    return None if age_s >= rules.older_than_s else f"ended only {show_age(age_s)} ago"
 
 
 def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run]) -> str | None:
@@ -153,21 +146,10 @@ def _why_checkpoints_kept(run: Run, kept: Mapping[Path, str], runs: Sequence[Run
         if other.path not in kept:
             continue
         resume = other.read_outline().checkpoint.resume
-        if resume is not None and _is_below(resume, run.path):
+        own = os.path.realpath(run.path)
+        if resume is not None and Path(os.path.realpath(resume)).is_relative_to(own):
             return f"run {other.id}, which starts from them, {kept[other.path]}"
     return None
-
-
-def _snapshot(
-    folder: Path, users: Sequence[Run], kept: Mapping[Path, str], rules: Rules
-) -> Candidate:
-    return Candidate(
-        what="snapshot",
-        name=folder.name,
-        path=folder,
-        num_bytes=_size(folder) or 0,
-        kept_because=_why_snapshot_kept(folder, users, kept, rules),
-    )
 
 
 def _why_snapshot_kept(
@@ -183,31 +165,10 @@ def _why_snapshot_kept(
     return stored.why_not_removable(folder)
 
 
-def _unfinished(runs: Path) -> list[Candidate]:
-    """Return the copies that submissions left unfinished when they were killed."""
-    return [
-        Candidate(what="unfinished snapshot", name=path.name, path=path, num_bytes=_size(path) or 0)
-        for path in stored.list_unfinished(runs)
-    ]
-
-
-def _size(folder: Path) -> int | None:
-    """Bytes of all files below, links not followed; None where there is nothing."""
-    sizes = [
+def _size(folder: Path) -> int:
+    """Return the bytes of all files below, links not followed."""
+    return sum(
         os.lstat(os.path.join(parent, name)).st_size
         for parent, _, names in os.walk(folder)
         for name in names
-    ]
-    return sum(sizes) if sizes else None
-
-
-def _empty(folder: Path) -> None:
-    for entry in list(os.scandir(folder)):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
-
-
-def _is_below(path: str, folder: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 import msgspec
 
@@ -15,6 +15,7 @@ from hpcdist.schedulers import runs_here
 from hpcdist.schedulers.base import Condition
 
 _SHOWN = 8
+_A_DAY_S = 20 * 3600
 
 
 class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,14 +39,19 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 def seen_nodes(run: Run) -> list[NodeSeen]:
     """Return the nodes whose agents have started, in their order."""
-    values = (files.read_json(path) for path in run.launch_folder.glob("agent-*.json"))
-    nodes = [seen for value in values if (seen := _convert(value)) is not None]
+    nodes = []
+    for path in run.agent_files():
+        with suppress(msgspec.ValidationError):  # torn, or gone
+            nodes.append(msgspec.convert(files.read_json(path), NodeSeen))
     return sorted(nodes, key=lambda seen: seen.node)
 
 
 def node_lines(nodes: Sequence[NodeSeen]) -> list[str]:
     """Return a line per node, and of many nodes the first ones."""
-    lines = [_line(seen) for seen in nodes[:_SHOWN]]
+    lines = []
+    for seen in nodes[:_SHOWN]:
+        way = ", ".join(text for text in (seen.address, seen.interface) if text)
+        lines.append(f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}")
     more = len(nodes) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
 
@@ -58,21 +64,6 @@ def master_sentence(nodes: Sequence[NodeSeen]) -> str | None:
         if seen.master_addr is not None
     )
     return " and ".join(ways) or None
-
-
-def _line(seen: NodeSeen) -> str:
-    way = ", ".join(text for text in (seen.address, seen.interface) if text)
-    return f"node {seen.node}: {seen.host}{f' ({way})' if way else ''}"
-
-
-def _convert(value: Any) -> NodeSeen | None:
-    try:
-        return msgspec.convert(value, NodeSeen)
-    except msgspec.ValidationError:
-        return None  # torn, or gone
-
-
-_A_DAY_S = 20 * 3600
 
 
 class Beginning:
@@ -103,13 +94,8 @@ def waiting_sentence(condition: Condition) -> str | None:
     known, or it does not wait."""
     if condition.state != "pending":
         return None
-    start = ""
-    if condition.expected_start_s is not None:
-        start = f"expected start {_clock(condition.expected_start_s)}"
+    start, time_s = "", condition.expected_start_s
+    if time_s is not None:  # with its date if that may not be today's
+        pattern = "%H:%M" if abs(time_s - time.time()) < _A_DAY_S else "%Y-%m-%d %H:%M"
+        start = f"expected start {time.strftime(pattern, time.localtime(time_s))}"
     return ", ".join(text for text in (condition.reason, start) if text) or None
-
-
-def _clock(time_s: float) -> str:
-    """To the minute; with its date if that may not be today's."""
-    pattern = "%H:%M" if abs(time_s - time.time()) < _A_DAY_S else "%Y-%m-%d %H:%M"
-    return time.strftime(pattern, time.localtime(time_s))
