@@ -58,88 +58,97 @@ def assert_trained_alike(by_lightning, by_loop, rel=1e-3):
         assert samples[0] == samples[1]
 
 
-SHUFFLENET = {
-    "model": {"name": "shufflenet_v2_x0_5"},
-    "data": {"train_samples": 40, "test_samples": 20},
-}
+HALF = {"epochs": 1, "clip_norm": 0.1}
 SETTINGS = {
     "ddp": {},
-    "accumulation": {"train": {"accumulate": 2, "schedule": "cosine", "clip_norm": 0.1}},
-    "bf16-mixed": {"train": {"precision": "bf16-mixed"}},
-    "fp16-mixed, clipped": {"train": {"precision": "fp16-mixed", "clip_norm": 0.1}},
-    "bf16-true, clipped": {"train": {"precision": "bf16-true", "clip_norm": 0.1}},
-    "recomputed batch norm": {
-        **SHUFFLENET,
-        "train": {"epochs": 1, "activation_checkpointing": True},
+    "accumulation, and ddp's options": {
+        "train": {
+            "accumulate": 2,
+            "schedule": "cosine",
+            "clip_norm": 0.1,
+            "static_graph": True,
+            "gradient_as_bucket_view": False,
+        }
     },
-    "ddp's options": {
-        "train": {"static_graph": True, "gradient_as_bucket_view": False, "accumulate": 2}
-    },
-    "max_steps": {"train": {"max_steps": 9, "optimizer": "sgd", "warmup_steps": 3}},
-    "workers, seldom evaluated": {
+    "bf16-mixed": {"train": {**HALF, "precision": "bf16-mixed"}},
+    "fp16-mixed": {"train": {**HALF, "precision": "fp16-mixed"}},
+    "bf16-true": {"train": {**HALF, "precision": "bf16-true"}},
+    "max_steps, with workers, seldom evaluated": {
         "data": {"workers": 1},
-        "train": {"epochs": 3, "evaluate_every_epochs": 2},
+        "train": {
+            "max_steps": 16,
+            "epochs": 3,
+            "evaluate_every_epochs": 2,
+            "optimizer": "sgd",
+            "warmup_steps": 3,
+        },
     },
 }
+
+
+def precision_of(setting):
+    """The relative deviation of losses that its number format makes."""
+    return 1e-3 if setting["train"].get("precision", "fp32") == "fp32" else 0.03
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_two_ranks_train_as_the_torch_loop_does(
-    train_ranks, train_whole, make_job, lightning_job, setting
-):
+def test_two_ranks_train_as_the_torch_loop_does(train_whole, make_job, lightning_job, setting):
     by_loop = train_whole(make_job(**setting), 2)
-    by_lightning = train_ranks(lightning_job(**setting), 2)
-    is_half = setting.get("train", {}).get("precision", "fp32") != "fp32"
-    assert_trained_alike(by_lightning, by_loop, rel=0.03 if is_half else 1e-3)
+    by_lightning = train_whole(lightning_job(**setting), 2)
+    assert_trained_alike(by_lightning, by_loop, rel=precision_of({"train": {}, **setting}))
+    for rank in range(2):
+        assert held(by_lightning, rank) == held(by_loop, rank)
 
 
-@pytest.mark.parametrize("world_size", [1, 4])
-def test_other_numbers_of_ranks_do_so_too(
-    train_ranks, train_whole, make_job, lightning_job, world_size
+def test_a_single_rank_does_so_too(train_ranks, train_whole, make_job, lightning_job):
+    by_loop = train_whole(make_job(), 1)
+    assert_trained_alike(train_ranks(lightning_job(), 1), by_loop)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "fsdp"])
+def test_recomputed_blocks_count_a_batch_once_as_in_the_torch_loop(
+    train_ranks, make_job, lightning_job, own_model, strategy
 ):
-    by_loop = train_whole(make_job(), world_size)
-    assert_trained_alike(train_ranks(lightning_job(), world_size), by_loop)
+    sections = {
+        "model": {"name": own_model},
+        "train": {"epochs": 1, "activation_checkpointing": True},
+    }
+    by_loop = train_ranks(make_job("ddp" if strategy == "auto" else "fsdp", **sections), 2)
+    by_lightning = train_ranks(lightning_job(strategy, **sections), 2)
+    assert_trained_alike(by_lightning, by_loop)
+    for rank in range(2):
+        assert held(by_lightning, rank) == held(by_loop, rank)
 
 
 OF_FSDP = {
     "several blocks": {"train": {"accumulate": 2, "clip_norm": 0.1, "epochs": 1}},
     "fp16-mixed": {
-        "train": {"precision": "fp16-mixed", "optimizer": "sgd", "clip_norm": 1.0, "epochs": 1}
+        "train": {"precision": "fp16-mixed", "optimizer": "sgd", "clip_norm": 1.0, "max_steps": 3}
     },
-    "bf16-true": {"train": {"precision": "bf16-true", "epochs": 1}},
-    "recomputed": {**SHUFFLENET, "train": {"epochs": 1, "activation_checkpointing": True}},
+    "bf16-true": {"train": {"precision": "bf16-true", "max_steps": 3}},
 }
 SEVERAL_BLOCKS = {"model": {"name": "mlp", "args": {"hidden": [1100, 64]}}}
 
 
 @pytest.mark.parametrize("setting", OF_FSDP.values(), ids=OF_FSDP)
-def test_fsdp_trains_as_the_torch_loop_does_and_holds_as_little(
+def test_fsdp_trains_as_the_torch_loop_does_and_holds_as_little_in_the_summary_too(
     train_ranks, make_job, lightning_job, setting
 ):
     sections = {**SEVERAL_BLOCKS, **setting}
     by_loop = train_ranks(make_job("fsdp", **sections), 2)
-    by_lightning = train_ranks(lightning_job("fsdp", **sections), 2)
-    is_half = setting["train"].get("precision", "fp32") != "fp32"
-    assert_trained_alike(by_lightning, by_loop, rel=0.03 if is_half else 1e-3)
+    job = lightning_job("fsdp", **sections)
+    by_lightning = train_ranks(job, 2)
+    assert_trained_alike(by_lightning, by_loop, rel=precision_of(setting))
     for rank in range(2):
+        assert [event["when"] for event in by_lightning.events("memory", rank)] == [
+            "first_step",
+            "end",
+        ]
         assert held(by_lightning, rank) == held(by_loop, rank)
-
-
-@pytest.mark.parametrize("strategy", ["auto", "fsdp"])
-def test_memory_is_that_of_the_torch_loop_in_the_summary_too(
-    train_ranks, make_job, lightning_job, strategy
-):
-    sections = {**SEVERAL_BLOCKS, "train": {"max_steps": 2}}
-    expected = train_ranks(make_job("ddp" if strategy == "auto" else "fsdp", **sections), 2)
-    job = lightning_job(strategy, **sections)
-    done = train_ranks(job, 2)
-    for rank in range(2):
-        assert [event["when"] for event in done.events("memory", rank)] == ["first_step", "end"]
-        assert held(done, rank) == held(expected, rank)
-    files.write_json(done.run.spec_file, {"job": job_to_dict(job)})
-    [run] = summarize([done.run], {}).runs
-    assert run.model_states.total_bytes == sum(held(done, 0)[0])
-    assert done.events("memory")[-1]["peak_bytes"] > run.model_states.total_bytes
+    files.write_json(by_lightning.run.spec_file, {"job": job_to_dict(job)})
+    [run] = summarize([by_lightning.run], {}).runs
+    assert run.model_states.total_bytes == sum(held(by_lightning, 0)[0])
+    assert by_lightning.events("memory")[-1]["peak_bytes"] > run.model_states.total_bytes
 
 
 def held(training, rank):
@@ -148,7 +157,8 @@ def held(training, rank):
 
 
 def test_fsdp_goes_on_from_its_checkpoint_and_from_one_of_ddp(train_ranks, lightning_job):
-    job = lightning_job("fsdp", **SEVERAL_BLOCKS)
+    sections = {**SEVERAL_BLOCKS, "train": {"batch_size": 26}}  # 4 steps of an epoch
+    job = lightning_job("fsdp", **sections)
     whole = train_ranks(job, 2)
     stopped = train_ranks(job, 2, stop_after=3)
     assert stopped.exit_codes == [75, 75], stopped.log()
@@ -156,10 +166,10 @@ def test_fsdp_goes_on_from_its_checkpoint_and_from_one_of_ddp(train_ranks, light
     assert resumed.exit_codes == [0, 0], resumed.log(attempt=1)
     assert resumed.events("resume", attempt=1)[0]["exact"]
     assert_same_weights(resumed, whole)
-    half = {**SEVERAL_BLOCKS, "train": {"epochs": 1}}
+    half = {**SEVERAL_BLOCKS, "train": {"batch_size": 26, "epochs": 1}}
     by_ddp = train_ranks(lightning_job("ddp", **half), 2)
     after_ddp = train_ranks(
-        lightning_job("fsdp", **SEVERAL_BLOCKS, checkpoint={"resume": str(by_ddp.run.path)}), 2
+        lightning_job("fsdp", **sections, checkpoint={"resume": str(by_ddp.run.path)}), 2
     )
     assert after_ddp.exit_codes == [0, 0], after_ddp.log()
     found, expected = after_ddp.weights(), whole.weights()
@@ -188,7 +198,9 @@ class Net(nn.Sequential):
 """
 
 
-def test_it_records_what_the_torch_loop_records(train_ranks, lightning_job):
+def test_it_records_what_the_torch_loop_records_and_lightning_itself_says_nothing(
+    train_ranks, lightning_job
+):
     done = train_ranks(lightning_job(checkpoint={"every_steps": 3}), 2)
     assert done.exit_codes == [0, 0], done.log()
     [setup] = done.events("setup")
@@ -209,23 +221,17 @@ def test_it_records_what_the_torch_loop_records(train_ranks, lightning_job):
     mean_loss = done.events("epoch")[-1]["loss"]
     assert f"epoch 2/2  loss {mean_loss:.4f} (rank 0)  accuracy " in done.log()
 
-
-def test_lightning_itself_says_nothing(train_ranks, lightning_job):
-    done = train_ranks(lightning_job(), 2)
     assert all(line.startswith("epoch ") for line in done.log().splitlines()), done.log()
     assert done.log(1) == ""
 
 
 STOPS = {
-    "in the first epoch": (3, {}),
-    "before an epoch's end": (STEPS - 1, {}),
-    "at an epoch's end": (STEPS, {}),
-    "after an epoch's end": (STEPS + 1, {}),
-    "at the very end": (2 * STEPS, {}),
     "accumulating": (2, {"train": {"accumulate": 2, "schedule": "cosine"}}),
     "at the last of max_steps": (10, {"train": {"max_steps": 10}}),
-    "saved at that step too": (3, {"checkpoint": {"every_steps": 3}}),
-    "with workers": (3, {"data": {"workers": 1}}),
+    "with workers, saved at that step too": (
+        3,
+        {"data": {"workers": 1}, "checkpoint": {"every_steps": 3}},
+    ),
 }
 
 
@@ -233,30 +239,48 @@ STOPS = {
 def test_a_stopped_training_goes_on_to_the_weights_of_one_that_never_stopped(
     train_ranks, train_whole, lightning_job, stop_after, setting
 ):
-    job = lightning_job(**setting)
+    stop_and_go_on(train_ranks, train_whole, lightning_job(**setting), [stop_after])
+
+
+def test_stopping_around_an_epochs_end_and_at_the_very_end_loses_no_evaluation(
+    train_ranks, train_whole, lightning_job
+):
+    stops = [STEPS - 1, STEPS, STEPS + 1, 2 * STEPS]
+    stop_and_go_on(train_ranks, train_whole, lightning_job(), stops)
+
+
+def stop_and_go_on(train_ranks, train_whole, job, stops):
+    """Train in several lives, and compare with a training in one."""
     whole = train_whole(job, 2)
-    stopped = train_ranks(job, 2, stop_after=stop_after)
-    assert stopped.exit_codes == [75, 75], stopped.log()
-    assert stopped.state()["position"]["step"] == stop_after
-    for rank in range(2):
-        [event] = stopped.events("stop", rank)
-        assert event["step"] == stop_after
-        assert sum(window["steps"] for window in stopped.events("steps", rank)) == stop_after
-    resumed = train_ranks(job, 2, run=stopped.run, attempt=1)
-    assert resumed.exit_codes == [0, 0], resumed.log(attempt=1)
-    [event] = resumed.events("resume", attempt=1)
-    assert (event["step"], event["exact"]) == (stop_after, True)
-    assert_same_weights(resumed, whole)
-    assert scores(resumed) + scores(resumed, attempt=1) == scores(whole)
-    both = resumed.events("epoch") + resumed.events("epoch", attempt=1)
-    assert [e["epoch"] for e in both] == [e["epoch"] for e in whole.events("epoch")]
+    run, begun, evaluated, ended = None, 0, [], []
+    for attempt, stop in enumerate([*stops, None]):
+        steps = stop and stop - begun
+        life = train_ranks(job, 2, run=run, attempt=attempt, stop_after=steps)
+        run = life.run
+        assert life.exit_codes == ([0, 0] if stop is None else [75, 75]), life.log(attempt=attempt)
+        if attempt:
+            [event] = life.events("resume", attempt=attempt)
+            assert (event["step"], event["exact"]) == (begun, True)
+        if stop is not None:
+            assert life.state()["position"]["step"] == stop
+            for rank in range(2):
+                [event] = life.events("stop", rank, attempt)
+                assert event["step"] == stop
+                windows = life.events("steps", rank, attempt)
+                assert sum(window["steps"] for window in windows) == stop - begun
+            begun = stop
+        evaluated += scores(life, attempt)
+        ended += [event["epoch"] for event in life.events("epoch", attempt=attempt)]
+    assert_same_weights(life, whole)
+    assert evaluated == scores(whole)
+    assert ended == [event["epoch"] for event in whole.events("epoch")]
 
 
 def test_a_killed_training_goes_on_from_its_newest_checkpoint_that_is_whole(
     train_ranks, train_whole, lightning_job
 ):
+    whole = train_whole(lightning_job(), 2)
     job = lightning_job(checkpoint={"every_steps": 2, "keep": 3})
-    whole = train_whole(job, 2)
     killed = train_ranks(job, 2, kill_at_step=11)
     newest, before, *_ = killed.checkpoints()
     content = bytearray(newest.read_bytes())
@@ -269,9 +293,17 @@ def test_a_killed_training_goes_on_from_its_newest_checkpoint_that_is_whole(
     assert_same_weights(resumed, whole)
 
 
-def test_another_run_goes_on_where_an_epoch_ended(train_ranks, train_whole, lightning_job):
+def test_a_finished_training_trains_no_further_but_another_run_goes_on_from_it(
+    train_ranks, train_whole, lightning_job
+):
     whole = train_whole(lightning_job(), 2)
-    first = train_ranks(lightning_job(train={"epochs": 1}), 2)
+    job = lightning_job(train={"epochs": 1})
+    first = train_ranks(job, 2)
+    weights = first.weights()
+    again = train_ranks(job, 2, run=first.run, attempt=1)
+    assert again.exit_codes == [0, 0], again.log(attempt=1)
+    assert again.events("steps", attempt=1) == []
+    assert all(torch.equal(again.weights()[name], weights[name]) for name in weights)
     resumed = train_ranks(lightning_job(checkpoint={"resume": str(first.run.path)}), 2)
     assert resumed.exit_codes == [0, 0], resumed.log()
     assert_same_weights(resumed, whole)
@@ -290,17 +322,8 @@ def test_it_goes_on_with_another_number_of_ranks(train_ranks, lightning_job):
     assert resumed.state()["position"] == {"step": 13, "epoch": 2, "samples": 0}
 
 
-def test_a_finished_training_that_starts_again_trains_no_further(train_ranks, lightning_job):
-    first = train_ranks(lightning_job(), 2)
-    weights = first.weights()
-    again = train_ranks(lightning_job(), 2, run=first.run, attempt=1)
-    assert again.exit_codes == [0, 0], again.log(attempt=1)
-    assert again.events("steps", attempt=1) == []
-    assert all(torch.equal(again.weights()[name], weights[name]) for name in weights)
-
-
 def test_an_attempt_that_is_out_of_date_saves_nothing(train_ranks, lightning_job):
-    done = train_ranks(lightning_job(), 2, overtaken=True)
+    done = train_ranks(lightning_job(checkpoint={"every_steps": 1}), 2, overtaken=True)
     assert 1 in done.exit_codes
     assert "a newer attempt of this run has begun" in done.log()
     assert list(done.run.checkpoints_folder.iterdir()) == []
@@ -312,7 +335,7 @@ def test_a_checkpoint_of_the_other_trainer_is_refused_by_name(
 ):
     makers = {"train": make_job, "lightning": lightning_job}
     second = next(make for name, make in makers.items() if name != first)
-    before = train_ranks(makers[first](train={"epochs": 1}), 1)
+    before = train_ranks(makers[first](train={"max_steps": 1}), 1)
     refused = train_ranks(second(checkpoint={"resume": str(before.run.path)}), 1)
     assert refused.exit_codes == [1]
     assert f"{before.checkpoints()[0]} is not a checkpoint that" in refused.log()

@@ -10,41 +10,6 @@ from hpcdist.base.errors import HpcdistError
 from hpcdist.job.spec import Train, TrainJob
 from hpcdist.training.optimization import PRECISIONS, Autocasting
 
-BLOCKS = """
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3)
-        )
-
-    def forward(self, values):
-        return values + self.layers(values)
-
-class Net(nn.Module):
-    def __init__(self, num_classes, width=16):
-        super().__init__()
-        self.first = nn.Linear(64, width)
-        self.blocks = nn.ModuleList([Block(width), Block(width)])
-        self.last = nn.Linear(width, num_classes)
-
-    def forward(self, images):
-        values = self.first(images.flatten(1))
-        for block in self.blocks:
-            values = block(values)
-        return self.last(values)
-"""
-
-
-@pytest.fixture
-def own_model(tmp_path, monkeypatch):
-    """The name of a user's model, in the working directory."""
-    (tmp_path / "nets_of_mine.py").write_text(BLOCKS)
-    monkeypatch.chdir(tmp_path)
-    return "nets_of_mine:Net"
-
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_recomputed_blocks_train_exactly_like_kept_ones(train_ranks, make_job, own_model, strategy):
