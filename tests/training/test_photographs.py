@@ -1,7 +1,5 @@
 """Training on image files: the same pixels for both trainers, any number of ranks, a resume."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from pictures import encoded, picture
@@ -16,10 +14,13 @@ def _imported_once():
     from torchvision.transforms import v2  # noqa: F401
 
 
-@pytest.fixture
-def photographs(tmp_path):
-    """`data` of a job: a folder of two classes."""
-    root = tmp_path / "photographs"
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """`data` of a job: a folder of two classes, which no test changes."""
+    return photographed(tmp_path_factory.mktemp("photographs"))
+
+
+def photographed(root):
     for number in range(44):
         folder = root / ("cats" if number % 2 else "dogs")
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,57 +36,46 @@ def same_weights(found, expected):
     return all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_both_trainers_take_the_same_pixels(train_ranks, make_job, photographs):
-    by_loop = train_ranks(make_job(data=photographs, **SECTIONS), WORLD)
-    assert by_loop.exit_codes == [0, 0], by_loop.log()
-    by_lightning = train_ranks(make_job("auto", "lightning", data=photographs, **SECTIONS), WORLD)
-    assert by_lightning.exit_codes == [0, 0], by_lightning.log()
-    scores = [
-        [event[key] for event in training.events("evaluate") for key in ("loss", "samples")]
-        for training in (by_loop, by_lightning)
-    ]
-    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
-
-
 @pytest.mark.parametrize(
     "keys",
     [
-        {"workers": 0},
-        {"cache": False},
-        {"decoder": "pil", "handover": "float32"},
-        {"reads": 4},
+        {"workers": 0, "cache": False},
+        {"decoder": "pil", "handover": "float32", "reads": 4},
     ],
     ids=str,
 )
 def test_ways_to_load_that_change_no_pixel_change_no_weight(
-    train_ranks, make_job, photographs, keys
+    train_ranks, train_whole, make_job, photographs, keys
 ):
     sections = {"train": {**SECTIONS["train"], "epochs": 1}}
-    plain = train_ranks(make_job(data=photographs, **sections), WORLD)
+    plain = train_whole(make_job(data=photographs, **sections), WORLD)
     other = train_ranks(make_job(data={**photographs, **keys}, **sections), WORLD)
     assert other.exit_codes == [0, 0], other.log()
     assert same_weights(other, plain)
     assert other.state()["identity"] == plain.state()["identity"]
 
 
-@pytest.mark.parametrize("workload", ["train", "lightning"])
-def test_whole_batches_are_changed_where_the_model_is(train_ranks, make_job, photographs, workload):
-    strategy = "ddp" if workload == "train" else "auto"
-    data = {**photographs, "device_transform": True}
-
+def test_whole_batches_are_changed_where_the_model_is(train_ranks, make_job, photographs):
     def job(max_steps, **checkpoint):
+        data = {**photographs, "device_transform": True}
         keys = {**SECTIONS["train"], "max_steps": max_steps}
-        return make_job(strategy, workload, data=data, train=keys, checkpoint=checkpoint)
+        return make_job(data=data, train=keys, checkpoint=checkpoint)
 
     whole = train_ranks(job(7), WORLD)
     assert whole.exit_codes == [0, 0], whole.log()
     assert whole.events("setup")[0]["transform_on"] == "device"
     [note] = [event["message"] for event in whole.events("note")]
     assert note.startswith("data.device_transform is true: images are transformed on cpu")
+    assert_goes_on(train_ranks, job, whole)
+
+
+def assert_goes_on(train_ranks, job, whole):
+    """In the middle of an epoch, to the weights of one that never stopped."""
     begun = train_ranks(job(3, every_steps=3), WORLD)
     going_on = train_ranks(job(7, resume=str(begun.checkpoints()[0])), WORLD)
     assert going_on.exit_codes == [0, 0], going_on.log()
-    assert going_on.events("resume")[0]["exact"]
+    [resume] = going_on.events("resume")
+    assert resume["exact"]
     assert same_weights(going_on, whole)
 
 
@@ -113,33 +103,36 @@ def test_a_resume_tells_that_images_are_now_changed_on_the_device(
     assert "data.device_transform None, now True" in going_on.log()
 
 
-@pytest.mark.parametrize("workload", ["train", "lightning"])
-def test_a_training_goes_on_in_the_middle_of_an_epoch(train_ranks, make_job, photographs, workload):
-    strategy = "ddp" if workload == "train" else "auto"
-
-    def job(max_steps, **checkpoint):
+def test_both_trainers_take_the_same_pixels_and_go_on_in_the_middle_of_an_epoch(
+    train_ranks, make_job, photographs
+):
+    def job(max_steps, trainer=("auto", "lightning"), **checkpoint):
         train = {**SECTIONS["train"], "max_steps": max_steps}
-        return make_job(strategy, workload, data=photographs, train=train, checkpoint=checkpoint)
+        return make_job(*trainer, data=photographs, train=train, checkpoint=checkpoint)
 
-    whole = train_ranks(job(7), WORLD)
-    assert whole.exit_codes == [0, 0], whole.log()
-    begun = train_ranks(job(3, every_steps=3), WORLD)
-    going_on = train_ranks(job(7, resume=str(begun.checkpoints()[0])), WORLD)
-    assert going_on.exit_codes == [0, 0], going_on.log()
-    [resume] = going_on.events("resume")
-    assert resume["exact"]
-    assert same_weights(going_on, whole)
+    by_loop = train_ranks(job(7, ("ddp", "train")), WORLD)
+    assert by_loop.exit_codes == [0, 0], by_loop.log()
+    by_lightning = train_ranks(job(7), WORLD)
+    assert by_lightning.exit_codes == [0, 0], by_lightning.log()
+    scores = [
+        [event[key] for event in training.events("evaluate") for key in ("loss", "samples")]
+        for training in (by_loop, by_lightning)
+    ]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-3)
+    assert_goes_on(train_ranks, job, by_lightning)
 
 
 @pytest.mark.parametrize("workload", ["train", "lightning"])
 def test_files_that_are_no_images_are_named_and_the_training_goes_on(
-    train_ranks, make_job, photographs, tmp_path, workload
+    train_ranks, make_job, tmp_path, workload
 ):
+    data = photographed(tmp_path / "photographs")
     for number in range(2, 12):
         folder = "cats" if number % 2 else "dogs"
         (tmp_path / "photographs" / folder / f"{number:02}.jpg").write_bytes(b"no picture")
     strategy = "ddp" if workload == "train" else "auto"
-    training = train_ranks(make_job(strategy, workload, data=photographs, **SECTIONS), WORLD)
+    sections = {"train": {**SECTIONS["train"], "epochs": 1}}
+    training = train_ranks(make_job(strategy, workload, data=data, **sections), WORLD)
     assert training.exit_codes == [0, 0], training.log()
     notes = [note["message"] for rank in range(WORLD) for note in training.events("note", rank)]
     named = [note for note in notes if "is no image, but text" in note]
@@ -168,13 +161,13 @@ def test_a_data_set_in_memory_can_be_changed_image_by_image(train_ranks, make_jo
     assert not same_weights(train_ranks(make_job(**sections), 1), alone)
 
 
-def test_skipped_files_are_named_at_first_and_counted_then(train_ranks, make_job, photographs):
-    root = Path(photographs["root"])
+def test_skipped_files_are_named_at_first_and_counted_then(train_ranks, make_job, tmp_path):
+    data = photographed(tmp_path)
     for number in range(150):
-        (root / "cats" / f"bad {number}.jpg").write_bytes(b"")
+        (tmp_path / "cats" / f"bad {number}.jpg").write_bytes(b"")
     sections = {"train": {"epochs": 1, "batch_size": 16, "num_threads": 1}}
     crop = [{"RandomCrop": {"size": 24}}]
-    training = train_ranks(make_job(data={**photographs, "transform": crop}, **sections), 1)
+    training = train_ranks(make_job(data={**data, "transform": crop}, **sections), 1)
     assert training.exit_codes == [0], training.log()
     notes = [event["message"] for event in training.events("note")]
     assert sum(note.endswith(".jpg is empty") for note in notes) == 20
