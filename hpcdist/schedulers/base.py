@@ -7,6 +7,7 @@ defaults, for a scheduler without a queue, books, steps or requeues.
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -274,8 +275,9 @@ class Scheduler(ABC):
         return 1
 
     def dependency_id(self, job_id: str) -> str:
-        """Return the id of the array that a run's job is part of; else the job's own."""
-        return job_id
+        """Return the id of the array that a run's job is part of, 123 for 123_4 or 123[4]; else the
+        job's own."""
+        return re.split(r"[_\[]", job_id)[0]
 
     def submit_task(
         self, job: JobSpec, target: Target, task: Task, script: str

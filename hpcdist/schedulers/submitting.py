@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,16 +41,21 @@ class ScriptExecutor(core.Executor):
         send: Callable[[], str],
         take_back: Callable[[Sequence[str]], object],
         array_from: int | None = None,
+        has_own_names: bool = False,
     ) -> None:
         """`send` gives the script to the scheduler and returns the job's id, of an array its own;
         `take_back` ends jobs by submitit's ids; `array_from` is the number of an array's first
-        element, None where there is no array."""
+        element, None where there is no array. With `has_own_names`, others may submit to the same
+        folder at this moment."""
         super().__init__(folder)
         self.job_class = job_class
         self._num_tasks = num_tasks
         self._send = send
         self._take_back = take_back
         self._array_from = array_from
+        self._prefix = f"{uuid.uuid4().hex}-" if has_own_names else ""
+        self.pickles: list[Path] = []
+        """As they are called until the job's id is known."""
 
     def submit_all(self, callables: Sequence[Callable[[], Any]]) -> list[str]:
         """Submit one callable, or those of an array; return submitit's ids of the jobs.
@@ -59,32 +65,24 @@ class ScriptExecutor(core.Executor):
         delayed = [utils.DelayedSubmission(one) for one in callables]
         return [str(job.job_id) for job in self._internal_process_submissions(delayed)]
 
-    def pickle_path(self, folder: Path, place: int) -> Path:
-        """Return the pickle of a submission's task number `place`, until the job's id is known."""
-        return _unnamed_pickle(folder, place)
-
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[Any]:
         folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         first = self._array_from
         places = range(first or 0, (first or 0) + len(delayed_submissions))
-        pickles = [self.pickle_path(folder, place) for place in places]
-        for delayed, path in zip(delayed_submissions, pickles, strict=True):
+        self.pickles = [_unnamed_pickle(folder, place, self._prefix) for place in places]
+        for delayed, path in zip(delayed_submissions, self.pickles, strict=True):
             delayed.dump(path)
-        self.check_pickles(pickles)
         job_id = self._send()
         ids = [job_id if first is None else f"{job_id}_{place}" for place in places]
         tasks = list(range(self._num_tasks))
         jobs = [self.job_class(folder=self.folder, job_id=one, tasks=tasks) for one in ids]
         try:
-            for job, path in zip(jobs, pickles, strict=True):
+            for job, path in zip(jobs, self.pickles, strict=True):
                 job.paths.move_temporary_file(path, "submitted_pickle")
         except OSError:  # a quota, say: the jobs would find nothing to do
             self._take_back(ids)
             raise
         return jobs
-
-    def check_pickles(self, pickles: Sequence[Path]) -> None:
-        """Raise where the pickles are not to be submitted."""
 
 
 def start_local_controller(
@@ -121,8 +119,8 @@ def start_local_controller(
 # Within a job.
 
 
-def _unnamed_pickle(folder: Path, place: int) -> Path:
-    return folder / f"task-{place}.pkl"
+def _unnamed_pickle(folder: Path, place: int, prefix: str = "") -> Path:
+    return folder / f"{prefix}task-{place}.pkl"
 
 
 def adopt_pickle(folder: Path) -> None:

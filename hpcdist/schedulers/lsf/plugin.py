@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,48 +179,6 @@ class LsfJobEnvironment(job_environment.JobEnvironment):
         logger.get_logger().info(f"Requeued job {own_id()} ({countdown} remaining timeouts)")
 
 
-class _FunctionsExecutor(ScriptExecutor):
-    """Others may submit to the same folder at this moment, and jobs of the same name."""
-
-    def __init__(self, executor: LsfExecutor, script: str, **options: Any) -> None:
-        super().__init__(
-            executor.folder,
-            job_class=LsfJob,
-            send=self._bsub,
-            take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
-            **options,
-        )
-        self._script = script
-        self._max_pickle_size_gb = executor.max_pickle_size_gb
-        self._pickles: Sequence[Path] = ()
-
-    def pickle_path(self, folder: Path, place: int) -> Path:
-        return folder / f"{uuid.uuid4().hex}-{place}.pkl"
-
-    def check_pickles(self, pickles: Sequence[Path]) -> None:
-        self._pickles = pickles
-        size_gb = sum(path.stat().st_size for path in pickles) / 1024**3
-        if size_gb > self._max_pickle_size_gb:
-            self._remove_pickles()
-            raise RuntimeError(
-                f"{len(pickles)} functions with their arguments are {size_gb:.3g} GB as pickles, "
-                f"more than {self._max_pickle_size_gb} GB: pass paths instead, or set "
-                "executor.max_pickle_size_gb"
-            )
-
-    def _bsub(self) -> str:
-        try:
-            job_id, _ = bsub(self._script, environment=submission_environment())
-        except CommandFailedError:  # after a time-out there may be a job
-            self._remove_pickles()
-            raise
-        return job_id
-
-    def _remove_pickles(self) -> None:
-        for path in self._pickles:
-            path.unlink(missing_ok=True)
-
-
 class LsfExecutor(core.Executor):
     """submitit's executor for LSF; the module's docstring has its parameters."""
 
@@ -266,15 +223,28 @@ class LsfExecutor(core.Executor):
             delayed.set_timeout(timeout_min, self.max_num_timeout)
         script = self._script(self.parameters, array_size)
         self._shared_folder.mkdir(parents=True, exist_ok=True)
-        executor = _FunctionsExecutor(
-            self,
-            script,
+        executor = ScriptExecutor(
+            self.folder,
+            job_class=LsfJob,
             num_tasks=_tasks_per_node(self.parameters) * int(self.parameters.get("nodes", 1)),
+            send=lambda: self._send(script, executor.pickles),
+            take_back=lambda ids: bkill([lsf_id(one) for one in ids]),
             array_from=None if array_size is None else 1,
+            has_own_names=True,
         )
         jobs = executor._internal_process_submissions(list(delayed_submissions))  # noqa: SLF001 - as submitit calls it
         jobs[0].paths.submission_file.write_text(script)  # one for an array
         return jobs
+
+    def _send(self, script: str, pickles: Sequence[Path]) -> str:
+        try:
+            _check_size(pickles, self.max_pickle_size_gb)
+            job_id, _ = bsub(script, environment=submission_environment())
+        except (CommandFailedError, RuntimeError):  # after a time-out there may be a job
+            for path in pickles:
+                path.unlink(missing_ok=True)
+            raise
+        return job_id
 
     def _script(self, parameters: Mapping[str, Any], array_size: int | None) -> str:
         """Return the script; raise ValueError for a name or folder that the job cannot have."""
@@ -326,6 +296,15 @@ class _SubmititTarget(Target, frozen=True, kw_only=True):
     @property
     def submitit_folder(self) -> Path:
         return self.folder
+
+
+def _check_size(pickles: Sequence[Path], limit_gb: float) -> None:
+    size_gb = sum(path.stat().st_size for path in pickles) / 1024**3
+    if size_gb > limit_gb:
+        raise RuntimeError(
+            f"{len(pickles)} functions with their arguments are {size_gb:.3g} GB as pickles, more "
+            f"than {limit_gb} GB: pass paths instead, or set executor.max_pickle_size_gb"
+        )
 
 
 def _tasks_per_node(parameters: Mapping[str, Any]) -> int:

@@ -27,7 +27,7 @@ from hpcdist.schedulers.base import (
 from hpcdist.schedulers.jobs import JobIndex, end_jobs, note_jobs, unsubmitted
 from hpcdist.schedulers.lsf import doctor
 from hpcdist.schedulers.lsf.bjobs import ListedJob, ask_jobs, submit_script
-from hpcdist.schedulers.lsf.commands import array_id, bkill, lsf_id, submission_environment
+from hpcdist.schedulers.lsf.commands import bkill, lsf_id, submission_environment
 from hpcdist.schedulers.lsf.hosts import HOSTS_VARIABLE, LIFE_VARIABLE, job_hosts
 from hpcdist.schedulers.lsf.request import explanation, job_script, request_of
 from hpcdist.schedulers.lsf.requeue import LsfRequeuer
@@ -99,9 +99,6 @@ class LsfScheduler(LsfRequeuer, Scheduler):
 
     def max_array_size(self) -> int:
         return max_array_size()
-
-    def dependency_id(self, job_id: str) -> str:
-        return array_id(job_id)
 
     def conditions(self, runs: Sequence[Run]) -> dict[str, Condition]:
         return {run.id: _condition(run, sent, job) for run, sent, job in _find_jobs(runs)}

@@ -157,9 +157,6 @@ class SlurmScheduler(Scheduler):
     def max_array_size(self) -> int:
         return ask_max_array_size()
 
-    def dependency_id(self, job_id: str) -> str:
-        return job_id.partition("_")[0]
-
     def find_allocation(self, environment: Mapping[str, str]) -> SlurmAllocation | None:
         return find_allocation(environment)
 
