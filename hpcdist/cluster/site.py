@@ -119,7 +119,13 @@ def _worth_a_profile(site: Site) -> list[Partition]:
 def _profile(
     site: Site, partition: Partition, title: str, *, is_first: bool = False
 ) -> Iterator[str]:
-    yield f"  {title}:  # {_description(partition)}"
+    # What differs between the nodes is the least of it.
+    parts = [number_of(partition.cpus, "CPU")] if partition.cpus else []
+    parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
+    parts += [number_of(partition.gpus, "GPU")] if partition.gpus else []
+    nodes = f"{number_of(partition.num_nodes, 'node')} with {', '.join(parts) or 'nothing known'}"
+    default = "; the site's default" if partition.is_default else ""
+    yield f"  {title}:  # {nodes}{default}"
     yield f"    scheduler: {site.scheduler}"
     yield f"    partition: {_text(partition.name)}"
     queues = [other.name for other in site.partitions if other is not partition]
@@ -160,16 +166,6 @@ def _gpus(site: Site, partition: Partition) -> Iterator[str]:
         yield f"    # gpu_type: {_text(partition.gpu_types[0])}  # it has {types}; unset: any"
     if share := partition.cpus // partition.gpus:
         yield f"    cpus_per_gpu: {share}"
-
-
-def _description(partition: Partition) -> str:
-    """Return it in words; what differs between nodes is the least of it."""
-    parts = [number_of(partition.cpus, "CPU")] if partition.cpus else []
-    parts += [f"{partition.mem_gb:.0f} GB"] if partition.mem_gb else []
-    parts += [number_of(partition.gpus, "GPU")] if partition.gpus else []
-    nodes = number_of(partition.num_nodes, "node")
-    default = "; the site's default" if partition.is_default else ""
-    return f"{nodes} with {', '.join(parts) or 'nothing known'}{default}"
 
 
 def _text(value: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -48,7 +47,7 @@ from hpcdist.schedulers.base import (
 )
 from hpcdist.schedulers.jobs import is_new
 from hpcdist.schedulers.local import layout
-from hpcdist.schedulers.script import comment, render
+from hpcdist.schedulers.script import render
 
 _PATIENCE_S = 0.9
 """Time that agents have, beyond the ranks' grace, to end a run in order before they are killed."""
@@ -80,18 +79,8 @@ class LocalScheduler(Scheduler):
         return layout.explain(job, plan.launch)
 
     def render(self, job: JobSpec, target: Target, plan: Plan) -> str:
-        """Return the script that starts one node's agent."""
-        return render(
-            "local.sh.j2",
-            job_comment=comment(job.name),
-            num_nodes=job.resources.nodes,
-            cwd=target.cwd,
-            setup=plan.cluster.setup,
-            settings=plan.cluster.environment | target.environment,
-            python=plan.cluster.python or sys.executable,
-            environment=plan.launch.environment,
-            submitit_folder=str(target.submitit_folder),
-        )
+        environment = plan.launch.environment
+        return render("local.sh.j2", job, target, plan.cluster, environment=environment)
 
     def submit(
         self,

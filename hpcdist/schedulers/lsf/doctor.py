@@ -96,13 +96,9 @@ def explain_end(run: Run) -> str:
         said = call_lsf(["bjobs", "-l", job_id]).stdout
     except SchedulerError:
         return ""
-    words = end_words(said)
+    # The lines of bjobs -l go on in the next one after 21 blanks.
+    words = dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", said)))
     return f"LSF says of job {job_id}: {'; '.join(words)}" if words else ""
-
-
-def end_words(text: str) -> list[str]:
-    """Return how a job ended, from `bjobs -l`, whose lines go on in the next after 21 blanks."""
-    return list(dict.fromkeys(_END.findall(re.sub(r"\n {21}", "", text))))
 
 
 def script_options(script: str) -> dict[str, str]:

@@ -112,7 +112,13 @@ _PENDING: tuple[tuple[str, str], ...] = (
 """Pattern of LSF's words -> ours; the first is told where there are several."""
 
 _MATCHERS = tuple((re.compile(pattern, re.IGNORECASE), words) for pattern, words in _PENDING)
-_RESOURCES = {"mem": "memory", "swp": "swap space", "tmp": "space in /tmp", "slot": "slots"}
+_RESOURCES = {
+    None: "resources",
+    "mem": "memory",
+    "swp": "swap space",
+    "tmp": "space in /tmp",
+    "slot": "slots",
+}
 _ONLY_SOME_HOSTS = re.compile(
     r"not specified in job submission|not usable to the queue|not the same type|"
     r"individual host-based reasons|candidate host pending reasons",
@@ -164,7 +170,8 @@ def plain_reason(text: str) -> str:
     for pattern, words in _MATCHERS:
         for part in said:
             if found := pattern.search(part):
-                return f"{words.format(*map(_resource, found.groups()))} ({part})"
+                names = ["GPUs" if str(one).startswith("ngpus") else one for one in found.groups()]
+                return f"{words.format(*(_RESOURCES.get(name, name) for name in names))} ({part})"
     return f"LSF says: {'; '.join(said)}" if said else "LSF does not say why"
 
 
@@ -177,9 +184,3 @@ def plain_end(exit_reason: str, exit_code: int | None) -> Condition:
         return Condition(state=state, reason=f"{words} ({keyword[0]}{code})")
     said = exit_reason.strip(" ;-")
     return Condition(state="failed", reason=f"LSF says EXIT{code}" + (f": {said}" if said else ""))
-
-
-def _resource(name: str | None) -> str:
-    if name is not None and name.startswith("ngpus"):
-        return "GPUs"
-    return "resources" if name is None else _RESOURCES.get(name, name)

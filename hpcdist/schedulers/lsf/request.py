@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
-import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -43,7 +41,7 @@ from hpcdist.schedulers.resources import (
     source,
     time_limit_min,
 )
-from hpcdist.schedulers.script import comment, render
+from hpcdist.schedulers.script import render
 
 _PER_GB = {"suffix": 1e3, "KB": 1e6, "MB": 1e3, "GB": 1.0}
 """Unit of rusage[mem=...] -> how many are a GB of hpcdist (10**9 bytes).
@@ -226,7 +224,12 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
         elif value:
             line = f"{option} {_quoted(value)}"
             if option not in allowed and (option != "-R" or request.needs_requirement):
-                raise _not_allowed(option, line)
+                purpose, without = _USES[option]
+                raise ProfileError(
+                    f"the cluster profile: lsf.options does not list {option}, which hpcdist needs "
+                    f"{purpose}: {line}",
+                    hint=f"add {option} to lsf.options" + (f", or {without}" if without else ""),
+                )
             lines.append(line)
     if conditions and "-ti" in allowed:  # else what waits in vain waits for ever
         lines[-1] += " -ti"
@@ -236,15 +239,6 @@ def directives(job: JobSpec, cluster: ClusterProfile, target: Target) -> list[st
 def _further_directives(cluster: ClusterProfile) -> list[str]:
     """Return the profile's directives without their -R, which is merged with hpcdist's own."""
     return [line for line in cluster.directives if requirement_of(line) is None]
-
-
-def _not_allowed(option: str, line: str) -> ProfileError:
-    purpose, without = _USES[option]
-    return ProfileError(
-        f"the cluster profile: lsf.options does not list {option}, which hpcdist needs "
-        f"{purpose}: {line}",
-        hint=f"add {option} to lsf.options" + (f", or {without}" if without else ""),
-    )
 
 
 def _quoted(value: str) -> str:
@@ -369,24 +363,13 @@ def job_script(
     `environment` are variables that libraries read as they are loaded.
     """
     check_folder(target)
-    options: list[str] = []
-    if functions is not None:
-        options = ["--wait-for-all", *([] if functions.stderr_to_stdout else ["--separate-stderr"])]
-    python = shlex.quote(cluster.python or sys.executable)
     return render(
         "lsf.sh.j2",
-        job_comment=comment(job.name),
+        job,
+        target,
+        cluster,
         directives=directives(job, cluster, target),
-        setup=cluster.setup,
-        cwd=target.cwd,
-        settings=cluster.environment | target.environment,
         environment=environment,
-        num_nodes=job.resources.nodes,
-        tasks_per_node=functions.per_node if functions else 1,
         launcher=cluster.lsf.launcher,
-        launcher_options=options,
-        python=python,
-        logs=functions.folder if functions else str(target.submitit_folder),
         functions=functions,
-        task_python=(functions and functions.python) or python,
     )

@@ -156,15 +156,12 @@ def ask_queue(name: str | None) -> Queue | None:
             "name",
             hint=f"queues are: {listed}" if listed else f"{_OTHER}; bqueues lists them",
         )
-    if not chosen:
-        found = [queue for queue in found if queue.is_default] or _told_defaults(found)
+    if found and not chosen:
+        marked = [queue for queue in found if queue.is_default]
+        # Not every version marks them in the list.
+        names = () if marked else parse_default_queues(_ask("bparams"))
+        found = marked or [queue for queue in found if queue.name in names]
     return found[0] if len(found) == 1 else None
-
-
-def _told_defaults(queues: Sequence[Queue]) -> list[Queue]:
-    """Return the default queues by bparams: not every version marks them in the list."""
-    names = parse_default_queues(_ask("bparams")) if queues else []
-    return [queue for queue in queues if queue.name in names]
 
 
 def ask_hosts() -> list[Host]:

@@ -6,7 +6,6 @@ import getpass
 import os
 import re
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -41,7 +40,7 @@ from hpcdist.schedulers.jobs import (
 )
 from hpcdist.schedulers.requeue import Decision
 from hpcdist.schedulers.resources import cpus_per_node, lay_out
-from hpcdist.schedulers.script import comment, render
+from hpcdist.schedulers.script import render
 from hpcdist.schedulers.slurm import doctor, requeue
 from hpcdist.schedulers.slurm.accounting import ask_usage
 from hpcdist.schedulers.slurm.directives import (
@@ -106,19 +105,15 @@ class SlurmScheduler(Scheduler):
         check_folder(target)
         return render(
             "slurm.sh.j2",
-            job_comment=comment(job.name),
+            job,
+            target,
+            cluster,
             name=target.name,
             directives=[] if target.allocation else directives(job, cluster, target),
             step_options=target.step_options,
-            setup=cluster.setup,
-            cwd=target.cwd,
-            settings=cluster.environment | target.environment,
             environment=plan.launch.environment,
-            num_nodes=job.resources.nodes,
             cpus_per_node=cpus_per_node(job, cluster),
             output=log_pattern(target, "%t"),
-            python=cluster.python or sys.executable,
-            submitit_folder=str(target.submitit_folder),
         )
 
     def submit(
