@@ -50,10 +50,6 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def first(self, number: int | None) -> ImageFiles:
-        """Return only the first so many; None: all."""
-        return replace(self, paths=self.paths[:number], labels=self.labels[:number])
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageParts:
@@ -69,7 +65,11 @@ class ImageParts:
 
     def first(self, train_samples: int | None, test_samples: int | None) -> ImageParts:
         """Return only the first samples of each part; None: all."""
-        return ImageParts(train=self.train.first(train_samples), test=self.test.first(test_samples))
+
+        def cut(part: ImageFiles, number: int | None) -> ImageFiles:
+            return replace(part, paths=part.paths[:number], labels=part.labels[:number])
+
+        return ImageParts(train=cut(self.train, train_samples), test=cut(self.test, test_samples))
 
 
 TEST_SHARE = 0.2

@@ -306,10 +306,27 @@ class _Reader:
 
     def _statement(self, node: ast.stmt) -> None:
         self._line = node.lineno
-        if isinstance(node, ast.AugAssign) and self._is_environ(node.target):
-            self._update([node.value])
-        else:
-            _STATEMENTS.get(type(node), _Reader._parts)(self, node)
+        match node:
+            case ast.Assign() | ast.AnnAssign():
+                self._assign(node)
+            case ast.AugAssign() if self._is_environ(node.target):
+                self._update([node.value])
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._register(node, (node.name,))
+            case ast.ClassDef():
+                self._define_class(node)
+            case ast.If():
+                self._branch(node)
+            case ast.Try():
+                with self._perhaps() if node.handlers else nullcontext():
+                    self._block([*node.body, *node.orelse])
+                    for handler in node.handlers:
+                        self._parts(handler)
+                self._block(node.finalbody)
+            case ast.Import() | ast.ImportFrom():
+                self._import_names(node)
+            case _:
+                self._parts(node)
         if not self._in_function:
             self._run_waiting()
 
@@ -325,7 +342,7 @@ class _Reader:
             else:
                 self._parts(part)
 
-    def run_assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+    def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         if node.value is None:
             return
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -342,7 +359,7 @@ class _Reader:
             elif self._is_certain and self._file.bound[target.id] == 1:
                 self._file.values[target.id] = value
 
-    def run_if(self, node: ast.If) -> None:
+    def _branch(self, node: ast.If) -> None:
         test = self._value(node.test)
         self._look(node.test)
         if test is not UNKNOWN:
@@ -351,17 +368,7 @@ class _Reader:
         with self._perhaps():
             self._block([*node.body, *node.orelse])
 
-    def run_try(self, node: ast.Try) -> None:
-        with self._perhaps() if node.handlers else nullcontext():
-            self._block([*node.body, *node.orelse])
-            for handler in node.handlers:
-                self._parts(handler)
-        self._block(node.finalbody)
-
-    def run_function_def(self, node: _Definition) -> None:
-        self._register(node, (node.name,))
-
-    def run_class_def(self, node: ast.ClassDef) -> None:
+    def _define_class(self, node: ast.ClassDef) -> None:
         for part in (*node.decorator_list, *node.bases, *node.keywords):
             self._look(part)
         for statement in node.body:
@@ -372,11 +379,11 @@ class _Reader:
         if node.decorator_list:
             self._mention(node.name)
 
-    def run_import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self._import(alias.name)
-
-    def run_import_from(self, node: ast.ImportFrom) -> None:
+    def _import_names(self, node: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                self._import(alias.name)
+            return
         relative = "." * node.level + (node.module or "")
         try:
             base = importlib.util.resolve_name(relative, self._file.package)
@@ -679,19 +686,6 @@ class _Reader:
         with suppress(Exception):
             return called(*args)
         return UNKNOWN
-
-
-_STATEMENTS: Mapping[type[ast.stmt], Callable[[Any, Any], None]] = {
-    ast.AnnAssign: _Reader.run_assign,
-    ast.Assign: _Reader.run_assign,
-    ast.AsyncFunctionDef: _Reader.run_function_def,
-    ast.ClassDef: _Reader.run_class_def,
-    ast.FunctionDef: _Reader.run_function_def,
-    ast.If: _Reader.run_if,
-    ast.Import: _Reader.run_import,
-    ast.ImportFrom: _Reader.run_import_from,
-    ast.Try: _Reader.run_try,
-}
 
 
 def _combined(kind: type[ast.AST], left: Any, right: Any) -> Any:
