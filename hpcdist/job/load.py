@@ -24,11 +24,13 @@ from hpcdist.job.check import accepts, annotation_at, convert_values, dotted, sh
 from hpcdist.job.files import (
     JobFile,
     NameKind,
+    check_script,
     compares,
+    find_module,
     find_named,
+    find_program,
     read_job_file,
 )
-from hpcdist.job.source import check_script, find_module, find_program
 from hpcdist.job.spec import (
     FILE_JOB_TYPES,
     JOB_TYPES,

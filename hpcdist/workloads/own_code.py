@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpcdist.base.errors import JobError
+from hpcdist.job.files import find_main, unpacked
 from hpcdist.job.function import load_call
 from hpcdist.job.imports import Preload, heavy_imports, notes_on_imports
-from hpcdist.job.source import find_main, unpacked
 from hpcdist.job.spec import FunctionJob, ModuleJob, ProgramJob, ScriptJob
 from hpcdist.rank import own_loop
 from hpcdist.rank.context import RankContext
