@@ -88,24 +88,24 @@ class SubmittedRun:
         Raises RunFailedError where it failed: its `rank`, `host` and `remote_traceback` say where,
         and its cause is what was raised there. TimeoutError as `wait`.
         """
-        from hpcdist.runs.function_outcome import returned_by
-
         num_ranks = self._num_function_ranks()
         if not 0 <= rank < num_ranks:
             raise UserError(
                 f"rank is {rank}, must be from 0 to {num_ranks - 1}: run {self.id} has no other",
                 hint="ask for another rank, or for results()",
             )
-        return returned_by(self._run, rank, self.wait(timeout_s))
+        return self._returned([rank], timeout_s)[0]
 
     def results(self, *, timeout_s: float | None = None) -> list[Any]:
         """Return what a submitted function returned in each rank, in their order; raises as
         `result`."""
+        return self._returned(range(self._num_function_ranks()), timeout_s)
+
+    def _returned(self, ranks: Sequence[int], timeout_s: float | None) -> list[Any]:
         from hpcdist.runs.function_outcome import returned_by
 
-        num_ranks = self._num_function_ranks()
         verdict = self.wait(timeout_s)
-        return [returned_by(self._run, rank, verdict) for rank in range(num_ranks)]
+        return [returned_by(self._run, rank, verdict) for rank in ranks]
 
     def _num_function_ranks(self) -> int:
         from hpcdist.job.spec import FunctionJob, job_from_dict
@@ -252,25 +252,12 @@ def sweep(
     On a cluster it returns at once; on this machine, with scheduler="local", when all runs have
     ended. The runs are in the order of the points: the first key of `over` varies slowest.
 
-    Args:
-        job: name of a job, path of a job file, or path of a Python script.
-        over: values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus, time
-            and max_restarts stand for their keys.
-        repeat: how often each point is run.
-        max_parallel: so many runs at one time; locally 1, else no limit if None.
-        scheduler: slurm, lsf, local, or auto: as the cluster's profile says, else what answers.
-        cluster: a profile of hpcdist.yaml; HPCDIST_CLUSTER or the file's default if None.
-        partition: partition or queue; as the profile says if None.
-        account: account or project that is charged; as the profile says if None.
-        qos: quality of service; as the profile says if None.
-        set: values of keys that are the same at all points.
-        args: arguments of a script.
-        after: as in `submit`.
-        summary_after: write summary.txt and summary.json into the sweep's folder at the end.
-        runs: folder of the runs; HPCDIST_RUNS or ./runs if None.
-        snapshot: as in `submit`.
-        is_module: as in `submit`.
-        is_program: as in `submit`.
+    `over` has the values by key, such as {"nodes": [1, 2], "train.lr": [0.1, 0.01]}; nodes, gpus,
+    time and max_restarts stand for their keys. Each point is run `repeat` times, and so many runs
+    at one time as `max_parallel` says: locally 1, else no limit if None. `set` has the values of
+    keys that are the same at all points. `summary_after` writes summary.txt and summary.json into
+    the sweep's folder at the end. The other arguments are those of `submit`, but `job` is no
+    function.
 
     Raises:
         UserError: a value given here is wrong, at any point; nothing was submitted.
@@ -410,11 +397,11 @@ def _dependencies(after: _After, scheduler: Scheduler, folder: Path) -> list[Dep
 def _sweep_here(
     planned: PlannedSubmission, folder: Path, command: list[str], *, summary_after: bool
 ) -> list[SubmittedRun]:
-    from hpcdist.submission.local import EndsHere, LocalSweep
+    from hpcdist.submission.local import Follower, LocalSweep
     from hpcdist.summary.writing import write_summary
 
     local = LocalSweep(planned, folder, command)
-    for end in local.run_points(EndsHere()):
+    for end in local.run_points(Follower()):
         if end.error is not None:
             label = planned.points[end.index].label
             raise HpcdistError(f"the run for {label} could not be started: {end.error}")

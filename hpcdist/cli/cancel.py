@@ -41,7 +41,9 @@ def cancel(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
         )
         return
     for run in named_list:
-        print(_sentence(run, before[run.id], after[run.id]), file=sys.stderr)
+        had_ended = before[run.id] == after[run.id]
+        words = f" had ended already: {before[run.id]}" if had_ended else f": {after[run.id]}"
+        print(f"run {run.id}{words}", file=sys.stderr)
 
 
 def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
@@ -57,9 +59,3 @@ def _cancel(runs: Sequence[Run], states: Mapping[str, State]) -> None:
             by_scheduler[scheduler].append(run)
     for name, theirs in by_scheduler.items():
         load_scheduler(name).cancel(theirs)
-
-
-def _sentence(run: Run, before: State, state: State) -> str:
-    if before == state:
-        return f"run {run.id} had ended already: {before}"
-    return f"run {run.id}: {state}"

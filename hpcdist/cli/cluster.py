@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcdist.base import files
+from hpcdist.base.errors import ProfileError, SchedulerError, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cli.options import json_option
+from hpcdist.cli.options import json_option, with_options
 from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.cluster.schedulers import LOCAL, SCHEDULERS
 
 if TYPE_CHECKING:
-    from hpcdist.base.errors import ProfileError
     from hpcdist.cluster.load import LoadedProfile
-    from hpcdist.cluster.site import Site
 
 
 @click.group
@@ -59,11 +59,13 @@ def show(*, name: str | None, as_json: bool) -> None:
 
     Without NAME, of the profile that `hpcdist submit` would use.
     """
+    import msgspec
+
     from hpcdist.cluster.load import load_profile
 
     loaded = load_profile(name)
     if as_json:
-        print_json(_described(loaded))
+        print_json(msgspec.to_builtins(loaded))
         return
     if loaded.name is not None:
         note(f"cluster {loaded.name}")
@@ -74,18 +76,12 @@ def show(*, name: str | None, as_json: bool) -> None:
     print_columns(("KEY", "VALUE", "FROM"), list(_values(loaded)))
 
 
-_WRITE_OPTIONS = (
+_write_options = with_options(
     click.option("--write", is_flag=True, help="Write ./hpcdist.yaml."),
     click.option("--out", metavar="FILE", help="Write this file, such as the user's."),
     click.option("--force", is_flag=True, help="Overwrite a file that is there."),
 )
-
-
-def _write_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options that `_place` reads."""
-    for option in reversed(_WRITE_OPTIONS):
-        function = option(function)
-    return function
+"""Give a verb the options that `_place` reads."""
 
 
 @cluster.command
@@ -105,12 +101,16 @@ def detect(
     one, gets a profile. Run it on a login node.
     """
     from hpcdist.cluster.site import first_file
+    from hpcdist.schedulers import detect_scheduler, load_scheduler
 
     path = _place(write=write, out=out, force=force)
-    site = _detect(scheduler)
+    try:
+        chosen = scheduler or detect_scheduler()
+    except SchedulerError as error:
+        raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
+    site = load_scheduler(chosen).detect_site()
     text = first_file(site, name=name)
-    for problem in site.notes:
-        note(problem)
+    note(*site.notes)
     _give(text, path)
 
 
@@ -139,46 +139,22 @@ def _place(*, write: bool, out: str | None, force: bool) -> Path | None:
     """Return the file to write, which is not there or may be overwritten; None: print the text."""
     if write and out is not None:
         raise click.UsageError("--write and --out contradict each other")
-    path = Path("hpcdist.yaml") if write else out and Path(os.path.expanduser(out))
-    if path:
-        _refuse_existing(path, force=force)
-    return path or None
-
-
-def _give(text: str, path: Path | None) -> None:
-    if path is None:
-        print(text, end="")
-        return
-    _write(path, text)
-    print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
-
-
-def _detect(scheduler: str | None) -> Site:
-    from hpcdist.base.errors import SchedulerError
-    from hpcdist.schedulers import detect_scheduler, load_scheduler
-
-    try:
-        name = scheduler or detect_scheduler()
-    except SchedulerError as error:
-        raise SchedulerError(error.message, hint="run it on a login node of the cluster") from None
-    return load_scheduler(name).detect_site()
-
-
-def _refuse_existing(path: Path, *, force: bool) -> None:
-    from hpcdist.base.errors import UserError
-
+    if not (write or out):
+        return None
+    path = Path(os.path.expanduser(out) if out else "hpcdist.yaml")
     if os.path.lexists(path) and not force:
         raise UserError(
             f"{path} exists already, and was not changed",
             hint="without --write and --out the profiles are printed, to copy from; "
             "--force overwrites the file",
         )
+    return path
 
 
-def _write(path: Path, text: str) -> None:
-    from hpcdist.base import files
-    from hpcdist.base.errors import UserError
-
+def _give(text: str, path: Path | None) -> None:
+    if path is None:
+        print(text, end="")
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, text)
@@ -186,11 +162,10 @@ def _write(path: Path, text: str) -> None:
         raise UserError(
             f"{path} cannot be written: {error.strerror}", hint="choose another file with --out"
         ) from None
+    print(f"wrote {one_line(str(path))}; read it, and change what is wrong", file=sys.stderr)
 
 
 def _listed(profile: LoadedProfile | ProfileError) -> dict[str, Any]:
-    from hpcdist.base.errors import ProfileError
-
     if isinstance(profile, ProfileError):
         return {"scheduler": None, "partition": None, "files": [], "error": profile.message}
     origins = set(profile.origins.values())
@@ -212,16 +187,11 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _described(loaded: LoadedProfile) -> dict[str, Any]:
-    import msgspec
-
-    described: dict[str, Any] = msgspec.to_builtins(loaded)
-    return described
-
-
 def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
     """Give a row per value; of lists and of the environment one per item."""
-    profile = _described(loaded)["profile"]
+    import msgspec
+
+    profile = msgspec.to_builtins(loaded.profile)
     sections = {name: profile.pop(name) for name in SCHEDULERS if name in profile}
     rows = [(key, value, loaded.origins[key]) for key, value in profile.items()]
     for name, section in sections.items():
@@ -230,18 +200,16 @@ def _values(loaded: LoadedProfile) -> Iterator[tuple[str, str, str]]:
                 (f"{name}.{key}", value, loaded.origins[name]) for key, value in section.items()
             ]
     for key, value, origin in rows:
-        first, *others = [" ".join(value)] if key == "lsf.options" else _texts(value)
+        items = value if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            items = [f"{name}={text}" for name, text in value.items()]
+        elif key == "lsf.options":
+            items = [" ".join(value)]
+        lines = [line for item in items if item is not None for line in str(item).splitlines()]
+        first, *others = [one_line(line) for line in lines] or ["-"]
         yield key, first, origin
         for other in others:
             yield "", other, ""
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        value = [f"{name}={text}" for name, text in value.items()]
-    items = value if isinstance(value, list) else [value]
-    lines = [line for item in items if item is not None for line in str(item).splitlines()]
-    return [one_line(line) for line in lines] or ["-"]
 
 
 def _explain_nothing() -> None:

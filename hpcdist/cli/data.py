@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import click
 
 from hpcdist.base.errors import EXIT_FAILED, UserError
 from hpcdist.base.text import one_line
-from hpcdist.cli.options import json_option
+from hpcdist.cli.options import json_option, with_options
 from hpcdist.cli.printing import note, print_json
 
 if TYPE_CHECKING:
@@ -25,16 +24,11 @@ if TYPE_CHECKING:
     from hpcdist.job.spec import Data
 
 
-def data_set_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """NAME, --root and --split."""
-    options = (
-        click.argument("name"),
-        click.option("--root", metavar="DIR", help="Where it is, as data.root of a job."),
-        click.option("--split", metavar="HOW", help="auto or stratified, as data.split of a job."),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+data_set_options = with_options(
+    click.argument("name"),
+    click.option("--root", metavar="DIR", help="Where it is, as data.root of a job."),
+    click.option("--split", metavar="HOW", help="auto or stratified, as data.split of a job."),
+)
 
 
 def note_unmade(data: Data) -> None:
@@ -93,7 +87,10 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
     make the same files. Without --make: those that jobs use where data.root is not set, which are
     kept in $HPCDIST_CACHE, by default ~/.cache/hpcdist.
     """
-    from hpcdist.data.images.made_faces import Plan
+    from hpcdist.data.images import faces as photographs
+    from hpcdist.data.images.made_faces import Plan, make_faces
+    from hpcdist.data.images.made_once import make_whole
+    from hpcdist.job.spec import Data
 
     given = {"people": people, "images": images, "seed": seed}
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -103,7 +100,10 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
             raise UserError(
                 f"{names} without --make", hint="name the folder for the images: --make DIR"
             )
-        print(_stand_in())
+        wanted = Data(name="faces")
+        note_unmade(wanted)
+        photographs.prepare(wanted)
+        print(photographs.stand_in_folder())
         return
     plan = Plan(**chosen)
     if plan.images < plan.people:
@@ -111,36 +111,20 @@ def faces(*, folder: str | None, people: int | None, images: int | None, seed: i
             f"--images is {plan.images:,}, for {plan.people:,} people",
             hint="each of them has one image or more",
         )
-    _make_faces(Path(folder), plan)
-    print(folder)
-
-
-def _stand_in() -> Path:
-    from hpcdist.data.images import faces as photographs
-    from hpcdist.job.spec import Data
-
-    wanted = Data(name="faces")
-    note_unmade(wanted)
-    photographs.prepare(wanted)
-    return photographs.stand_in_folder()
-
-
-def _make_faces(folder: Path, plan: Any) -> None:
-    from hpcdist.data.images.made_faces import make_faces
-    from hpcdist.data.images.made_once import make_whole
-
+    place = Path(folder)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise UserError(
-                f"{folder} exists already, and is not an empty folder", hint="name a new one"
+                f"{place} exists already, and is not an empty folder", hint="name a new one"
             )
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        make_whole(folder.absolute(), lambda aside: make_faces(aside, plan))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        make_whole(place.absolute(), lambda aside: make_faces(aside, plan))
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be made: {error.strerror or error}",
+            f"{place} cannot be made: {error.strerror or error}",
             hint="name a folder that you may write",
         ) from None
+    print(folder)
 
 
 @data.command(short_help="Name the files of a data set that are no images.")
@@ -151,49 +135,32 @@ def check(*, name: str, root: str | None, split: str | None, as_json: bool) -> i
 
     Ends with 1 where there are any, and with 2 where the data set is not there or too small.
     """
-    from hpcdist.data.catalog import find_images
+    from hpcdist.data.catalog import check_data, find_images
 
     wanted = chosen_data(name, {"--root": root, "--split": split})
     note_unmade(wanted)
     parts = find_images(wanted)
-    if parts is None:
-        _check_whole(wanted, as_json=as_json)
+    if parts is None:  # held in memory, and read as a whole
+        sizes = check_data(wanted)
+        assert sizes is not None  # as nothing is downloaded here
+        if as_json:
+            print_json({"name": name, "train": sizes.train, "test": sizes.test, "problems": {}})
+        else:
+            print(f"{name}: {sizes.train:,} images to train with, {sizes.test:,} to test with")
         return 0
-    report = _read(parts)
+    from hpcdist.data.images.decoding import check_files
+
+    has_bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    total = len(parts.train) + len(parts.test)
+    with click.progressbar(
+        length=total, label="reading", file=sys.stderr, hidden=not has_bar
+    ) as bar:
+        report = check_files(parts, lambda: bar.update(1))
     if as_json:
         print_json(_described(wanted, parts, report))
     else:
         _print_report(wanted, parts, report)
     return EXIT_FAILED if report.problems else 0
-
-
-def _check_whole(wanted: Data, *, as_json: bool) -> None:
-    """Report on a data set that is held in memory; it was read as a whole, or JobError raised."""
-    from hpcdist.data.catalog import check_data
-
-    sizes = check_data(wanted)
-    assert sizes is not None  # as nothing is downloaded here
-    if as_json:
-        print_json({"name": wanted.name, "train": sizes.train, "test": sizes.test, "problems": {}})
-    else:
-        print(f"{wanted.name}: {sizes.train:,} images to train with, {sizes.test:,} to test with")
-
-
-def _read(parts: ImageParts) -> Report:
-    from hpcdist.data.images.decoding import check_files
-
-    with _progress(len(parts.train) + len(parts.test)) as tick:
-        return check_files(parts, tick)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr, where that is a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield lambda: None
-        return
-    with click.progressbar(length=total, label="reading", file=sys.stderr) as bar:
-        yield lambda: bar.update(1)
 
 
 def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
@@ -208,8 +175,14 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
         f"{len(parts.train):,} files to train with, {len(parts.test):,} to test with"
     )
     if number:
+        areas = sorted(report.sizes, key=lambda size: size[0] * size[1])
+        most_often = report.sizes.most_common(1)[0][0]
+        least, most, usual = (
+            f"{width:,} x {height:,}" for width, height in (areas[0], areas[-1], most_often)
+        )
+        pixels = usual if len(areas) == 1 else f"{least} to {most}, most often {usual}"
         formats = ", ".join(f"{name} {count:,}" for name, count in report.formats.most_common())
-        print(f"pixels: {_pixels(report)}; format: {formats}; {show_bytes(report.num_bytes)}")
+        print(f"pixels: {pixels}; format: {formats}; {show_bytes(report.num_bytes)}")
     if not set(parts.train.labels) & set(parts.test.labels):
         note(NO_CLASS_IN_BOTH)
     if report.problems:
@@ -217,16 +190,6 @@ def _print_report(wanted: Data, parts: ImageParts, report: Report) -> None:
             f"{len(report.problems):,} files are no images; jobs skip them, or end where "
             "data.bad_files is refuse"
         )
-
-
-def _pixels(report: Report) -> str:
-    width, height = report.sizes.most_common(1)[0][0]
-    text = f"{width:,} x {height:,}"
-    if len(report.sizes) == 1:
-        return text
-    areas = sorted(report.sizes, key=lambda size: size[0] * size[1])
-    least, most = (f"{width:,} x {height:,}" for width, height in (areas[0], areas[-1]))
-    return f"{least} to {most}, most often {text}"
 
 
 def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any]:
@@ -247,9 +210,6 @@ def _described(wanted: Data, parts: ImageParts, report: Report) -> dict[str, Any
     }
 
 
-_MOST_SEED = 2**32 - 1
-
-
 @data.command(short_help="Draw a batch as the model will see it.")
 @data_set_options
 @click.option(
@@ -263,7 +223,7 @@ _MOST_SEED = 2**32 - 1
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, _MOST_SEED),
+    type=click.IntRange(0, 2**32 - 1),
     default=0,
     metavar="N",
     help="As train.seed of a job.",
@@ -296,19 +256,21 @@ def show(
     hpcdist data show faces --transform heavy --out batch.png
     hpcdist data show digits --transform '[{RandomRotation: {degrees: 20}}]' --out batch.png
     """
-    file = None if out is None else _file(out)
+    if out is not None:
+        _check_picture(out)
     wanted = chosen_data(
         name, {"--root": root, "--split": split, "--transform": transform, "--size": size}
     )
-    file = file or _new_file(f"{name}.png")
+    path = Path(out or f"{name}.png")
+    if out is None and path.exists():
+        raise UserError(f"{path} is already there", hint="name the file to write with --out")
     note_unmade(wanted)
-    picture = _draw(wanted, seed=seed, number=number)
-    _save(picture, file)
-    note(f"the picture is {file}")
+    _save(_draw(wanted, seed=seed, number=number), path)
+    note(f"the picture is {path}")
 
 
-def _file(out: str) -> Path:
-    """Return the file to write; UserError where that cannot be, before any image is read."""
+def _check_picture(out: str) -> None:
+    """Raise UserError where this file cannot be written, before any image is read."""
     from PIL import Image
 
     path = Path(out)
@@ -322,20 +284,12 @@ def _file(out: str) -> Path:
         raise UserError(
             f"--out is {out!r}, {problem}", hint="name a file in a folder that is there"
         )
-    return path
-
-
-def _new_file(name: str) -> Path:
-    """Return the file that is written without --out; UserError where it would replace one."""
-    path = Path(name)
-    if path.exists():
-        raise UserError(f"{name} is already there", hint="name the file to write with --out")
-    return path
 
 
 def _draw(wanted: Data, *, seed: int, number: int) -> Image:
     from hpcdist.data.catalog import check_data, find_data_set
     from hpcdist.data.images.preview import draw_grid, load_preview
+    from hpcdist.job.check import show as in_words
 
     if find_data_set(wanted).images is None:
         check_data(wanted)  # JobError where files are missing, before torchvision looks for them
@@ -343,17 +297,13 @@ def _draw(wanted: Data, *, seed: int, number: int) -> Image:
     for sample in samples:
         if sample.problem:
             note(sample.problem)
-    both = wanted.transform != "none"
+    transform = wanted.transform
+    both = transform != "none"
     title = f"{wanted.name}, seed {seed}"
     if both:
-        title = f"left as read, right as the model sees it: {title}, transform {_in_words(wanted)}"
+        words = transform if isinstance(transform, str) else in_words(transform)
+        title = f"left as read, right as the model sees it: {title}, transform {words}"
     return draw_grid(samples, title=title, both=both)
-
-
-def _in_words(wanted: Data) -> str:
-    from hpcdist.job.check import show as as_text
-
-    return wanted.transform if isinstance(wanted.transform, str) else as_text(wanted.transform)
 
 
 def _save(picture: Image, path: Path) -> None:

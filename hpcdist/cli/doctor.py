@@ -73,17 +73,10 @@ def doctor(*, options: JobOptions, no_job: bool, timeout_min: float, as_json: bo
             interrupts.check()
             findings.append(finding)
             if not as_json:
-                _print(finding)
+                print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")
+                if finding.advice:
+                    print(f"      {'':<13}  -> {one_line(finding.advice)}")
+                sys.stdout.flush()
     if as_json:
         print_json(msgspec.to_builtins(findings))
     return EXIT_FAILED if any(finding.state == "FAIL" for finding in findings) else EXIT_DONE
-
-
-def _print(finding: object) -> None:
-    from hpcdist.schedulers.base import Finding
-
-    assert isinstance(finding, Finding)
-    print(f"{finding.state}  {finding.name:<13}  {one_line(finding.detail)}")
-    if finding.advice:
-        print(f"      {'':<13}  -> {one_line(finding.advice)}")
-    sys.stdout.flush()

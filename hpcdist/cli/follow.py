@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
     from hpcdist.submission.local import Follower, LocalSweep, PointEnd
     from hpcdist.submission.plan import Places, PlannedSubmission
-    from hpcdist.submission.submit import Submitted
+    from hpcdist.submission.submit import Submission
 
 
 def follow_run(
@@ -33,7 +33,29 @@ def follow_run(
     with_summary: bool = False,
 ) -> int:
     """Follow a run to its end and return its exit code; an `owned` run must not outlive this."""
-    verdict, code = _follow(run, interrupts, as_json=as_json, owned=owned)
+    from hpcdist.monitor.follow import end_sentence, follow
+
+    verdict: Verdict | None = None
+    code = EXIT_INTERRUPTED
+    with closing(_screen(as_json=as_json)) as screen:
+        screen.say(f"run {run.id} in {one_line(str(run.path))}")
+        try:
+            verdict = follow(run, screen, check=interrupts.check)
+        except Interrupted:
+            screen.close()
+            if owned:
+                _cancel(run)
+                say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
+                verdict = run.read_verdict()
+            else:
+                say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
+        except BaseException:  # such as a closed pipe: the run has lost its reader
+            if owned:
+                _cancel(run)
+            raise
+        else:
+            screen.say(one_line(end_sentence(run, verdict)))
+            code = verdict.exit_code_of_run
     if with_summary and verdict is not None:
         _print_summary([run], run.path, as_json=as_json)
     if as_json:
@@ -85,7 +107,7 @@ def describe_sweep(
 
 
 def wait_for_sweep(
-    planned: PlannedSubmission, submitted: Submitted, interrupts: Interrupts, *, as_json: bool
+    planned: PlannedSubmission, submitted: Submission, interrupts: Interrupts, *, as_json: bool
 ) -> tuple[dict[str, Verdict], int]:
     """Wait for all runs that a scheduler has; return their verdicts and the exit code."""
     from hpcdist.monitor.ends import EndWatch, exit_code_of_all
@@ -141,39 +163,10 @@ def run_sweep_here(
     return code
 
 
-def _follow(
-    run: Run, interrupts: Interrupts, *, as_json: bool, owned: bool
-) -> tuple[Verdict | None, int]:
-    from hpcdist.monitor.follow import follow
-
-    with closing(_screen(as_json=as_json)) as screen:
-        screen.say(f"run {run.id} in {one_line(str(run.path))}")
-        try:
-            verdict = follow(run, screen, check=interrupts.check)
-        except Interrupted:
-            screen.close()
-            return _interrupted(run, owned=owned), EXIT_INTERRUPTED
-        except BaseException:  # such as a closed pipe: the run has lost its reader
-            if owned:
-                _cancel(run)
-            raise
-        screen.say(_end_sentence(run, verdict))
-    return verdict, verdict.exit_code_of_run
-
-
 def _screen(*, as_json: bool) -> Screen:
     from hpcdist.monitor.screen import Screen
 
     return Screen(log=sys.stderr if as_json else sys.stdout)
-
-
-def _interrupted(run: Run, *, owned: bool) -> Verdict | None:
-    if not owned:
-        say(f"run {run.id} goes on; end it with: hpcdist cancel {run.id}")
-        return None
-    _cancel(run)
-    say(f"run {run.id} cancelled: interrupted; it is in {one_line(str(run.path))}")
-    return run.read_verdict()
 
 
 def _cancel(run: Run) -> None:
@@ -197,11 +190,11 @@ def _print_summary(runs: Sequence[Run], folder: Path, *, as_json: bool) -> None:
 def _follower(local: LocalSweep, interrupts: Interrupts, *, as_json: bool) -> Follower:
     """Return what shows a sweep: a run at a time as `submit --local` does; of several at once only
     beginnings and ends, as nobody could read their logs."""
-    from hpcdist.submission.local import EndsHere
+    from hpcdist.submission.local import Follower
 
     points = local.planned.points
 
-    class EachAtItsEnd(EndsHere):
+    class EachAtItsEnd(Follower):
         def started(self, index: int, run: Run) -> None:
             place = f"{index + 1} of {len(points)}"
             say(f"run {run.id} ({place}) began: {one_line(points[index].label)}")

@@ -17,7 +17,7 @@ from hpcdist.cli.printing import note, print_columns, print_json
 from hpcdist.runs.run import all_runs
 
 if TYPE_CHECKING:
-    from hpcdist.monitor.garbage import Candidate, Rules
+    from hpcdist.monitor.garbage import Candidate
 
 _DEFAULT_DAYS = 30.0
 
@@ -63,13 +63,28 @@ def gc(
     hpcdist gc --older-than 7 --checkpoints
     hpcdist gc ddp-20261121-092337-tfva --yes
     """
-    candidates = _find(runs, _rules(runs, run_names, older_than, keep_last))
-    candidates = [candidate for candidate in candidates if only is None or only in candidate.what]
+    from hpcdist.monitor import garbage
+    from hpcdist.monitor.states import run_states
+
+    default_days = 0.0 if run_names else _DEFAULT_DAYS
+    rules = garbage.Rules(
+        older_than_s=(default_days if older_than is None else older_than) * garbage.DAY_S,
+        keep_last=keep_last,
+        named=_named(runs, run_names) if run_names else None,
+    )
+    everything = all_runs(runs)
+    states = run_states(everything, warn=note)
+    candidates = [
+        candidate
+        for candidate in garbage.find_garbage(runs, everything, states, rules)
+        if only is None or only in candidate.what
+    ]
     free = [candidate for candidate in candidates if candidate.kept_because is None]
     if not as_json:
         _show(candidates, free)
     removed = bool(free) and (yes or (not as_json and _agreed()))
-    problems = _remove(free) if removed else {}
+    outcomes = {str(each.path): garbage.remove(each) for each in free if removed}
+    problems = {path: problem for path, problem in outcomes.items() if problem is not None}
     if as_json:
         print_json(_described(candidates, removed=removed, problems=problems))
     elif removed:
@@ -78,17 +93,6 @@ def gc(
     for path, problem in problems.items():
         note(f"{path} was kept: {problem}")
     return EXIT_FAILED if problems else 0
-
-
-def _rules(runs: Path, names: Sequence[str], older_than: float | None, keep_last: int) -> Rules:
-    from hpcdist.monitor.garbage import DAY_S, Rules
-
-    default = 0.0 if names else _DEFAULT_DAYS
-    return Rules(
-        older_than_s=(default if older_than is None else older_than) * DAY_S,
-        keep_last=keep_last,
-        named=_named(runs, names) if names else None,
-    )
 
 
 def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
@@ -102,15 +106,6 @@ def _named(runs: Path, names: Sequence[str]) -> frozenset[Path]:
                 hint=f"name their folder: --runs {os.path.dirname(path)}",
             )
     return frozenset(here[path] for path in paths)
-
-
-def _find(runs: Path, rules: Rules) -> list[Candidate]:
-    from hpcdist.monitor.garbage import find_garbage
-    from hpcdist.monitor.states import run_states
-
-    everything = all_runs(runs)
-    states = run_states(everything, warn=note)
-    return find_garbage(runs, everything, states, rules)
 
 
 def _show(candidates: Sequence[Candidate], free: Sequence[Candidate]) -> None:
@@ -140,14 +135,6 @@ def _agreed() -> bool:
         note("nothing was removed: add --yes to remove it")
         return False
     return click.confirm("Remove it?", err=True)
-
-
-def _remove(candidates: Sequence[Candidate]) -> dict[str, str]:
-    """Path -> what kept it from being removed."""
-    from hpcdist.monitor.garbage import remove
-
-    outcomes = {str(candidate.path): remove(candidate) for candidate in candidates}
-    return {path: problem for path, problem in outcomes.items() if problem is not None}
 
 
 def _described(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 
 from hpcdist.base.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, HpcdistError
-from hpcdist.base.text import one_line
+from hpcdist.base.text import nearest, one_line
 from hpcdist.base.version import __version__
 
 VERBS = {
@@ -66,7 +66,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            raise _unknown_verb(name)
+            near = nearest(name, VERBS)
+            suggestion = f"; did you mean {near}?" if near else ""
+            raise click.UsageError(f"there is no command {name!r}{suggestion}")
         return super().resolve_command(ctx, args)
 
 
@@ -93,7 +95,9 @@ def hpcdist() -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    _never_fail_to_print()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may hold what no encoding takes
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = hpcdist.main(
             args=None if args is None else list(args), prog_name="hpcdist", standalone_mode=False
@@ -105,7 +109,11 @@ def main(args: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return EXIT_USER
     except click.UsageError as error:
-        return _report(error.format_message(), _usage_hint(error), EXIT_USER)
+        command = error.ctx.command_path if error.ctx is not None else "hpcdist"
+        hint = f"see {command} --help"
+        if isinstance(error, click.NoSuchOption):
+            hint += "; options of a script go after --"
+        return _report(error.format_message(), hint, EXIT_USER)
     except (click.Abort, KeyboardInterrupt):
         return _report("interrupted", "", EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
@@ -115,38 +123,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _report(message: str, hint: str, exit_code: int) -> int:
-    print(_red("error:"), one_line(message), file=sys.stderr)
-    if hint:
-        print("hint:", one_line(hint), file=sys.stderr)
-    return exit_code
-
-
-def _red(text: str) -> str:
-    plain = (
+    is_plain = (
         not sys.stderr.isatty()
         or os.environ.get("NO_COLOR")
         or "dumb" in os.environ.get("TERM", "")
     )
-    return text if plain else click.style(text, fg="red", bold=True)
-
-
-def _usage_hint(error: click.UsageError) -> str:
-    command = error.ctx.command_path if error.ctx is not None else "hpcdist"
-    if isinstance(error, click.NoSuchOption):
-        return f"see {command} --help; options of a script go after --"
-    return f"see {command} --help"
-
-
-def _unknown_verb(name: str) -> click.UsageError:
-    from hpcdist.base.text import nearest
-
-    near = nearest(name, VERBS)
-    suggestion = f"; did you mean {near}?" if near else ""
-    return click.UsageError(f"there is no command {name!r}{suggestion}")
-
-
-def _never_fail_to_print() -> None:
-    """Names of files may hold bytes that no encoding takes: print them escaped."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    error = "error:" if is_plain else click.style("error:", fg="red", bold=True)
+    print(error, one_line(message), file=sys.stderr)
+    if hint:
+        print("hint:", one_line(hint), file=sys.stderr)
+    return exit_code

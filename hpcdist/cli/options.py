@@ -19,10 +19,22 @@ if TYPE_CHECKING:
     from hpcdist.job import Flag, LoadedJob
     from hpcdist.job.comparison import Comparison
     from hpcdist.job.files import NameKind
-    from hpcdist.submission.points import Axis, Point
+    from hpcdist.submission.points import Point
     from hpcdist.submission.workspace import SnapshotRequest
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def with_options(*options: _Decorator) -> _Decorator:
+    """Give a verb these options, in their order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
 
 _JOB_FLAGS = {
     "nodes": "resources.nodes",
@@ -31,19 +43,14 @@ _JOB_FLAGS = {
 }
 """Field of JobOptions -> the key of the job file that the option is short for."""
 
-
 _PROFILE_FLAGS = ("partition", "account", "qos")
 """Fields of JobOptions that are keys of a cluster profile."""
-
-
-def _runs_path(_context: click.Context, _option: click.Parameter, value: str | None) -> Path:
-    return runs_folder(value)
 
 
 runs_option = click.option(
     "--runs",
     metavar="DIR",
-    callback=_runs_path,
+    callback=lambda _context, _option, value: runs_folder(value),
     help="Folder of the runs. [default: HPCDIST_RUNS, else ./runs]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -85,12 +92,7 @@ class JobOptions:
     @property
     def is_sweep(self) -> bool:
         """The options may describe more than one run."""
-        return bool(self.sweeps) or self.num_repeats > 1 or self.comparison is not None
-
-    @property
-    def num_repeats(self) -> int:
-        """Number of runs of each point; a comparison may say another number."""
-        return self.repeat or 1
+        return bool(self.sweeps) or (self.repeat or 1) > 1 or self.comparison is not None
 
     @cached_property
     def comparison(self) -> Comparison | None:
@@ -205,31 +207,25 @@ _RUN_OPTIONS: tuple[_Decorator, ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb the options of JobOptions; it gets them together, as its argument `options`."""
-    return _with_options(
-        function, (*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option), {}
-    )
+    options: tuple[_Decorator, ...] = (*_JOB_ARGUMENTS, *_PLACE_OPTIONS, *_RUN_OPTIONS, runs_option)
+    return with_options(*options)(_taking_options(function))
 
 
 def options_of_job(job_name: str) -> _Decorator:
     """Give a verb that submits one and the same job, once, the options of its size and place."""
-    options: Sequence[_Decorator] = (*_PLACE_OPTIONS, runs_option)
-    return lambda function: _with_options(function, options, {"job_name": job_name})
+    options: tuple[_Decorator, ...] = (*_PLACE_OPTIONS, runs_option)
+    return lambda function: with_options(*options)(_taking_options(function, job_name=job_name))
 
 
-def _with_options(
-    function: Callable[..., Any], options: Sequence[_Decorator], fixed: Mapping[str, Any]
-) -> Callable[..., Any]:
+def _taking_options(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     names = [field.name for field in fields(JobOptions)]
 
     @wraps(function)
-    def with_options(**values: Any) -> Any:
+    def taking_options(**values: Any) -> Any:
         given = {name: values.pop(name) for name in names if name in values}
         return function(options=JobOptions(**fixed, **given), **values)
 
-    wrapped: Callable[..., Any] = with_options
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    return wrapped
+    return taking_options
 
 
 def load_from_options(
@@ -268,37 +264,48 @@ def sweep_points(options: JobOptions) -> list[Point]:
     given = _job_flags(options) | dict(parse_override(text) for text in options.overrides)
     comparison = options.comparison
     axes = parse_sweeps(options.sweeps, short=SHORT_NAMES)
-    if comparison is not None:
-        if axes:
-            comparison = _swept(comparison, axes)
-        return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
-    check_given_once(axes, {key: flag.name for key, flag in given.items()})
-    return make_points(axes, num_repeats=options.num_repeats)
-
-
-def _swept(comparison: Comparison, axes: Sequence[Axis]) -> Comparison:
-    if not comparison.axes:
-        raise click.UsageError(
-            f"{comparison.name} compares jobs already: submit it without --sweep, or "
-            "sweep one of them"
-        )
-    for axis in axes:
-        if axis.beside:
+    if comparison is None:
+        check_given_once(axes, {key: flag.name for key, flag in given.items()})
+        return make_points(axes, num_repeats=options.repeat or 1)
+    if axes:
+        if not comparison.axes:
             raise click.UsageError(
-                f"--sweep {axis.name}:{axis.beside[0].name}: keys that step together are for plain "
-                f"jobs; {comparison.name} sweeps each key by itself"
+                f"{comparison.name} compares jobs already: submit it without --sweep, or "
+                "sweep one of them"
             )
-    return comparison.swept({axis.name: [flag.value for flag in axis.flags] for axis in axes})
+        for axis in axes:
+            if axis.beside:
+                raise click.UsageError(
+                    f"--sweep {axis.name}:{axis.beside[0].name}: keys that step together are for "
+                    f"plain jobs; {comparison.name} sweeps each key by itself"
+                )
+        comparison = comparison.swept(
+            {axis.name: [flag.value for flag in axis.flags] for axis in axes}
+        )
+    return variant_points(comparison, given, num_repeats=options.repeat or comparison.repeat)
 
 
 def _job_flags(options: JobOptions) -> dict[str, Flag]:
-    from hpcdist.job import parse_flag
+    from hpcdist.job import Flag, parse_flag
+    from hpcdist.job.check import parse_minutes
 
     flags = {
         _JOB_FLAGS[option]: parse_flag(f"--{option.replace('_', '-')}", text)
         for option, text in _typed(options, _JOB_FLAGS).items()
     }
-    return flags | _time_flag(options.time_limit) | _requeue_flag(options.requeue)
+    if (time_limit := options.time_limit) is not None:
+        if re.fullmatch(r"\s*\d+:\d+\s*", time_limit):  # bsub's hours are sbatch's minutes
+            first, second = time_limit.strip().split(":")
+            raise click.UsageError(
+                f"--time {time_limit} may mean hours and minutes, or minutes and seconds: "
+                f"write {first}:{second}:00, or 0:{first}:{second}"
+            )
+        minutes = parse_minutes(time_limit, origin="--time")
+        flags["resources.time_limit_min"] = Flag(name="--time", value=minutes)
+    if options.requeue is not None:
+        name = "--requeue" if options.requeue else "--no-requeue"
+        flags["launch.requeue"] = Flag(name=name, value=options.requeue)
+    return flags
 
 
 def cluster_from_options(options: JobOptions, *, debug: bool = False) -> tuple[str, LoadedProfile]:
@@ -338,31 +345,6 @@ def cluster_here(options: JobOptions) -> LoadedProfile:
 def _typed(options: JobOptions, names: Iterable[str]) -> dict[str, str]:
     texts = {name: getattr(options, name) for name in names}
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _time_flag(text: str | None) -> dict[str, Flag]:
-    from hpcdist.job import Flag
-    from hpcdist.job.check import parse_minutes
-
-    if text is None:
-        return {}
-    if re.fullmatch(r"\s*\d+:\d+\s*", text):  # bsub's hours are sbatch's minutes
-        first, second = text.strip().split(":")
-        raise click.UsageError(
-            f"--time {text} may mean hours and minutes, or minutes and seconds: "
-            f"write {first}:{second}:00, or 0:{first}:{second}"
-        )
-    minutes = parse_minutes(text, origin="--time")
-    return {"resources.time_limit_min": Flag(name="--time", value=minutes)}
-
-
-def _requeue_flag(requeue: bool | None) -> dict[str, Flag]:  # noqa: FBT001 - as click has it
-    from hpcdist.job import Flag
-
-    if requeue is None:
-        return {}
-    name = "--requeue" if requeue else "--no-requeue"
-    return {"launch.requeue": Flag(name=name, value=requeue)}
 
 
 def snapshot_from_options(options: JobOptions) -> SnapshotRequest:

@@ -28,9 +28,10 @@ def print_columns(
         print("  ".join([*cells, line[-1]]).rstrip(), file=file)
 
 
-def note(text: str) -> None:
-    """Print something the user should know, on stderr."""
-    print(f"note: {one_line(text)}", file=sys.stderr)
+def note(*texts: str) -> None:
+    """Print what the user should know, on stderr, each text on a line of its own."""
+    for text in texts:
+        print(f"note: {one_line(text)}", file=sys.stderr)
 
 
 def say(text: str) -> None:

@@ -31,24 +31,22 @@ def render(*, options: JobOptions, explain: bool) -> None:
     \b
     hpcdist render ddp --nodes 2 --gpus 2 --local
     """
+    from hpcdist.submission.layout import planned_scripts
+
     planned = plan(options)
     if explain:
         _explain(planned)
-    scripts = _scripts(planned, options)
+    # Without a queue the command itself would wait.
+    has_queue = planned.scheduler.has_queue
+    dependencies = settle_afters(options, planned.scheduler) if has_queue else []
+    scripts = planned_scripts(
+        planned, options.runs, dependencies, summary_after=options.summary_after
+    )
     sys.stdout.flush()
     for number, script in enumerate(scripts, start=1):
         if len(scripts) > 1:
             sys.stdout.buffer.write(f"# ---- script {number} of {len(scripts)} ----\n".encode())
         sys.stdout.buffer.write(script.encode(errors="surrogateescape"))
-
-
-def _scripts(planned: PlannedSubmission, options: JobOptions) -> list[str]:
-    from hpcdist.submission.layout import planned_scripts
-
-    scheduler = planned.scheduler
-    # Without a queue the command itself would wait.
-    dependencies = settle_afters(options, scheduler) if scheduler.has_queue else []
-    return planned_scripts(planned, options.runs, dependencies, summary_after=options.summary_after)
 
 
 def _explain(planned: PlannedSubmission) -> None:

@@ -14,9 +14,12 @@ from hpcdist.cli.options import json_option, runs_option
 from hpcdist.cli.printing import local_time, note, print_columns, print_json
 from hpcdist.monitor.states import OPEN_STATES, end_verdict
 from hpcdist.runs.run import Run, all_runs
-from hpcdist.runs.spec import RunSpec, SweepPlace
+from hpcdist.runs.spec import RunSpec
 from hpcdist.runs.verdict import State, Verdict
 from hpcdist.schedulers.base import Condition
+
+_PLACE_KEYS = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
+"""Where a run stands in its sweep, as --json prints it."""
 
 
 @click.command(name="runs")
@@ -61,20 +64,16 @@ def _row(run: Mapping[str, Any]) -> tuple[str, ...]:
 def _sweep_row(runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     sizes = list(dict.fromkeys(size(run) for run in runs))
     states = list(dict.fromkeys(run["state"] for run in runs))
+    comparison = runs[0]["sweep"].get("comparison")
+    name = one_line(str(comparison or runs[0]["job"] or "-"))
     return (
         one_line(runs[0]["sweep"]["id"]),
         states[0] if len(states) == 1 else states_in_words(run["state"] for run in runs),
         runs[0]["scheduler"] or "-",
         sizes[0] if len(sizes) == 1 else f"{len(sizes)} sizes",
         local_time(runs[0]["created_s"]),
-        _what_sweep(runs),
+        f"{name}, {'comparison' if comparison else 'sweep'} of {len(runs)} runs",
     )
-
-
-def _what_sweep(runs: Sequence[Mapping[str, Any]]) -> str:
-    comparison = runs[0]["sweep"].get("comparison")
-    kind = "comparison" if comparison else "sweep"
-    return f"{one_line(str(comparison or runs[0]['job'] or '-'))}, {kind} of {len(runs)} runs"
 
 
 def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str, Any]:
@@ -82,10 +81,18 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
 
     `reason` is the scheduler's, of a run without verdict.
     """
+    from hpcdist.monitor.follow import again_sentence
+
     spec = run.read_spec() or RunSpec()
     job = spec.outline
     is_open = state in OPEN_STATES
-    verdict = run.read_verdict() or (None if is_open else _last_word(run, state))
+    verdict = run.read_verdict()
+    last_attempt = None
+    if verdict is None and (attempt := _attempt_verdict(run)) is not None:
+        if is_open:  # another attempt is to follow
+            last_attempt = again_sentence(attempt, most_restarts=job.launch.max_restarts)
+        else:
+            verdict = end_verdict(run, Condition(state=state))
     return {
         "run": run.id,
         "job": job.name,
@@ -98,17 +105,11 @@ def describe_run(run: Run, state: State, reason: str | None = None) -> dict[str,
         "created_s": spec.created_s,
         "path": str(run.path),
         "message": None if verdict is None else verdict.message,
-        "last_attempt": _last_attempt(run) if is_open else None,
+        "last_attempt": last_attempt,
         "reason": reason,
-        "sweep": None if spec.sweep is None else _describe_place(spec.sweep),
+        "sweep": spec.sweep and {key: getattr(spec.sweep, key) for key in _PLACE_KEYS},
         "exit_code": None if verdict is None else verdict.exit_code_of_run,
     }
-
-
-def _last_word(run: Run, state: State) -> Verdict | None:
-    """Return the verdict on the newest attempt, of a run that has ended with it."""
-    verdict = _attempt_verdict(run)
-    return None if verdict is None else end_verdict(run, Condition(state=state))
 
 
 def _attempt_verdict(run: Run) -> Verdict | None:
@@ -116,22 +117,6 @@ def _attempt_verdict(run: Run) -> Verdict | None:
         return run.read_attempt_verdict(run.newest_attempt())
     except OSError:  # the folder is damaged
         return None
-
-
-def _last_attempt(run: Run) -> str | None:
-    """Say how the newest attempt ended, where another is to follow."""
-    from hpcdist.monitor.follow import again_sentence
-
-    verdict = _attempt_verdict(run)
-    if verdict is None or run.verdict_file.exists():
-        return None
-    return again_sentence(verdict, most_restarts=run.read_outline().launch.max_restarts)
-
-
-def _describe_place(place: SweepPlace) -> dict[str, Any]:
-    """Return the sweep that a run belongs to, and its place there."""
-    keys = ("id", "index", "num_points", "point", "repeat", "label", "comparison", "variant")
-    return {key: getattr(place, key) for key in keys}
 
 
 def by_sweep(described: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

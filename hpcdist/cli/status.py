@@ -15,7 +15,6 @@ from hpcdist.cli.options import json_option, named_runs, run_arguments, runs_opt
 from hpcdist.cli.printing import local_time, note, print_json
 from hpcdist.cli.runs import by_sweep, describe_run, size, states_in_words
 from hpcdist.runs.run import Run
-from hpcdist.runs.verdict import State
 
 if TYPE_CHECKING:
     from hpcdist.monitor.progress import Progress
@@ -40,12 +39,14 @@ def status(*, run_names: tuple[str, ...], runs: Path, as_json: bool) -> None:
 
     from hpcdist.monitor.nodes import seen_nodes
     from hpcdist.monitor.progress import LiveProgress
-    from hpcdist.monitor.states import run_conditions
+    from hpcdist.monitor.states import OPEN_STATES, run_conditions
 
     candidates = named_runs(runs, run_names)
     conditions = run_conditions(candidates, warn=note)
     states = {name: condition.state for name, condition in conditions.items()}
-    listed = candidates if run_names else _of_interest(candidates, states)
+    listed = candidates
+    if not run_names:
+        listed = [run for run in listed if states[run.id] in OPEN_STATES] or listed[-1:]
     progress = {run.id: LiveProgress(run).read() for run in listed}
     described = [describe_run(run, states[run.id], conditions[run.id].reason) for run in listed]
     if as_json:
@@ -84,43 +85,32 @@ def _print_sweep(
     for state in dict.fromkeys(run["state"] for run in runs if run["state"] != "done"):
         theirs = [run for run in runs if run["state"] == state]
         if state == "pending" and len(theirs) > 1:
-            _print_waiting(theirs)
+            # There is nothing to tell of each but why it waits.
+            reasons = Counter(run["reason"] or "it has not started" for run in theirs)
+            for reason, number in reasons.most_common():
+                print(f"  {number} pending: {one_line(reason)}")
             continue
         for run in theirs[:_SHOWN_RUNS]:
             place = _place(progress[run["run"]], is_open=state == "running")
-            label = run["sweep"]["label"]
-            texts = (
-                state,
-                label,
-                place,
-                run["reason"] if state in OPEN_STATES else run["message"] or run["reason"],
-            )
+            why = run["reason"] if state in OPEN_STATES else run["message"] or run["reason"]
+            texts = (state, run["sweep"]["label"], place, why)
             words = ", ".join(text for text in texts if text)
             print(f"  {one_line(run['run'])}  {one_line(words)}")
         if len(theirs) > _SHOWN_RUNS:
             print(f"  ... and {len(theirs) - _SHOWN_RUNS} more {state}")
 
 
-def _print_waiting(runs: Sequence[Mapping[str, Any]]) -> None:
-    """Runs that wait, by their reasons: there is nothing else to tell of them."""
-    reasons = Counter(run["reason"] or "it has not started" for run in runs)
-    for reason, number in reasons.most_common():
-        print(f"  {number} pending: {one_line(reason)}")
-
-
-def _of_interest(runs: Sequence[Run], states: Mapping[str, State]) -> list[Run]:
-    from hpcdist.monitor.states import OPEN_STATES
-
-    return [run for run in runs if states[run.id] in OPEN_STATES] or list(runs[-1:])
-
-
 def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     from hpcdist.monitor.states import OPEN_STATES
+    from hpcdist.schedulers import runs_here
 
+    whose = run["scheduler"] or "-"
+    if run["job_id"] and not runs_here(whose):  # by the name that the scheduler's commands take
+        whose += f" job {run['job_id']}"
     has_ended = run["state"] not in OPEN_STATES
     explains_end = has_ended and not run["message"]
     lines = {
-        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {_whose(run)}",
+        "job": f"{run['job'] or '-'}, {size(run)} (nodes x GPUs), {whose}",
         "submitted": local_time(run["created_s"]),
         "progress": _place(progress, is_open=not has_ended),
         "directory": run["path"],
@@ -132,15 +122,6 @@ def _print(run: Mapping[str, Any], progress: Progress | None) -> None:
     print(f"{one_line(run['run'])}: {run['state']}")
     for name, value in lines.items():
         _print_line(name, value)
-
-
-def _whose(run: Mapping[str, Any]) -> str:
-    """Return the scheduler, and the job by the name that the scheduler's own commands take."""
-    from hpcdist.schedulers import runs_here
-
-    scheduler = run["scheduler"] or "-"
-    has_id = run["job_id"] and not runs_here(scheduler)
-    return f"{scheduler} job {run['job_id']}" if has_id else scheduler
 
 
 def _print_place(run: Run, condition: Condition) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcdist.runs.verdict import Verdict
     from hpcdist.schedulers.base import Dependency, Scheduler
     from hpcdist.submission.plan import PlannedRun, PlannedSubmission
-    from hpcdist.submission.submit import Submitted
+    from hpcdist.submission.submit import Submission
 
 _LISTED_POINTS = 40
 """A longer table would push what comes before it off the screen."""
@@ -107,8 +107,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
         if planned.is_sweep:
             return _report_sweep(planned, submitted, interrupts, wait=wait, as_json=as_json)
         (run,) = submitted.runs
-        if submitted.summary_job_id is not None:
-            _note_summary(submitted)
+        _note_summary(submitted)
         if not follows:
             _report_run(run, planned.scheduler.name, as_json=as_json)
             interrupts.check()
@@ -125,7 +124,7 @@ def submit(*, options: JobOptions, wait: bool, here: bool, debug: bool, as_json:
 
 def plan(options: JobOptions) -> PlannedSubmission:
     """Check and plan every run that the options describe, and print the notes on them."""
-    from hpcdist.submission.plan import plan_points
+    from hpcdist.submission.plan import plan_points, plan_run
     from hpcdist.submission.points import Point
 
     comparison = options.comparison
@@ -134,7 +133,9 @@ def plan(options: JobOptions) -> PlannedSubmission:
     def plan_loaded(loaded: LoadedJob) -> PlannedRun:
         if not cluster:  # a mistake in the job is told before one in the profile
             cluster.append(cluster_from_options(options))
-        return _plan_run(loaded, *cluster[0], options)
+        scheduler, profile = cluster[0]
+        snapshot = snapshot_from_options(options)
+        return plan_run(loaded, scheduler=scheduler, cluster=profile, snapshot=snapshot)
 
     planned = plan_points(
         sweep_points(options) if options.is_sweep else [Point(index=0, flags={})],
@@ -144,7 +145,7 @@ def plan(options: JobOptions) -> PlannedSubmission:
         comparison=None if comparison is None else comparison.name,
         is_sweep=options.is_sweep,
     )
-    _note_all(planned.notes)
+    note(*planned.notes)
     return planned
 
 
@@ -159,7 +160,7 @@ def settle_afters(options: JobOptions, scheduler: Scheduler) -> list[Dependency]
 
 def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
     from hpcdist.schedulers import find_allocation
-    from hpcdist.submission.plan import PlannedSubmission, plan_step
+    from hpcdist.submission.plan import PlannedSubmission, plan_run
 
     if debug:
         raise click.UsageError("--here and --debug contradict each other")
@@ -173,22 +174,22 @@ def _submit_here(options: JobOptions, *, debug: bool, as_json: bool) -> int:
     loaded = load_from_options(options, defaults={"resources.nodes": allocation.num_nodes})
     interrupts = Interrupts()
     with interrupts.handled():
-        run = plan_step(
+        run = plan_run(
             loaded,
-            allocation,
-            scheduler=scheduler,
+            scheduler=scheduler.name,
             cluster=cluster,
             snapshot=snapshot_from_options(options),
+            allocation=allocation,
         )
         planned = PlannedSubmission.of_run(run)
-        _note_all(planned.notes)
+        note(*planned.notes)
         planned.prepare()
         (started,) = _submit(planned, options, interrupts).runs
         return follow_run(started, scheduler.name, interrupts, as_json=as_json, owned=True)
 
 
 def _debug(options: JobOptions, *, as_json: bool) -> int:
-    from hpcdist.submission.plan import one_rank
+    from hpcdist.submission.plan import one_rank, plan_run
     from hpcdist.submission.submit import debug
 
     loaded = load_from_options(options)
@@ -196,8 +197,13 @@ def _debug(options: JobOptions, *, as_json: bool) -> int:
     num_ranks = loaded.job.resources.nodes * loaded.job.ranks_per_node
     if num_ranks > 1:
         note(f"--debug runs one rank in place of {num_ranks}")
-    planned = _plan_run(one_rank(loaded), scheduler, cluster, options)
-    _note_all(planned.notes)
+    planned = plan_run(
+        one_rank(loaded),
+        scheduler=scheduler,
+        cluster=cluster,
+        snapshot=snapshot_from_options(options),
+    )
+    note(*planned.notes)
     planned.prepare()
     with _stdout_as_stderr() if as_json else nullcontext():
         run, verdict = debug(planned, runs=options.runs, command=sys.argv)
@@ -236,27 +242,12 @@ def _check_options(options: JobOptions, *, wait: bool, debug: bool) -> None:
         raise click.UsageError("--debug always waits for the run, and needs no --wait")
 
 
-def _plan_run(
-    loaded: LoadedJob, scheduler: str, cluster: LoadedProfile, options: JobOptions
-) -> PlannedRun:
-    from hpcdist.submission.plan import plan_run
-
-    return plan_run(
-        loaded, scheduler=scheduler, cluster=cluster, snapshot=snapshot_from_options(options)
-    )
-
-
-def _note_all(texts: list[str]) -> None:
-    for text in texts:
-        note(text)
-
-
 def _submit(
     planned: PlannedSubmission,
     options: JobOptions,
     interrupts: Interrupts,
     dependencies: Sequence[Dependency] = (),
-) -> Submitted:
+) -> Submission:
     from hpcdist.submission.submit import submit
     from hpcdist.summary.writing import SummaryTask
 
@@ -268,13 +259,14 @@ def _submit(
         dependencies=dependencies,
         summary_task=SummaryTask if options.summary_after else None,
     )
-    _note_all(submitted.messages)
+    note(*submitted.messages)
     return submitted
 
 
-def _note_summary(submitted: Submitted) -> None:
-    file = submitted.places.path / "summary.txt"
-    note(f"job {submitted.summary_job_id} will write {file}")
+def _note_summary(submitted: Submission) -> None:
+    if submitted.summary_job_id is not None:
+        file = submitted.places.path / "summary.txt"
+        note(f"job {submitted.summary_job_id} will write {file}")
 
 
 def _report_run(run: Run, scheduler: str, *, as_json: bool) -> None:
@@ -294,7 +286,7 @@ def _report_run(run: Run, scheduler: str, *, as_json: bool) -> None:
 
 def _report_sweep(
     planned: PlannedSubmission,
-    submitted: Submitted,
+    submitted: Submission,
     interrupts: Interrupts,
     *,
     wait: bool,
@@ -321,7 +313,7 @@ def _report_sweep(
     return code or 0
 
 
-def _print_sweep(planned: PlannedSubmission, submitted: Submitted) -> None:
+def _print_sweep(planned: PlannedSubmission, submitted: Submission) -> None:
     num_runs, num_jobs = len(submitted.runs), len(submitted.jobs)
     jobs = "1 job" if num_jobs == 1 else f"{num_jobs} jobs"
     say(f"{num_runs} runs submitted to {planned.scheduler.name}, as {jobs}:")
@@ -337,7 +329,6 @@ def _print_sweep(planned: PlannedSubmission, submitted: Submitted) -> None:
             f"--max-parallel {planned.max_parallel}: jobs of different sizes wait for each other, "
             f"as the limit holds for all of them together"
         )
-    if submitted.summary_job_id is not None:
-        _note_summary(submitted)
+    _note_summary(submitted)
     for verb in ("status", "summary", "cancel"):
         say(f"  hpcdist {verb} {submitted.id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from hpcdist.cli.printing import note, print_json
 if TYPE_CHECKING:
     from hpcdist.runs.run import Run
     from hpcdist.summary import Summary
-    from hpcdist.summary.compare.against import Changes
     from hpcdist.summary.read.cache import SummaryCache
     from hpcdist.summary.values import RunSummary
 
@@ -26,7 +25,6 @@ _NAMES = {
     "markdown": "the Markdown",
     "html": "the page",
 }
-_DEFAULT_THRESHOLD = 0.05
 
 
 def _share(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
@@ -132,47 +130,38 @@ def summary(
     tracking = {"tensorboard": event_folder, "mlflow": mlflow_uri}
     cache = None if no_cache else _summary_cache()
     if against is not None:
-        _refuse_with_against(files | {"plot": plot_folder} | tracking, target_accuracy)
+        others = files | {"plot": plot_folder} | tracking | {"target-accuracy": target_accuracy}
+        if given := [f"--{name}" for name, value in others.items() if value is not None]:
+            raise click.UsageError(
+                f"{given[0]} and --against contradict each other: a comparison has only --json"
+            )
+        allowed = 0.05 if threshold is None else threshold
         return _compare(
-            run_names,
-            runs,
-            against=against,
-            threshold=_DEFAULT_THRESHOLD if threshold is None else threshold,
-            as_json=as_json,
-            cache=cache,
+            run_names, runs, against=against, threshold=allowed, as_json=as_json, cache=cache
         )
     if threshold is not None:
         raise click.UsageError("--threshold goes with --against")
-    _need_packages(tracking)
     form_on_stdout = _form_on_stdout(files, as_json=as_json)
+    _need_packages(tracking)
     result, own = _summarize(
         runs, run_names, cache, target_accuracy=target_accuracy, asks_accounting=True
     )
-    for form, file in files.items():
-        if file is not None and file != "-":
-            _write_file(result, form, Path(file))
-    if plot_folder is not None:
-        _write_pictures(result, Path(plot_folder))
+    _write(result, files, plot_folder)
     _track(result, event_folder=event_folder, mlflow_uri=mlflow_uri)
     if form_on_stdout is not None:
-        _note_skipped(result)
+        note(*result.skipped)
         sys.stdout.write(_text(result, form_on_stdout))
         return None
     from hpcdist.summary import print_summary
+    from hpcdist.summary.writing import write_comparisons
 
     print_summary(result, details=details, times_accuracy=target_accuracy is not None)
-    if result.comparisons:
-        _write_comparisons(result, own[0].path.parent)
+    try:
+        for path in write_comparisons(result, own[0].path.parent) if result.comparisons else ():
+            note(f"the picture is in {path}")
+    except OSError as error:
+        note(f"the picture cannot be written: {error.strerror}")
     return None
-
-
-def _refuse_with_against(options: Mapping[str, str | None], target_accuracy: float | None) -> None:
-    given = [f"--{name}" for name, value in options.items() if value is not None]
-    given += ["--target-accuracy"] if target_accuracy is not None else []
-    if given:
-        raise click.UsageError(
-            f"{given[0]} and --against contradict each other: a comparison has only --json"
-        )
 
 
 def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | None:
@@ -183,6 +172,21 @@ def _form_on_stdout(files: Mapping[str, str | None], *, as_json: bool) -> str | 
         options = " and ".join("--json" if form == "json" else f"--{form} -" for form in forms)
         raise click.UsageError(f"{options} contradict each other: each would be all of stdout")
     return forms[0] if forms else None
+
+
+def _write(result: Summary, files: Mapping[str, str | None], plot_folder: str | None) -> None:
+    from hpcdist.summary.writing import write_output, write_pictures
+
+    for form, file in files.items():
+        if file is not None and file != "-":
+            write_output(Path(file), _text(result, form), what=_NAMES[form])
+    if plot_folder is not None:
+        folder = Path(plot_folder)
+        written = write_pictures(result, folder)
+        if written:
+            note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
+        else:
+            note(f"there is nothing to draw yet, so {folder} has no pictures")
 
 
 def _summarize(
@@ -221,60 +225,19 @@ def _summary_cache() -> SummaryCache | None:
         return None
 
 
-def _note_skipped(result: Summary) -> None:
-    for text in result.skipped:
-        note(text)
-
-
 def _text(result: Summary, form: str) -> str:
     from hpcdist.base import files
     from hpcdist.summary import to_json
+    from hpcdist.summary.report import csv, page, report, text
 
-    if form == "json":
-        return files.to_json(to_json(result))
-    if form == "csv":
-        from hpcdist.summary.report.csv import to_csv
-
-        return to_csv(result)
-    if form == "csv-benchmarks":
-        from hpcdist.summary.report.csv import to_benchmarks_csv
-
-        return to_benchmarks_csv(result)
-    from hpcdist.summary.report.report import make_report
-
-    if form == "markdown":
-        from hpcdist.summary.report.text import to_markdown
-
-        return to_markdown(make_report(result))
-    from hpcdist.summary.report.page import to_html
-
-    return to_html(make_report(result))
-
-
-def _write_file(result: Summary, form: str, path: Path) -> None:
-    from hpcdist.summary.writing import write_output
-
-    write_output(path, _text(result, form), what=_NAMES[form])
-
-
-def _write_pictures(result: Summary, folder: Path) -> None:
-    from hpcdist.summary.writing import write_pictures
-
-    written = write_pictures(result, folder)
-    if written:
-        note(f"{len(written) // 2} pictures, each as PNG and SVG, are in {folder}")
-    else:
-        note(f"there is nothing to draw yet, so {folder} has no pictures")
-
-
-def _write_comparisons(result: Summary, runs: Path) -> None:
-    from hpcdist.summary.writing import write_comparisons
-
-    try:
-        for path in write_comparisons(result, runs):
-            note(f"the picture is in {path}")
-    except OSError as error:
-        note(f"the picture cannot be written: {error.strerror}")
+    writers: dict[str, Callable[[], str]] = {
+        "json": lambda: files.to_json(to_json(result)),
+        "csv": lambda: csv.to_csv(result),
+        "csv-benchmarks": lambda: csv.to_benchmarks_csv(result),
+        "markdown": lambda: text.to_markdown(report.make_report(result)),
+        "html": lambda: page.to_html(report.make_report(result)),
+    }
+    return writers[form]()
 
 
 def _need_packages(options: Mapping[str, str | None]) -> None:
@@ -313,46 +276,32 @@ def _compare(
 
     Without names, runs of the baseline are not compared with themselves.
     """
-    from hpcdist.summary.compare.against import check_comparison, compare_with
+    from hpcdist.summary.compare import against as comparing
 
-    baseline = _baseline(runs, against, cache)
-    now = _run_summaries(runs, names, cache)
-    if not names:
-        ids = {run.run for run in baseline}
-        now = [run for run in now if run.run not in ids]
-    comparison = compare_with(baseline, now, threshold=threshold)
-    check_comparison(comparison, baseline, now, name=against)
-    _print_comparison(comparison, as_json=as_json)
-    return EXIT_FAILED if comparison.regression else EXIT_DONE
+    def summaries(some: Sequence[str]) -> list[RunSummary]:
+        result, _ = _summarize(runs, some, cache)
+        note(*result.skipped)
+        return result.runs
 
-
-def _baseline(runs: Path, name: str, cache: SummaryCache | None) -> list[RunSummary]:
-    from hpcdist.summary.compare.against import BASELINE_HINT, read_saved
-
-    if Path(name).is_file():  # runs are folders
-        return read_saved(Path(name))
-    try:
-        return _run_summaries(runs, [name], cache)
-    except RunNotFoundError as error:
-        message = f"there is no baseline {name}: {error.message}"
-        raise UserError(message, hint=BASELINE_HINT) from None
-
-
-def _run_summaries(
-    runs: Path, names: Sequence[str], cache: SummaryCache | None
-) -> list[RunSummary]:
-    result, _ = _summarize(runs, names, cache)
-    _note_skipped(result)
-    return result.runs
-
-
-def _print_comparison(comparison: Changes, *, as_json: bool) -> None:
+    if Path(against).is_file():  # runs are folders
+        baseline = comparing.read_saved(Path(against))
+    else:
+        try:
+            baseline = summaries([against])
+        except RunNotFoundError as error:
+            message = f"there is no baseline {against}: {error.message}"
+            raise UserError(message, hint=comparing.BASELINE_HINT) from None
+    ids = {run.run for run in baseline}
+    now = [run for run in summaries(names) if names or run.run not in ids]
+    comparison = comparing.compare_with(baseline, now, threshold=threshold)
+    comparing.check_comparison(comparison, baseline, now, name=against)
     if as_json:
         import msgspec
 
         print_json(msgspec.to_builtins(comparison))
-        return
-    from hpcdist.summary.report.changes import print_changes
-    from hpcdist.summary.report.text import make_console
+    else:
+        from hpcdist.summary.report.changes import print_changes
+        from hpcdist.summary.report.text import make_console
 
-    print_changes(make_console(), comparison)
+        print_changes(make_console(), comparison)
+    return EXIT_FAILED if comparison.regression else EXIT_DONE

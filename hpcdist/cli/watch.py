@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +13,6 @@ from hpcdist.base.errors import EXIT_DONE, EXIT_INTERRUPTED
 from hpcdist.cli.interrupts import Interrupted, Interrupts
 from hpcdist.cli.options import named_runs, run_arguments, runs_option
 from hpcdist.cli.printing import note
-from hpcdist.runs.run import Run
-
-if TYPE_CHECKING:
-    from hpcdist.monitor.board import Board
 
 
 @click.command
@@ -45,42 +39,30 @@ def watch(*, run_names: tuple[str, ...], once: bool, runs: Path) -> int:
     if not watched and not is_live:
         note(f"there are no runs in {runs}; submit one with: hpcdist submit ddp --local")
         return EXIT_DONE
-    from hpcdist.monitor.board import Board
+    from hpcdist.monitor.board import Board, make_frame, plain
+    from hpcdist.monitor.ends import exit_code_of_all
+
+    what = " ".join(run_names) if run_names else str(runs)
+
+    def title() -> str:
+        return f"{time.strftime('%H:%M:%S')}  {what}"
 
     interrupts = Interrupts()
     try:
         with interrupts.handled():
             board = Board(watched, folder=None if run_names else runs)
-            if is_live and not _watch_live(board, _title(runs, run_names)):
-                # Of named runs the exit code would say how they ended, and they have not.
-                return EXIT_INTERRUPTED if run_names else EXIT_DONE
-            _print_frame(board, _title(runs, run_names))
+            if is_live:
+                from hpcdist.monitor.watch import watch_live
+
+                if not watch_live(board, title):
+                    # Of named runs the exit code would say how they ended, and they have not.
+                    return EXIT_INTERRUPTED if run_names else EXIT_DONE
+            frame = make_frame(board.look(), title=title(), notes=board.unanswered)
+            sys.stdout.write(plain(frame))
     except Interrupted:
         return EXIT_INTERRUPTED
-    return _exit_code(board, watched) if is_live else EXIT_DONE
-
-
-def _watch_live(board: Board, title: Callable[[], str]) -> bool:
-    from hpcdist.monitor.watch import watch_live
-
-    return watch_live(board, title)
-
-
-def _print_frame(board: Board, title: Callable[[], str]) -> None:
-    from hpcdist.monitor.board import make_frame, plain
-
-    frame = make_frame(board.look(), title=title(), notes=board.unanswered)
-    sys.stdout.write(plain(frame))
-
-
-def _exit_code(board: Board, runs: Sequence[Run]) -> int:
-    from hpcdist.monitor.ends import exit_code_of_all
-
-    if len(runs) == 1:
-        return board.verdicts[runs[0].id].exit_code_of_run
+    if not is_live:
+        return EXIT_DONE
+    if len(watched) == 1:
+        return board.verdicts[watched[0].id].exit_code_of_run
     return exit_code_of_all(board.verdicts.values())
-
-
-def _title(runs: Path, names: Sequence[str]) -> Callable[[], str]:
-    what = " ".join(names) if names else str(runs)
-    return lambda: f"{time.strftime('%H:%M:%S')}  {what}"

@@ -5,23 +5,23 @@ Pure but for `SummaryJob.submit`: `hpcdist render` prints what is made here.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from hpcdist.cluster.profile import ClusterProfile
 from hpcdist.job.spec import JobSpec, Launch, Resources
 from hpcdist.runs.run import Run
-from hpcdist.schedulers.base import Dependency, Scheduler, Target, Task
+from hpcdist.schedulers.base import Dependency, Target, Task
 from hpcdist.submission.plan import Places, PlannedSubmission
 
 _SUMMARY_LIMIT_MIN = 10.0
 _SUMMARY_MEM_GB = 2.0
 _SUMMARY_FOLDER = "summary-job"
+_PLACEHOLDER_ID = "RUN"
 
 MakeTask: TypeAlias = Callable[[list[str], str], Task]
 """Makes what the summary's job executes, of the run directories and the folder for the summary."""
@@ -85,7 +85,8 @@ def group_points(
     return [
         PointGroup(
             points=points,
-            max_parallel=_share(max_parallel, place % num_lanes, num_lanes),
+            # The lanes share the number: where it does not divide, the first have one more.
+            max_parallel=(max_parallel + num_lanes - 1 - place % num_lanes) // num_lanes,
             behind=place - num_lanes if place >= num_lanes else None,
         )
         for place, points in enumerate(parts)
@@ -101,16 +102,27 @@ def lay_out(
         return [
             single_job(planned, places, index, dependencies) for index in range(len(planned.runs))
         ]
-    size = scheduler.max_array_size()
     probe = planned.runs[0].target(Run(places.path))
-    shapes = [run.script(probe) for run in planned.runs]
-    groups = group_points(shapes, max_array_size=size, max_parallel=planned.max_parallel)
-    arrays = [place for place, group in enumerate(groups) if group.is_array]
+    groups = group_points(
+        [run.script(probe) for run in planned.runs],
+        max_array_size=scheduler.max_array_size(),
+        max_parallel=planned.max_parallel,
+    )
+    has_one_array = sum(group.is_array for group in groups) == 1
+    array_numbers = itertools.count()
     jobs = []
-    for place, group in enumerate(groups):
+    for group in groups:
         if group.is_array:
-            target = _array_target(planned, places, group, (arrays.index(place), len(arrays)))
-            target = msgspec.structs.replace(target, dependencies=list(dependencies))
+            number = next(array_numbers)
+            size = len(group.points)
+            limits = group.max_parallel is not None and group.max_parallel < size
+            target = msgspec.structs.replace(
+                planned.runs[group.points[0]].target(Run(places.path), dependencies),
+                name=places.id if has_one_array else f"{places.id}.{number}",
+                folder=places.path / f"array-{number}",
+                array_size=size,
+                max_parallel=group.max_parallel if limits else None,
+            )
             job = LaidOutJob(target=target, points=group.points)
         else:
             job = single_job(planned, places, group.points[0], dependencies)
@@ -140,40 +152,32 @@ def planned_scripts(
 
     RUN and JOBID-of-NAME stand for ids that are not known yet.
     """
-    places = planned.placeholders(folder)
+    places = planned.places(folder / _PLACEHOLDER_ID)
     jobs = lay_out(planned, places, dependencies)
+    ids = [f"JOBID-of-{job.target.name}" for job in jobs]
     scripts = [
         planned.runs[job.points[0]].script(
-            job.target_behind(None if job.behind is None else _unknown_id(jobs[job.behind]))
+            job.target_behind(None if job.behind is None else ids[job.behind])
         )
         for job in jobs
     ]
     if summary_after and planned.scheduler.has_queue:
-        summary = SummaryJob.of(planned, places)
-        scripts.append(summary.script(summary.target([_unknown_id(job) for job in jobs])))
+        summary = SummaryJob(planned, places)
+        scripts.append(summary.script(summary.target(ids)))
     return scripts
 
 
-@dataclass(frozen=True, kw_only=True)
 class SummaryJob:
     """The small job of --summary-after: it writes the summary once all other jobs have ended."""
 
-    scheduler: Scheduler
-    cluster: ClusterProfile
-    folder: Path
-    """The run's or the sweep's; its name is the first part of the job's."""
-
-    @classmethod
-    def of(cls, planned: PlannedSubmission, places: Places) -> SummaryJob:
-        """Return the job for a submission."""
+    def __init__(self, planned: PlannedSubmission, places: Places) -> None:
         cluster = planned.runs[0].plan.cluster
-        return cls(scheduler=planned.scheduler, cluster=cluster, folder=places.path)
-
-    @property
-    def job(self) -> JobSpec:
-        """The job: one node, one CPU, no GPU."""
-        return JobSpec(
-            name=f"summary of {self.folder.name}",
+        mem_gb = cluster.mem_gb and min(cluster.mem_gb, _SUMMARY_MEM_GB)
+        self._cluster = msgspec.structs.replace(cluster, mem_gb=mem_gb)
+        self._scheduler = planned.scheduler
+        self._folder = places.path  # its name is the first part of the job's
+        self._job = JobSpec(
+            name=f"summary of {places.path.name}",
             workload="summary",
             resources=Resources(cpus_per_gpu=1, time_limit_min=_SUMMARY_LIMIT_MIN),
             launch=Launch(device="cpu"),
@@ -182,17 +186,16 @@ class SummaryJob:
     def target(self, job_ids: Sequence[str]) -> Target:
         """Return what its script is for; `job_ids` are those that must have ended."""
         return Target(
-            name=f"{self.folder.name}.summary",
-            folder=self.folder / _SUMMARY_FOLDER,
+            name=f"{self._folder.name}.summary",
+            folder=self._folder / _SUMMARY_FOLDER,
             cwd=os.getcwd(),
             dependencies=[Dependency(kind="afterany", job_ids=list(job_ids))],
         )
 
     def script(self, target: Target) -> str:
         """Return what is submitted."""
-        mem_gb = self.cluster.mem_gb and min(self.cluster.mem_gb, _SUMMARY_MEM_GB)
-        cluster = msgspec.structs.replace(self.cluster, mem_gb=mem_gb)
-        return self.scheduler.render(self.job, target, self.scheduler.plan(self.job, cluster))
+        plan = self._scheduler.plan(self._job, self._cluster)
+        return self._scheduler.render(self._job, target, plan)
 
     def submit(
         self, runs: Sequence[Run], job_ids: Sequence[str], make_task: MakeTask
@@ -203,28 +206,5 @@ class SummaryJob:
         """
         target = self.target(job_ids)
         target.submitit_folder.mkdir(parents=True, exist_ok=True)
-        task = make_task([str(run.path) for run in runs], str(self.folder))
-        return self.scheduler.submit_task(self.job, target, task, self.script(target))
-
-
-def _share(number: int, lane: int, num_lanes: int) -> int:
-    return number // num_lanes + (1 if lane < number % num_lanes else 0)
-
-
-def _unknown_id(job: LaidOutJob) -> str:
-    return f"JOBID-of-{job.target.name}"
-
-
-def _array_target(
-    planned: PlannedSubmission, places: Places, group: PointGroup, numbered: tuple[int, int]
-) -> Target:
-    number, num_arrays = numbered
-    size = len(group.points)
-    limits = group.max_parallel is not None and group.max_parallel < size
-    return msgspec.structs.replace(
-        planned.runs[group.points[0]].target(Run(places.path)),
-        name=places.id if num_arrays == 1 else f"{places.id}.{number}",
-        folder=places.path / f"array-{number}",
-        array_size=size,
-        max_parallel=group.max_parallel if limits else None,
-    )
+        task = make_task([str(run.path) for run in runs], str(self._folder))
+        return self._scheduler.submit_task(self._job, target, task, self.script(target))

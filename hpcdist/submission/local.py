@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -15,7 +14,7 @@ from hpcdist.monitor.ends import EndWatch, wait_until_gone
 from hpcdist.runs.run import Run
 from hpcdist.runs.verdict import Verdict
 from hpcdist.submission.layout import single_job
-from hpcdist.submission.plan import PlannedRun, PlannedSubmission, plan_now
+from hpcdist.submission.plan import PlannedSubmission, plan_now
 from hpcdist.submission.submit import Submission
 
 _POLL_S = 0.1
@@ -32,20 +31,32 @@ class PointEnd(msgspec.Struct, frozen=True, kw_only=True):
     """Why it could not be started."""
 
 
-class Follower(Protocol):
-    """Shows a sweep that goes on here."""
+class Follower:
+    """Waits for the first end of several runs on this machine; shows nothing unless overridden."""
+
+    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
+        """`check` may raise, which ends the sweep."""
+        self._check = check
 
     def started(self, index: int, run: Run) -> None:
-        """A point has started."""
+        """Show that a point has started."""
 
     def ended(self, end: PointEnd) -> None:
-        """A point has ended, or could not be started."""
+        """Show that a point has ended, or could not be started."""
 
     def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-        """Wait until at least one of the runs has ended; return those that have.
+        """Wait until at least one of the runs has ended; return those that have."""
+        watch = EndWatch(running.values())
 
-        May raise to end the sweep.
-        """
+        def look() -> dict[str, Verdict] | None:
+            self._check()
+            return watch.look() or None
+
+        verdicts = poll(look, interval_s=_POLL_S)
+        ended = {index: run for index, run in running.items() if run.id in verdicts}
+        for run in ended.values():
+            wait_until_gone(run)
+        return {index: verdicts[run.id] for index, run in ended.items()}
 
 
 class LocalSweep:
@@ -110,35 +121,4 @@ class LocalSweep:
             shutil.rmtree(run.path, ignore_errors=True)
             raise
         self.started.append(run)
-        return run, _gpus(planned)
-
-
-class EndsHere:
-    """Waits for the first end of several runs on this machine, and shows nothing."""
-
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
-
-    def started(self, index: int, run: Run) -> None:
-        """See Follower."""
-
-    def ended(self, end: PointEnd) -> None:
-        """See Follower."""
-
-    def wait(self, running: Mapping[int, Run]) -> dict[int, Verdict]:
-        """See Follower."""
-        watch = EndWatch(running.values())
-
-        def look() -> dict[str, Verdict] | None:
-            self._check()
-            return watch.look() or None
-
-        verdicts = poll(look, interval_s=_POLL_S)
-        ended = {index: run for index, run in running.items() if run.id in verdicts}
-        for run in ended.values():
-            wait_until_gone(run)
-        return {index: verdicts[run.id] for index, run in ended.items()}
-
-
-def _gpus(planned: PlannedRun) -> set[str]:
-    return {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}
+        return run, {uuid for node in planned.plan.launch.nodes for uuid in node.gpus or []}

@@ -25,8 +25,6 @@ from hpcdist.submission.points import Point
 from hpcdist.submission.workspace import SnapshotRequest, Workspace, plan_workspace
 from hpcdist.workloads import load_workload
 
-_PLACEHOLDER_ID = "RUN"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
@@ -43,9 +41,15 @@ class PlannedRun:
     @property
     def notes(self) -> list[str]:
         """Return what the user should know, one sentence each."""
+        notes = list(self.loaded.notes)
+        if self.cluster.name is None and self.cluster.known:
+            files, names = " and ".join(self.cluster.files), ", ".join(self.cluster.known)
+            notes.append(
+                f"no cluster profile is used: {files} has {names} and no default; choose one with "
+                "--cluster"
+            )
         of_job = load_workload(self.loaded.job).notes()
-        of_plan = [*self.plan.notes, *self.workspace.notes]
-        return [*self.loaded.notes, *_notes(self.cluster), *of_plan, *of_job]
+        return [*notes, *self.plan.notes, *self.workspace.notes, *of_job]
 
     def script(self, target: Target) -> str:
         """Return what would be executed for `target`."""
@@ -142,10 +146,6 @@ class PlannedSubmission:
         runs = [sweep.run(index, len(self.points)) for index in range(len(self.points))]
         return Places(path=path, runs=runs, sweep=sweep)
 
-    def placeholders(self, folder: Path) -> Places:
-        """Return directories for rendering: RUN stands for an id that does not exist yet."""
-        return self.places(folder / _PLACEHOLDER_ID)
-
     def prepare(self) -> None:
         """Do what comes before any submission, once for runs that are the same."""
         for run in {id(run): run for run in self.runs}.values():
@@ -173,51 +173,30 @@ def plan_run(
     scheduler: str,
     cluster: LoadedProfile = NO_PROFILE,
     snapshot: SnapshotRequest | None = None,
+    allocation: Allocation | None = None,
 ) -> PlannedRun:
-    """Check the job and plan how it would run on the cluster.
+    """Check the job and plan how it would run on the cluster, or at once in an allocation.
 
-    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default.
+    `snapshot` says whether the job runs from a snapshot; None: as its scheduler does by default. A
+    step in an allocation cannot be requeued: one that is told to stop ends with what it has saved.
     Raises UserError or SchedulerError: nothing that can be known beforehand is left for later.
     """
     chosen = load_scheduler(detect_scheduler() if scheduler == "auto" else scheduler)
+    if allocation is not None:
+        launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
+        job = msgspec.structs.replace(loaded.job, launch=launch)
+        loaded = msgspec.structs.replace(loaded, job=job)
     with _located(loaded):
         load_workload(loaded.job).check()
-        plan = chosen.plan(loaded.job, cluster.profile)
-    workspace = plan_workspace(
-        loaded.job, snapshot or SnapshotRequest(), by_default=not chosen.runs_here
-    )
+        if allocation is None:
+            plan = chosen.plan(loaded.job, cluster.profile)
+        else:
+            plan = chosen.plan_step(loaded.job, cluster.profile, allocation)
+    # What starts while its user looks on needs none: there is no queue to wait in.
+    by_default = allocation is None and not chosen.runs_here
+    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=by_default)
     return PlannedRun(
         loaded=loaded, scheduler=chosen, cluster=cluster, plan=plan, workspace=workspace
-    )
-
-
-def plan_step(
-    loaded: LoadedJob,
-    allocation: Allocation,
-    *,
-    scheduler: Scheduler,
-    cluster: LoadedProfile = NO_PROFILE,
-    snapshot: SnapshotRequest | None = None,
-) -> PlannedRun:
-    """Check the job and plan how it would run in an allocation.
-
-    A step cannot be requeued: one that is told to stop ends with what it has saved.
-
-    Raises UserError.
-    """
-    launch = msgspec.structs.replace(loaded.job.launch, requeue=False)
-    loaded = msgspec.structs.replace(loaded, job=msgspec.structs.replace(loaded.job, launch=launch))
-    with _located(loaded):
-        load_workload(loaded.job).check()
-        plan = scheduler.plan_step(loaded.job, cluster.profile, allocation)
-    # It starts while its user looks on: as on this machine, there is no queue to wait in.
-    workspace = plan_workspace(loaded.job, snapshot or SnapshotRequest(), by_default=False)
-    return PlannedRun(
-        loaded=loaded,
-        scheduler=scheduler,
-        cluster=cluster,
-        plan=plan,
-        workspace=workspace,
     )
 
 
@@ -235,20 +214,33 @@ def plan_points(
 
     Raises UserError or SchedulerError, as `load` and `plan` do.
     """
+
+    def values(point: Point) -> tuple[str, ...]:
+        return (point.job or "", *(flag.name for flag in point.flags.values()))
+
     by_values: dict[tuple[str, ...], PlannedRun] = {}
     by_shape: dict[tuple[str, ...], PlannedRun] = {}
     for point in points:
-        values = _values(point)
-        if values not in by_values:
-            loaded = load(point)
-            code = _code_of(loaded.job)
-            shape = (*code, shape_of(loaded.job))
-            alike = by_shape.get(shape) or by_shape.get(code)
-            planned = plan(loaded) if alike is None else _plan_again(alike, loaded)
-            by_values[values] = by_shape[shape] = by_shape[code] = planned
+        if values(point) in by_values:
+            continue
+        loaded = load(point)
+        job = loaded.job
+        code = (job.workload, job.script if isinstance(job, ScriptJob) else "")
+        shape = (*code, shape_of(job))
+        if same := by_shape.get(shape) or by_shape.get(code):
+            with _located(loaded):
+                load_workload(job).check()
+                is_shaped_alike = shape_of(job) == shape_of(same.loaded.job)
+                of_plan = (
+                    same.plan if is_shaped_alike else same.scheduler.plan(job, same.cluster.profile)
+                )
+            planned = replace(same, loaded=loaded, plan=of_plan)
+        else:
+            planned = plan(loaded)
+        by_values[values(point)] = by_shape[shape] = by_shape[code] = planned
     return PlannedSubmission(
         points=list(points),
-        runs=[by_values[_values(point)] for point in points],
+        runs=[by_values[values(point)] for point in points],
         max_parallel=max_parallel,
         comparison=comparison,
         is_sweep=is_sweep,
@@ -276,32 +268,6 @@ def one_rank(loaded: LoadedJob) -> LoadedJob:
 def shape_of(job: JobSpec) -> str:
     """Return what a scheduler's plan depends on: jobs of one code and shape can share a plan."""
     return msgspec.json.encode((job.resources, job.launch)).decode()
-
-
-def _plan_again(planned: PlannedRun, loaded: LoadedJob) -> PlannedRun:
-    """Plan other values of a job that runs the same code; what does not change is shared."""
-    job = loaded.job
-    with _located(loaded):
-        load_workload(job).check()
-        is_same = shape_of(job) == shape_of(planned.loaded.job)
-        plan = planned.plan if is_same else planned.scheduler.plan(job, planned.cluster.profile)
-    return replace(planned, loaded=loaded, plan=plan)
-
-
-def _code_of(job: JobSpec) -> tuple[str, str]:
-    """Return the workload, and the script where it is one: what the ranks run."""
-    return job.workload, job.script if isinstance(job, ScriptJob) else ""
-
-
-def _values(point: Point) -> tuple[str, ...]:
-    return (point.job or "", *(flag.name for flag in point.flags.values()))
-
-
-def _notes(cluster: LoadedProfile) -> list[str]:
-    if cluster.name is not None or not cluster.known:
-        return []
-    listed = f"{' and '.join(cluster.files)} has {', '.join(cluster.known)} and no default"
-    return [f"no cluster profile is used: {listed}; choose one with --cluster"]
 
 
 @contextmanager
