@@ -1,5 +1,7 @@
 """What a sweep is made of, before anything is submitted."""
 
+import os
+
 import msgspec
 import pytest
 
@@ -11,7 +13,7 @@ from hpcdist.runs.spec import SweepSpec
 from hpcdist.runs.sweep import Sweep, find_runs
 from hpcdist.runs.verdict import Verdict
 from hpcdist.schedulers.slurm.queue import parse_accounting
-from hpcdist.schedulers.slurm.site import DEFAULT_MAX_ARRAY_SIZE, parse_max_array_size
+from hpcdist.schedulers.slurm.site import ask_max_array_size
 from hpcdist.submission.dependencies import parse_after
 from hpcdist.submission.layout import group_points
 from hpcdist.submission.points import (
@@ -181,10 +183,14 @@ def test_max_parallel_holds_for_all_jobs_together(max_parallel):
     assert len(set(behind)) == len(behind)
 
 
-def test_max_array_size_is_read_from_the_configuration():
-    text = "MailProg = /bin/mail\nMaxArraySize            = 31\nMaxBatchRequeue = 5\n"
-    assert parse_max_array_size(text) == 31
-    assert parse_max_array_size("") == DEFAULT_MAX_ARRAY_SIZE
+@pytest.mark.parametrize(("told", "size"), [("31", 31), (None, 1001)], ids=["told", "by default"])
+def test_max_array_size_is_read_from_the_configuration(tmp_path, monkeypatch, told, size):
+    line = "" if told is None else f"MaxArraySize            = {told}\n"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\ncat <<'END'\nMailProg = x\n{line}MaxBatchRequeue = 5\nEND\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert ask_max_array_size() == size
 
 
 @pytest.mark.parametrize(
